@@ -35,6 +35,10 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
@@ -45,6 +49,10 @@ pub struct FileFacts {
     evidence: Evidence,
     /// `p.grad.detach_()`
     detaches_gradients: bool,
+    /// Runs backward.
+    trains: bool,
+    /// Classes that turn off gradients of their own parameters.
+    frozen: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -92,6 +100,7 @@ impl FileFacts {
         let mut facts = collect.facts;
         facts.evidence = Evidence::of(module);
         let text = module.text();
+        facts.trains = text.contains(".backward(");
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = facts.saves
             && [
@@ -164,6 +173,10 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 }
             }
             Stmt::ClassDef(class) => {
+                let text = self.module.slice(class.range());
+                if text.contains("requires_grad = False") || text.contains("requires_grad_(False)") {
+                    self.facts.frozen.push(class.name.to_string());
+                }
                 let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
                 self.facts
                     .bases
@@ -242,6 +255,8 @@ pub struct Project {
 #[derive(Clone, Debug, Default)]
 struct OfFile {
     used_on_gpu: bool,
+    /// Names of what it calls.
+    calls: Arc<FxHashSet<String>>,
     part: Arc<Part>,
     torch_names: Vec<(String, String)>,
 }
@@ -252,6 +267,10 @@ struct Part {
     saves: bool,
     evidence: Evidence,
     detaches_gradients: bool,
+    trains: bool,
+    frozen: FxHashSet<String>,
+    /// How many files call what has a name.
+    callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
     loud_calls: FxHashMap<String, FxHashSet<String>>,
@@ -308,12 +327,25 @@ impl Project {
         }
         let mut by_root: FxHashMap<usize, Part> = FxHashMap::default();
         let mut from_cpu: FxHashSet<usize> = FxHashSet::default();
+        let mut calls: Vec<Arc<FxHashSet<String>>> = Vec::with_capacity(files.len());
         for (index, (_, facts)) in files.iter().enumerate() {
             let root = root(&mut parents, index);
             let part = by_root.entry(root).or_default();
             part.saves |= facts.saves;
             part.evidence |= facts.evidence;
             part.detaches_gradients |= facts.detaches_gradients;
+            part.trains |= facts.trains;
+            part.frozen.extend(facts.frozen.iter().cloned());
+            let called: FxHashSet<String> = facts
+                .quiet_calls
+                .iter()
+                .chain(facts.loud_calls.iter().map(|(_, name)| name))
+                .cloned()
+                .collect();
+            for name in &called {
+                *part.callers.entry(name.clone()).or_default() += 1;
+            }
+            calls.push(Arc::new(called));
             if facts.saves_from_cpu {
                 from_cpu.insert(root);
             }
@@ -346,6 +378,7 @@ impl Project {
             .map(|index| OfFile {
                 used_on_gpu: is_used_on_gpu(files, &importers, index)
                     || inherits_a_device(files, &by_path, index),
+                calls: Arc::clone(&calls[index]),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
                     .get(&root(&mut parents, index))
@@ -392,6 +425,29 @@ impl Around {
             let evidence = file.part.evidence;
             evidence.chooses_cpu && !evidence.accelerator
         })
+    }
+
+    /// Whether a file of the project puts something on a device.
+    pub(crate) fn moves(&self) -> bool {
+        self.part.as_ref().is_some_and(|file| file.part.evidence.moves)
+    }
+
+    /// Whether another file than this one may call what has this name.
+    pub(crate) fn is_called_elsewhere(&self, name: &str) -> bool {
+        self.part.as_ref().is_some_and(|file| {
+            let here = usize::from(file.calls.contains(name));
+            file.part.callers.get(name).copied().unwrap_or_default() > here
+        })
+    }
+
+    /// Whether a class of the project that has this name turns off gradients of its own parameters.
+    pub(crate) fn freezes_itself(&self, class: &str) -> bool {
+        self.part.as_ref().is_some_and(|file| file.part.frozen.contains(class))
+    }
+
+    /// Whether a file of the project runs backward.
+    pub(crate) fn trains(&self) -> bool {
+        self.part.as_ref().is_some_and(|file| file.part.trains)
     }
 
     /// Whether an iterator of the project makes batches on the CPU, and no loop moves them. Nothing is known

@@ -1,7 +1,7 @@
 //! Where a model is at one point of the file: on a GPU, or on the CPU still.
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
 use crate::semantic::value::{Device, Kind, Tri};
 use crate::semantic::{Assign, Bind, Call, CtxKind, FuncId, Model, torch};
@@ -46,6 +46,44 @@ pub(crate) fn stays_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
             })
         })
         && of_attribute(model, func, &place, 0) == Tri::No
+}
+
+/// Whether a pass runs a model that its function, or the constructor of its class, made on the CPU and that nothing
+/// moves or hands on; nor is what it is given brought to a GPU.
+pub(crate) fn is_left_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
+    let place = if pass.callee.is_model() {
+        dotted_name(&pass.node.func)
+    } else {
+        pass.recv_place()
+    };
+    let Some(place) = place else {
+        return false;
+    };
+    let func = model.func_of(pass.ctx);
+    let of_self = place.starts_with("self.");
+    let brings = |expr: &Expr| {
+        let text = model.text(expr);
+        mentions_move(text)
+            || names_in(expr).iter().any(|name| {
+                model
+                    .assigns_to(func, name)
+                    .any(|assign| assign.expr.is_some_and(|expr| mentions_move(model.text(expr))))
+            })
+    };
+    let hands_on = || {
+        model.calls.iter().any(|call| {
+            (of_self || model.func_of(call.ctx) == func)
+                && call
+                    .node
+                    .arguments
+                    .iter_source_order()
+                    .any(|argument| dotted_name(argument.value()).as_deref() == Some(place.as_str()))
+        })
+    };
+    at(model, func, &place, pass.node.start(), 0) == Tri::No
+        && !pass.node.arguments.iter_source_order().any(|argument| brings(argument.value()))
+        && !model.module.text().contains("set_default_")
+        && !hands_on()
 }
 
 fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {

@@ -574,7 +574,7 @@ fn callers_decide(model: &Model<'_>, call: &Call<'_>) -> bool {
 
 /// Whether the model runs on made-up numbers: on one sample, or at the end of the file that defines it,
 /// to look at shapes or to count operations.
-fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let Some(arg) = call.node.arguments.args.first() else {
         return false;
@@ -635,7 +635,7 @@ fn is_closure(model: &Model<'_>, func: Option<FuncId>) -> bool {
 
 /// Whether a call is the one that every copy of pytorch-fid has: no parameter of its `InceptionV3`
 /// requires gradients.
-fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
     model
         .func_name(call.ctx)
         .is_some_and(|name| name.starts_with("get_activations"))

@@ -30,7 +30,7 @@ rules! {
     volatile_has_no_effect,
     inference_builds_graph,
     teacher_builds_graph,
-    detached_at_once,
+    graph_without_use,
     loss_network_not_frozen,
     outputs_collected_on_gpu,
     cat_in_loop,

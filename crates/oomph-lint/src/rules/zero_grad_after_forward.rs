@@ -114,15 +114,22 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .any(|call| stepped_optimizer(call).is_some_and(|other| Some(other) != place));
         let before_backward = next_backward.is_some()
             && (others_step || backwards.iter().all(|range| range.start() > at));
+        // Here, or in a function of the file: `y, output = self.process(batch)`.
+        let is_pass = |call: &Call<'_>| {
+            is_model_call(call)
+                || call
+                    .target
+                    .is_some_and(|target| model.func(target).only_runs_forward())
+        };
         // What runs between the two is the pass that this call comes before.
         let forward_follows = calls().any(|call| {
-            is_model_call(call)
+            is_pass(call)
                 && call.node.start() > at
                 && next_backward.is_some_and(|next| call.node.start() < next)
         });
-        let only_pass = calls().filter(|call| is_model_call(call)).count() == 1;
+        let only_pass = calls().filter(|call| is_pass(call)).count() == 1;
         let forward = calls().find(|call| {
-            is_model_call(call)
+            is_pass(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
                 && !runs_on_cpu(model, call)
