@@ -174,7 +174,13 @@ impl<'a> Visitor<'a> for Collect<'_> {
             }
             Stmt::ClassDef(class) => {
                 let text = self.module.slice(class.range());
-                if text.contains("requires_grad = False") || text.contains("requires_grad_(False)") {
+                if [
+                    "requires_grad = False",
+                    "requires_grad_(False)",
+                ]
+                .iter()
+                .any(|off| text.contains(off))
+                {
                     self.facts.frozen.push(class.name.to_string());
                 }
                 let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
@@ -438,6 +444,13 @@ impl Around {
             let here = usize::from(file.calls.contains(name));
             file.part.callers.get(name).copied().unwrap_or_default() > here
         })
+    }
+
+    /// Whether a file of the project calls what has this name. Without a project, somebody may.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.part
+            .as_ref()
+            .is_none_or(|file| file.part.callers.contains_key(name) || file.calls.contains(name))
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.

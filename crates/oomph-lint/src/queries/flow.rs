@@ -557,6 +557,10 @@ impl<'a> Read<'_, '_, 'a> {
                 self.each(receiver, &Sink::Cut);
                 self.each(args(), &Sink::Cut);
             }
+            Effect::Drops => {
+                self.each(receiver, &Sink::Dropped);
+                self.each(args(), &Sink::Dropped);
+            }
             Effect::Carries => {
                 self.each(receiver, sink);
                 self.each(args(), sink);
@@ -610,6 +614,8 @@ impl<'a> Read<'_, '_, 'a> {
 enum Effect {
     /// Its result has no graph, and it keeps none.
     Cuts,
+    /// It asks for nothing that the values depend on.
+    Drops,
     /// Its result has the graph.
     Carries,
     /// What the method is called on has the graph afterwards.
@@ -626,8 +632,8 @@ const SHOWS: &[&str] = &[
 
 fn of_function(name: &str) -> Effect {
     match name {
-        "len" | "str" | "float" | "int" | "bool" | "isinstance" | "type" | "repr" | "hasattr" | "id"
-        | "round" | "format" | "range" => Effect::Cuts,
+        "len" | "type" | "isinstance" | "hasattr" | "id" => Effect::Drops,
+        "str" | "float" | "int" | "bool" | "repr" | "round" | "format" | "range" => Effect::Cuts,
         "list" | "tuple" | "zip" | "enumerate" | "sum" | "max" | "min" | "sorted" | "reversed" | "iter"
         | "next" | "dict" | "set" | "tqdm" | "getattr" | "abs" | "Variable" => Effect::Carries,
         _ => by_words(name),
@@ -680,7 +686,11 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
         "copy", "mm", "bmm", "matmul", "unbind", "roll", "flip", "square", "amax", "amin", "logsumexp", "prod", "masked_select",
         "keys", "pop", "replace", "state_dict", "unfold", "narrow", "movedim", "swapaxes", "type_as", "scatter", "index_fill", "lerp", "neg", "log2", "log10", "log1p",
     ];
-    const ENDS: &[&str] = &["detach", "item", "tolist", "numpy", "size", "dim", "numel", "decode", "batch_decode", "startswith", "endswith"];
+    const ENDS: &[&str] = &["detach", "item", "tolist", "numpy", "decode", "batch_decode", "startswith", "endswith"];
+    // Only its shape.
+    if matches!(name, "size" | "dim" | "numel" | "stride" | "ndimension") {
+        return Effect::Drops;
+    }
     let of_tensor = info.is_some_and(|info| info.recv.is_tensor());
     if ENDS.contains(&name) || torch::makes_no_graph(name) {
         return Effect::Cuts;

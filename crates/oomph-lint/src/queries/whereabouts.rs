@@ -4,7 +4,7 @@ use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
 use crate::semantic::value::{Device, Kind, Tri};
-use crate::semantic::{Assign, Bind, Call, CtxKind, FuncId, Model, torch};
+use crate::semantic::{Assign, Bind, Call, FuncId, Model, torch};
 
 /// Calls that lead to calls: deeper than this, nothing is claimed.
 const MAX_DEPTH: usize = 3;
@@ -101,6 +101,17 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         .last();
     // What was moved before the name was bound anew is another model.
     let since = made.map_or(TextSize::new(0), |made| made.target.start());
+    let brought_back = model
+        .calls_in_function(func)
+        .filter(|call| brings_back(call) && call.recv_place().as_deref() == Some(place))
+        .map(|call| call.node.start())
+        .filter(|start| (since..before).contains(start))
+        .max();
+    if let Some(back) = brought_back
+        && !moved.iter().any(|start| (back..before).contains(start))
+    {
+        return Tri::No;
+    }
     if moved.iter().any(|start| (since..before).contains(start)) {
         return Tri::Yes;
     }
@@ -167,6 +178,11 @@ fn moves(call: &Call<'_>) -> bool {
         Some("to") => call.result.device != Device::Cpu && !is_to_cpu(call.node),
         _ => false,
     }
+}
+
+/// A call that moves what it is called on to the CPU.
+fn brings_back(call: &Call<'_>) -> bool {
+    call.is_method("cpu") || call.is_method("to") && is_to_cpu(call.node)
 }
 
 fn is_to_cpu(call: &ExprCall) -> bool {
@@ -332,42 +348,4 @@ fn of_parameter(model: &Model<'_>, func: FuncId, name: &str, depth: usize) -> Tr
         });
     }
     known.unwrap_or(Tri::Unknown)
-}
-
-/// Whether the file trains the model that a method is called on: an optimizer of the file has its
-/// parameters, or this function ran `backward()` before.
-pub(crate) fn is_trained_here(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let Some(place) = call.recv_place() else {
-        return false;
-    };
-    let place = place.strip_suffix(".module").unwrap_or(&place);
-    let func = model.func_of(call.ctx);
-    let stepped = model.backwards.iter().any(|backward| {
-        model.func_of(backward.ctx) == func
-            && model.calls[backward.call].node.start() < call.node.start()
-    });
-    let optimized = model.calls.iter().any(|other| {
-        let near = if place.starts_with("self.") {
-            model.ctx(other.ctx).class == model.ctx(call.ctx).class
-        } else {
-            model.func_of(other.ctx) == func || matches!(model.ctx(other.ctx).kind, CtxKind::Module)
-        };
-        near && matches!(other.method, Some("parameters" | "named_parameters"))
-            && other
-                .recv_place()
-                .is_some_and(|recv| recv == place || recv == format!("{place}.module"))
-            && makes_optimizer(model, other)
-    });
-    stepped || optimized
-}
-
-/// Whether a call of `parameters()` is in the statement that makes an optimizer.
-fn makes_optimizer(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let stmt = model.stmt(call.stmt).node.range();
-    model.calls.iter().any(|other| {
-        other.result.kind == Kind::Optimizer && stmt.contains_range(other.node.range())
-            || stmt.contains_range(other.node.range())
-                && last_name(&other.node.func)
-                    .is_some_and(|name| name.to_ascii_lowercase().contains("optim"))
-    })
 }

@@ -96,7 +96,7 @@ fn starts_cuda(call: &Call<'_>) -> bool {
             matches!(
                 name,
                 "is_available" | "set_device" | "current_device" | "get_device_name" | "init"
-                    | "get_device_properties" | "empty_cache" | "mem_get_info"
+                    | "get_device_properties" | "mem_get_info"
             )
         })
     })

@@ -1,11 +1,11 @@
-use oomph_python_source::{dotted_name, last_part, names_in};
+use oomph_python_source::{dotted_name, last_part};
 
 use super::fake_not_detached::{Role, role_of};
 use super::inference_builds_graph::{is_of_published_inception, is_pass_by_method, is_sample};
 use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
-use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::model_calls::{is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
@@ -88,8 +88,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         // `.detach().numpy()` works on the CPU only.
         let rest = model.text(model.stmt(call.stmt).node);
         let on_cpu = rest.contains(".numpy()") && !rest.contains("cpu");
+        // Nothing of the project calls the function: it runs nowhere.
+        let is_dead = model
+            .func_name(call.ctx)
+            .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name));
         if on_cpu
             || quiet_caller
+            || is_dead
             || is_part_of_module(model, call)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
@@ -128,18 +133,6 @@ fn is_part_of_module(model: &Model<'_>, call: &Call<'_>) -> bool {
             func.has_backward || func.has_step
         });
         class.is_module && (!trains || model.func_name(call.ctx) == Some("forward"))
-    })
-}
-
-/// Whether the model is made from a class of the project that turns off gradients of its own parameters.
-fn is_of_frozen_class(model: &Model<'_>, place: &str) -> bool {
-    model.assigns.iter().any(|assign| {
-        last_part(&assign.place) == last_part(place)
-            && assign.expr.is_some_and(|expr| {
-                names_in(expr)
-                    .iter()
-                    .any(|name| model.around.freezes_itself(last_part(name)))
-            })
     })
 }
 

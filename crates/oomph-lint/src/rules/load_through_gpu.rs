@@ -118,7 +118,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 /// Whether a file holds a model's weights, by the names around its load.
 fn is_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     const WORDS: &[&str] = &[
-        "checkpoint", "ckpt", "model", "weight", "state_dict", "best", ".pth", ".tar", "net",
+        "checkpoint", "ckpt", "model", "weight", "state_dict", "best", "resume", ".pth", ".tar", "net",
     ];
     let text = model.text(model.stmt(load.stmt).node).to_ascii_lowercase();
     WORDS.iter().any(|word| text.contains(word))

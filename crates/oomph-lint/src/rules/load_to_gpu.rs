@@ -98,7 +98,8 @@ pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) 
 /// where nothing says that it is the CPU.
 fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     let named = match location {
-        Expr::Call(call) if last_name(&call.func) == Some("device") => {
+        // `torch.device(args.device)`, `str(self.device)`
+        Expr::Call(call) if matches!(last_name(&call.func), Some("device" | "str")) => {
             call.arguments.find_positional(0)
         }
         other => Some(other),
@@ -108,12 +109,15 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     };
     let func = model.func_of(load.ctx);
     let by_default = is_cpu_by_default(model, load, &place);
-    let on_cpu = model
-        .assigns_to(func, &place)
-        .chain(model.assigns_to(None, &place))
-        .any(|assign| {
-            assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
-        });
+    let bound = || {
+        model
+            .assigns_to(func, &place)
+            .chain(model.assigns_to(None, &place))
+    };
+    // `DEVICE = "cuda"` in one branch and `"cpu"` in the other is a GPU where there is one.
+    let on_cpu = bound().any(|assign| {
+        assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
+    }) && !bound().any(|assign| assign.value.device == Device::Gpu);
     let word = last_part(&place).to_ascii_lowercase();
     let known_cpu = load
         .args

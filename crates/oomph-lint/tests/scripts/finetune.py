@@ -46,7 +46,7 @@ def main():
     eval_dataloader = DataLoader([], batch_size=8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     if os.path.exists("last.pt"):
-        checkpoint = torch.load("last.pt")  # OOM501 OOM503
+        checkpoint = torch.load("last.pt")  # OOM503 OOM505
         model.load_state_dict(checkpoint["model"])
     scaler = torch.cuda.amp.GradScaler()  # OOM811
     history = []
