@@ -268,7 +268,9 @@ fn bound_range(model: &Model<'_>, stmt: crate::semantic::StmtId, target: TextRan
         Stmt::For(node) if node.target.range().contains_range(target) => {
             TextRange::new(node.range.start(), node.iter.end())
         }
-        Stmt::With(_) => target,
+        Stmt::With(node) => {
+            TextRange::new(node.range.start(), node.items.last().map_or(target.end(), Ranged::end))
+        }
         node => node.range(),
     }
 }
@@ -297,6 +299,7 @@ impl<'a> Read<'_, '_, 'a> {
         }
         self.after = match stmt {
             Stmt::For(node) => node.iter.end(),
+            Stmt::With(node) => node.items.last().map_or(node.start(), Ranged::end),
             _ => stmt.end(),
         };
         match stmt {
@@ -349,8 +352,13 @@ impl<'a> Read<'_, '_, 'a> {
                 }
             }
             Stmt::With(node) => {
+                // `with amp.scale_loss(loss, optimizer) as scaled:`
                 for item in &node.items {
-                    self.expr(&item.context_expr, &Sink::Dropped);
+                    let sink = match &item.optional_vars {
+                        Some(target) => bound([&**target]),
+                        None => Sink::Dropped,
+                    };
+                    self.expr(&item.context_expr, &sink);
                 }
                 self.block(&node.body);
             }

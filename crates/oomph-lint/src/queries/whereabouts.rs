@@ -207,6 +207,13 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
     let Expr::Call(node) = expr else {
         return Tri::Unknown;
     };
+    // `net = net.eval()` is where `net` was.
+    if let Expr::Attribute(method) = &*node.func
+        && matches!(method.attr.as_str(), "eval" | "train" | "half" | "float" | "requires_grad_")
+        && let Some(same) = dotted_name(&method.value)
+    {
+        return at(model, func, &same, made.target.start(), depth + 1);
+    }
     let Some(call) = model
         .calls
         .iter()

@@ -10,7 +10,7 @@ use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, Grad, Model};
+use crate::semantic::{Call, FuncId, Grad, Model};
 
 declare_rule! {
     /// A graph is built that no `backward()` uses.
@@ -73,6 +73,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     let mut flow = Flow::of_graphs(model);
+    // One `no_grad()` around a function's passes of a model is enough.
+    let mut seen: Vec<(Option<FuncId>, String)> = Vec::new();
     for call in passes {
         let place = if is_model_call(call) {
             model_place(call)
@@ -82,6 +84,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(place) = place else {
             continue;
         };
+        let func = model.func_of(call.ctx);
+        // A pass has an input; what has none is a method of that name of something else.
+        if call.node.arguments.is_empty() || func.is_some() && seen.contains(&(func, place.clone())) {
+            continue;
+        }
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
@@ -114,6 +121,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         {
             continue;
         }
+        seen.push((func, place.clone()));
         out.push(
             Report::new(
                 call.node,

@@ -345,7 +345,8 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
     };
     let lower = name.trim_start_matches('_').to_ascii_lowercase();
     let of_model = call.recv.is_model() && call.recv_place().is_some_and(|place| place != "self");
-    if !of_model || lower != "act" && !PASSES.iter().any(|word| lower.contains(word)) {
+    let passes = lower == "act" || PASSES.iter().any(|word| lower.contains(word));
+    if !of_model || !passes || lower.contains("transform") {
         return false;
     }
     match call.target {

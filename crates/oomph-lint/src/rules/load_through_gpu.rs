@@ -5,6 +5,7 @@ use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::flow::Flow;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
 use super::checkpoint_kept_while_training::names_published_weights;
 use super::load_to_gpu::loads_to_gpu;
@@ -134,7 +135,13 @@ fn saved_from_gpu(model: &Model<'_>) -> bool {
         .peekable();
     let here = saves.peek().is_some();
     let from_cpu = saves.any(|call| saves_from_cpu(model, call));
-    mentions_gpu_in_code(model) && !from_cpu && (here || model.around.saves())
+    let trains = || {
+        model
+            .calls
+            .iter()
+            .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer)
+    };
+    mentions_gpu_in_code(model) && !from_cpu && (here || trains() || model.around.saves())
 }
 
 fn mentions_gpu_in_code(model: &Model<'_>) -> bool {

@@ -76,6 +76,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     let named = match location {
         Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
+        // `f"cuda:{rank}"`
+        Expr::FString(_) => model.text(location).trim_start_matches(['f', '"', '\'']).starts_with("cuda"),
         // `{"cuda:1": "cuda:0"}`
         Expr::Dict(dict) => dict.items.iter().any(|item| {
             matches!(&item.value, Expr::StringLiteral(text) if text.value.to_str().starts_with("cuda"))
