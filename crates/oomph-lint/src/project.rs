@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
-use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtFunctionDef};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
 use oomph_python_source::{Module, Ranged, Source, dotted_name, imports_of, last_name, with_stack};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -107,12 +107,71 @@ impl FileFacts {
                 ".cpu().state_dict",
                 ".to(\"cpu\").state_dict",
                 ".to('cpu').state_dict",
+                ".to(torch.device('cpu'))",
+                ".to(torch.device(\"cpu\"))",
                 "torch_xla",
             ]
             .iter()
             .any(|moved| text.contains(moved));
         facts
     }
+}
+
+/// Whether a module has no parameters, so that there is no graph of its own: its `__init__` sets numbers and texts only.
+fn has_no_parameters(module: &Module<'_>, class: &StmtClassDef) -> bool {
+    let mut bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
+    let is_module = bases.all(|base| last_name(base) == Some("Module"));
+    let init = class.body.iter().find_map(|stmt| match stmt {
+        Stmt::FunctionDef(def) if def.name.as_str() == "__init__" => Some(def),
+        _ => None,
+    });
+    is_module
+        && class.arguments.is_some()
+        && !module.slice(class.range()).contains("Parameter(")
+        && init.is_some_and(|init| {
+            init.body.iter().all(|stmt| match stmt {
+                // `super().__init__()`, a text of documentation
+                Stmt::Expr(node) => {
+                    let text = module.slice(node.range());
+                    text.starts_with("super(") || node.value.is_string_literal_expr()
+                }
+                // A test of the arguments that raises, or sets numbers.
+                Stmt::Assign(_) | Stmt::If(_) | Stmt::Assert(_) => {
+                    let text = module.slice(stmt.range());
+                    ![
+                        "nn.",
+                        "model",
+                        "net",
+                        "module",
+                        "layer",
+                        "encoder",
+                        "torch.hub",
+                        "make",
+                        "build",
+                        "create",
+                        "setattr",
+                        "load",
+                    ]
+                    .iter()
+                    .any(|makes| text.contains(makes))
+                        && !makes_an_object(text)
+                }
+                _ => false,
+            })
+        })
+}
+
+/// Whether a text calls what has a name in capitals and small letters: `Encoder(…)`.
+fn makes_an_object(text: &str) -> bool {
+    text.match_indices('(').any(|(at, _)| {
+        let name = text[..at]
+            .rsplit(|each: char| !each.is_alphanumeric() && each != '_')
+            .next()
+            .unwrap_or_default();
+        name.starts_with(char::is_uppercase)
+            && !name.ends_with("Error")
+            && !name.ends_with("Exception")
+    })
 }
 
 struct Collect<'m> {
@@ -174,12 +233,10 @@ impl<'a> Visitor<'a> for Collect<'_> {
             }
             Stmt::ClassDef(class) => {
                 let text = self.module.slice(class.range());
-                if [
-                    "requires_grad = False",
-                    "requires_grad_(False)",
-                ]
-                .iter()
-                .any(|off| text.contains(off))
+                if ["requires_grad = False", "requires_grad_(False)"]
+                    .iter()
+                    .any(|off| text.contains(off))
+                    || has_no_parameters(self.module, class)
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
@@ -435,7 +492,9 @@ impl Around {
 
     /// Whether a file of the project puts something on a device.
     pub(crate) fn moves(&self) -> bool {
-        self.part.as_ref().is_some_and(|file| file.part.evidence.moves)
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.evidence.moves)
     }
 
     /// Whether another file than this one may call what has this name.
@@ -455,7 +514,9 @@ impl Around {
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.
     pub(crate) fn freezes_itself(&self, class: &str) -> bool {
-        self.part.as_ref().is_some_and(|file| file.part.frozen.contains(class))
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.frozen.contains(class))
     }
 
     /// Whether a file of the project runs backward.
@@ -667,6 +728,33 @@ mod tests {
         assert!(project.around(2).saves());
         assert!(!project.around(3).saves());
         assert!(!project.around(5).saves());
+    }
+
+    #[test]
+    fn who_is_called_and_what_has_gradients_is_known_for_all_files() {
+        let project = project(&[
+            (
+                "nets.py",
+                "import torch\nfrom torch import nn\n\
+                 class Frozen(nn.Module):\n    def __init__(self, net):\n        super().__init__()\n        self.net = net\n        self.net.requires_grad_(False)\n\
+                 class Histogram(nn.Module):\n    def __init__(self, bins):\n        super().__init__()\n        self.bins = bins\n\
+                 class Wrapped(nn.Module):\n    def __init__(self, model):\n        super().__init__()\n        self.model = model\n\
+                 class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layers = nn.Linear(1, 1)\n\
+                 def measure(x): return Net()(x)\ndef unused(x): return Net()(x)\n",
+            ),
+            (
+                "train.py",
+                "import torch\nfrom nets import Net, measure\nmeasure(torch.ones(1)).backward()\n",
+            ),
+        ]);
+        let around = project.around(0);
+        assert!(around.is_called("measure"));
+        assert!(!around.is_called("unused"));
+        assert!(around.trains());
+        assert!(around.freezes_itself("Frozen"));
+        assert!(around.freezes_itself("Histogram"));
+        assert!(!around.freezes_itself("Wrapped"));
+        assert!(!around.freezes_itself("Net"));
     }
 
     #[test]

@@ -156,7 +156,10 @@ impl Words<'_> {
         self.found.accelerator |= MOVES.contains(&root) || trainer;
         self.found.moves |= MOVES.contains(&root)
             || trainer
-            || matches!(root, "lightning" | "pytorch_lightning" | "deepspeed" | "apex" | "ignite");
+            || matches!(
+                root,
+                "lightning" | "pytorch_lightning" | "deepspeed" | "apex" | "ignite"
+            );
         self.word(full);
     }
 
@@ -165,9 +168,18 @@ impl Words<'_> {
         let name = last_name(&call.func).unwrap_or_default();
         self.found.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
         self.found.moves |= matches!(name, "cuda" | "to")
-            || ["to_device", "to_cuda", "to_gpu", "DataParallel", "set_default_", "prefetch", "Prefetch", "cuda"]
-                .iter()
-                .any(|word| name.contains(word))
+            || [
+                "to_device",
+                "to_cuda",
+                "to_gpu",
+                "DataParallel",
+                "set_default_",
+                "prefetch",
+                "Prefetch",
+                "cuda",
+            ]
+            .iter()
+            .any(|word| name.contains(word))
             || call
                 .arguments
                 .find_keyword("device")
@@ -477,20 +489,6 @@ fn stays_where_it_is_made(model: &Model<'_>, call: &Call<'_>) -> bool {
                     .iter()
                     .any(|arg| matches!(arg, Expr::Name(each) if each.id.as_str() == name))
         })
-}
-
-/// A call that puts something on a GPU: `.cuda()`, `.to("cuda")`.
-pub(crate) fn moves_to_gpu(call: &Call<'_>) -> bool {
-    match call.method {
-        Some("cuda") => true,
-        Some("to") => {
-            call.args
-                .first()
-                .is_some_and(|arg| arg.device == Device::Gpu)
-                && !call.recv.is_model()
-        }
-        _ => false,
-    }
 }
 
 /// Whether a range is in code that never runs on a GPU: in the branch that runs without one, or in one that

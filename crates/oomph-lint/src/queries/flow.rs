@@ -210,9 +210,15 @@ impl<'m, 'a> Flow<'m, 'a> {
         let text = model.module.text();
         let mentioned = text
             .match_indices(name)
-            .filter(|(at, _)| !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word))
+            .filter(|(at, _)| {
+                !text[..*at].ends_with(is_word) && !text[at + name.len()..].starts_with(is_word)
+            })
             .count();
-        let called = model.calls.iter().filter(|call| call.target == Some(id)).count();
+        let called = model
+            .calls
+            .iter()
+            .filter(|call| call.target == Some(id))
+            .count();
         mentioned > called + 1 || model.around.is_called_elsewhere(name)
     }
 
@@ -246,20 +252,25 @@ fn reaches(model: &Model<'_>, func: Option<FuncId>, name: &str, at: TextSize, ea
     let rebinds: Vec<(TextRange, CtxId)> = model
         .assigns_to(func, name)
         .filter(|assign| !matches!(assign.bind, Bind::Add | Bind::Augment))
-        .map(|assign| (bound_range(model, assign.stmt, assign.target.range()), assign.ctx))
+        .map(|assign| {
+            (
+                bound_range(model, assign.stmt, assign.target.range()),
+                assign.ctx,
+            )
+        })
         .collect();
     // Its right side is read before the name is bound.
     let kills = |from: TextSize, to: TextSize| {
-        rebinds
-            .iter()
-            .any(|(range, ctx)| range.end() > from && range.end() <= to && model.is_inside(each.ctx, *ctx))
+        rebinds.iter().any(|(range, ctx)| {
+            range.end() > from && range.end() <= to && model.is_inside(each.ctx, *ctx)
+        })
     };
     if each.at >= at {
         return !kills(at, each.at);
     }
-    model.loops_around(each.ctx).any(|around| {
-        around.range.contains(at) && !kills(around.range.start(), each.at)
-    })
+    model
+        .loops_around(each.ctx)
+        .any(|around| around.range.contains(at) && !kills(around.range.start(), each.at))
 }
 
 /// The part of a statement after which its target is bound: the header of a loop, or all of it.
@@ -268,9 +279,10 @@ fn bound_range(model: &Model<'_>, stmt: crate::semantic::StmtId, target: TextRan
         Stmt::For(node) if node.target.range().contains_range(target) => {
             TextRange::new(node.range.start(), node.iter.end())
         }
-        Stmt::With(node) => {
-            TextRange::new(node.range.start(), node.items.last().map_or(target.end(), Ranged::end))
-        }
+        Stmt::With(node) => TextRange::new(
+            node.range.start(),
+            node.items.last().map_or(target.end(), Ranged::end),
+        ),
         node => node.range(),
     }
 }
@@ -416,7 +428,9 @@ impl<'a> Read<'_, '_, 'a> {
             Expr::Attribute(node) => {
                 let sink = match node.attr.as_str() {
                     "data" => &Sink::Cut,
-                    "shape" | "dtype" | "device" | "ndim" | "requires_grad" | "is_cuda" => &Sink::Dropped,
+                    "shape" | "dtype" | "device" | "ndim" | "requires_grad" | "is_cuda" => {
+                        &Sink::Dropped
+                    }
                     _ => sink,
                 };
                 self.expr(&node.value, sink);
@@ -448,8 +462,8 @@ impl<'a> Read<'_, '_, 'a> {
             Expr::Subscript(node) => {
                 let index = matches!(&*node.slice, Expr::NumberLiteral(number)
                     if matches!(&number.value, ast::Number::Int(int) if *int == 1));
-                let cut = index && gives_indices(&node.value)
-                    || self.loaded && is_plain_key(&node.slice);
+                let cut =
+                    index && gives_indices(&node.value) || self.loaded && is_plain_key(&node.slice);
                 self.expr(&node.value, if cut { &Sink::Cut } else { sink });
                 self.expr(&node.slice, &Sink::Cut);
             }
@@ -533,7 +547,9 @@ impl<'a> Read<'_, '_, 'a> {
         let target = known.and_then(|info| info.target);
         let effect = if is_pass {
             Effect::Carries
-        } else if let Some(target) = target.filter(|_| !known.is_some_and(|info| matches!(info.callee.kind, Kind::Class(_)))) {
+        } else if let Some(target) =
+            target.filter(|_| !known.is_some_and(|info| matches!(info.callee.kind, Kind::Class(_))))
+        {
             self.pass(node, target, sink);
             return;
         } else if let Some(qual) = qual {
@@ -555,7 +571,12 @@ impl<'a> Read<'_, '_, 'a> {
             // A model that came out of the file runs, or is moved.
             if is_pass {
                 self.expr(&node.func, &Sink::Anything);
-            } else if receiver.is_some() && matches!(name, "to" | "cuda" | "eval" | "train" | "parameters" | "half") {
+            } else if receiver.is_some()
+                && matches!(
+                    name,
+                    "to" | "cuda" | "eval" | "train" | "parameters" | "half"
+                )
+            {
                 self.each(receiver, &Sink::Anything);
                 return;
             }
@@ -594,7 +615,9 @@ impl<'a> Read<'_, '_, 'a> {
             .iter_non_variadic_params()
             .map(|each| each.parameter.name.as_str())
             .collect();
-        let bound = parameters.first().is_some_and(|first| matches!(*first, "self" | "cls"));
+        let bound = parameters
+            .first()
+            .is_some_and(|first| matches!(*first, "self" | "cls"));
         let result = Rc::new(sink.clone());
         let to = |name: Option<&&str>| {
             name.map_or(Sink::Anything, |name| {
@@ -633,17 +656,45 @@ enum Effect {
 
 /// Words in the names of functions that show or measure what they are given.
 const SHOWS: &[&str] = &[
-    "accuracy", "metric", "psnr", "ssim", "iou", "auc", "confusion", "bleu", "plot", "show", "draw", "visual",
-    "save_im", "imsave", "print", "tensor2im", "tensor_to", "to_numpy", "topil", "to_pil", "denorm", "add_image",
-    "add_scalar", "add_histogram", "add_audio", "add_figure", "set_postfix", "set_description", "savefig",
+    "accuracy",
+    "metric",
+    "psnr",
+    "ssim",
+    "iou",
+    "auc",
+    "confusion",
+    "bleu",
+    "plot",
+    "show",
+    "draw",
+    "visual",
+    "save_im",
+    "imsave",
+    "print",
+    "tensor2im",
+    "tensor_to",
+    "to_numpy",
+    "topil",
+    "to_pil",
+    "denorm",
+    "add_image",
+    "add_scalar",
+    "add_histogram",
+    "add_audio",
+    "add_figure",
+    "set_postfix",
+    "set_description",
+    "savefig",
 ];
 
 fn of_function(name: &str) -> Effect {
     match name {
         "len" | "type" | "isinstance" | "hasattr" | "id" => Effect::Drops,
         "str" | "float" | "int" | "bool" | "repr" | "round" | "format" | "range" => Effect::Cuts,
-        "list" | "tuple" | "zip" | "enumerate" | "sum" | "max" | "min" | "sorted" | "reversed" | "iter"
-        | "next" | "dict" | "set" | "tqdm" | "getattr" | "abs" | "Variable" => Effect::Carries,
+        "list" | "tuple" | "zip" | "enumerate" | "sum" | "max" | "min" | "sorted" | "reversed"
+        | "iter" | "next" | "dict" | "set" | "tqdm" | "getattr" | "abs" | "Variable" => {
+            Effect::Carries
+        }
         _ => by_words(name),
     }
 }
@@ -661,8 +712,24 @@ fn by_words(name: &str) -> Effect {
 
 fn of_import(qual: &str) -> Effect {
     const PLAIN: &[&str] = &[
-        "numpy", "math", "PIL", "cv2", "matplotlib", "sklearn", "scipy", "json", "random", "wandb", "torchmetrics",
-        "logging", "seaborn", "pandas", "imageio", "skimage", "pickle", "torchvision.utils.save_image",
+        "numpy",
+        "math",
+        "PIL",
+        "cv2",
+        "matplotlib",
+        "sklearn",
+        "scipy",
+        "json",
+        "random",
+        "wandb",
+        "torchmetrics",
+        "logging",
+        "seaborn",
+        "pandas",
+        "imageio",
+        "skimage",
+        "pickle",
+        "torchvision.utils.save_image",
     ];
     let last = last_part(qual);
     let root = qual.split('.').next().unwrap_or(qual);
@@ -686,15 +753,108 @@ fn of_import(qual: &str) -> Effect {
 
 fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
     const CARRIES: &[&str] = &[
-        "to", "cpu", "cuda", "float", "half", "double", "view", "reshape", "squeeze", "unsqueeze", "mean", "sum",
-        "softmax", "log_softmax", "sigmoid", "tanh", "relu", "permute", "transpose", "contiguous", "clone", "exp", "log",
-        "clamp", "clamp_", "clip", "abs", "pow", "sqrt", "min", "max", "norm", "flatten", "expand", "repeat", "gather",
-        "index_select", "masked_fill", "chunk", "split", "mul", "div", "sub", "add", "mul_", "add_", "div_", "sub_", "topk",
-        "sort", "cumsum", "std", "var", "type", "t", "expand_as", "view_as", "round", "floor", "items", "values", "get",
-        "copy", "mm", "bmm", "matmul", "unbind", "roll", "flip", "square", "amax", "amin", "logsumexp", "prod", "masked_select",
-        "keys", "pop", "replace", "state_dict", "unfold", "narrow", "movedim", "swapaxes", "type_as", "scatter", "index_fill", "lerp", "neg", "log2", "log10", "log1p",
+        "to",
+        "cpu",
+        "cuda",
+        "float",
+        "half",
+        "double",
+        "view",
+        "reshape",
+        "squeeze",
+        "unsqueeze",
+        "mean",
+        "sum",
+        "softmax",
+        "log_softmax",
+        "sigmoid",
+        "tanh",
+        "relu",
+        "permute",
+        "transpose",
+        "contiguous",
+        "clone",
+        "exp",
+        "log",
+        "clamp",
+        "clamp_",
+        "clip",
+        "abs",
+        "pow",
+        "sqrt",
+        "min",
+        "max",
+        "norm",
+        "flatten",
+        "expand",
+        "repeat",
+        "gather",
+        "index_select",
+        "masked_fill",
+        "chunk",
+        "split",
+        "mul",
+        "div",
+        "sub",
+        "add",
+        "mul_",
+        "add_",
+        "div_",
+        "sub_",
+        "topk",
+        "sort",
+        "cumsum",
+        "std",
+        "var",
+        "type",
+        "t",
+        "expand_as",
+        "view_as",
+        "round",
+        "floor",
+        "items",
+        "values",
+        "get",
+        "copy",
+        "mm",
+        "bmm",
+        "matmul",
+        "unbind",
+        "roll",
+        "flip",
+        "square",
+        "amax",
+        "amin",
+        "logsumexp",
+        "prod",
+        "masked_select",
+        "keys",
+        "pop",
+        "replace",
+        "state_dict",
+        "unfold",
+        "narrow",
+        "movedim",
+        "swapaxes",
+        "type_as",
+        "scatter",
+        "index_fill",
+        "lerp",
+        "neg",
+        "log2",
+        "log10",
+        "log1p",
     ];
-    const ENDS: &[&str] = &["detach", "item", "tolist", "numpy", "decode", "batch_decode", "startswith", "endswith"];
+    const ENDS: &[&str] = &[
+        "detach",
+        "item",
+        "tolist",
+        "numpy",
+        "decode",
+        "batch_decode",
+        "startswith",
+        "endswith",
+    ];
     // Only its shape.
     if matches!(name, "size" | "dim" | "numel" | "stride" | "ndimension") {
         return Effect::Drops;
@@ -711,9 +871,23 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
             info.recv.kind == Kind::Meter
                 || info.recv_place().is_some_and(|place| {
                     let place = last_part(&place).to_ascii_lowercase();
-                    ["metric", "meter", "acc", "evaluator", "confus", "iou", "psnr", "ssim", "auc", "bleu", "writer", "logger", "wandb"]
-                        .iter()
-                        .any(|word| place.contains(word))
+                    [
+                        "metric",
+                        "meter",
+                        "acc",
+                        "evaluator",
+                        "confus",
+                        "iou",
+                        "psnr",
+                        "ssim",
+                        "auc",
+                        "bleu",
+                        "writer",
+                        "logger",
+                        "wandb",
+                    ]
+                    .iter()
+                    .any(|word| place.contains(word))
                 })
         })
     };
@@ -723,14 +897,18 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
     if CARRIES.contains(&name) || of_tensor && name != "backward" && name != "register_hook" {
         return Effect::Carries;
     }
-    if name == "backward" { Effect::Anything } else { by_words(name) }
+    if name == "backward" {
+        Effect::Anything
+    } else {
+        by_words(name)
+    }
 }
 
 /// What is no tensor in a checkpoint: `checkpoint["epoch"]`.
 fn is_plain_key(key: &Expr) -> bool {
     const PLAIN: &[&str] = &[
-        "epoch", "iter", "step", "loss", "best", "acc", "args", "config", "cfg", "opt", "hparam", "param", "vocab",
-        "score", "arch",
+        "epoch", "iter", "step", "loss", "best", "acc", "args", "config", "cfg", "opt", "hparam",
+        "param", "vocab", "score", "arch",
     ];
     matches!(key, Expr::StringLiteral(text) if {
         let key = text.value.to_str().to_ascii_lowercase();
@@ -742,14 +920,19 @@ fn is_plain_key(key: &Expr) -> bool {
 /// `torch.max(x, 1)`, `x.topk(k)`: values, and their indices.
 fn gives_indices(expr: &Expr) -> bool {
     let Expr::Call(call) = expr else { return false };
-    matches!(last_name(&call.func), Some("max" | "min" | "topk" | "sort" | "median" | "kthvalue"))
-        && !call.arguments.is_empty()
+    matches!(
+        last_name(&call.func),
+        Some("max" | "min" | "topk" | "sort" | "median" | "kthvalue")
+    ) && !call.arguments.is_empty()
 }
 
 /// The names that targets bind; anything if one is no name.
 fn bound<'e>(targets: impl IntoIterator<Item = &'e Expr>) -> Sink {
     let mut names = Vec::new();
-    if targets.into_iter().all(|target| names_of(target, &mut names)) {
+    if targets
+        .into_iter()
+        .all(|target| names_of(target, &mut names))
+    {
         Sink::Bound(Rc::from(names))
     } else {
         Sink::Anything

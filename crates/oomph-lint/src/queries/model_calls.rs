@@ -2,7 +2,9 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name, last_part, names_in};
+use oomph_python_source::{
+    Ranged, TextRange, TextSize, dotted_name, last_name, last_part, names_in,
+};
 
 use crate::queries::purpose::is_eval_name;
 use crate::semantic::value::{Kind, Value};

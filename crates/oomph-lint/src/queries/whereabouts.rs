@@ -65,23 +65,28 @@ pub(crate) fn is_left_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
         let text = model.text(expr);
         mentions_move(text)
             || names_in(expr).iter().any(|name| {
-                model
-                    .assigns_to(func, name)
-                    .any(|assign| assign.expr.is_some_and(|expr| mentions_move(model.text(expr))))
+                model.assigns_to(func, name).any(|assign| {
+                    assign
+                        .expr
+                        .is_some_and(|expr| mentions_move(model.text(expr)))
+                })
             })
     };
     let hands_on = || {
         model.calls.iter().any(|call| {
             (of_self || model.func_of(call.ctx) == func)
-                && call
-                    .node
-                    .arguments
-                    .iter_source_order()
-                    .any(|argument| dotted_name(argument.value()).as_deref() == Some(place.as_str()))
+                && !call.is("torch.save")
+                && call.node.arguments.iter_source_order().any(|argument| {
+                    dotted_name(argument.value()).as_deref() == Some(place.as_str())
+                })
         })
     };
     at(model, func, &place, pass.node.start(), 0) == Tri::No
-        && !pass.node.arguments.iter_source_order().any(|argument| brings(argument.value()))
+        && !pass
+            .node
+            .arguments
+            .iter_source_order()
+            .any(|argument| brings(argument.value()))
         && !model.module.text().contains("set_default_")
         && !hands_on()
 }
@@ -92,7 +97,7 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
     }
     let moved: Vec<TextSize> = model
         .calls_in_function(func)
-        .filter(|call| moves(call) && call.recv_place().as_deref() == Some(place))
+        .filter(|call| moves(call) && moved_place(call).as_deref() == Some(place))
         .map(|call| call.node.start())
         .collect();
     let made = model
@@ -103,7 +108,7 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
     let since = made.map_or(TextSize::new(0), |made| made.target.start());
     let brought_back = model
         .calls_in_function(func)
-        .filter(|call| brings_back(call) && call.recv_place().as_deref() == Some(place))
+        .filter(|call| brings_back(call) && moved_place(call).as_deref() == Some(place))
         .map(|call| call.node.start())
         .filter(|start| (since..before).contains(start))
         .max();
@@ -187,9 +192,27 @@ fn brings_back(call: &Call<'_>) -> bool {
 
 fn is_to_cpu(call: &ExprCall) -> bool {
     matches!(
-        call.arguments.find_positional(0),
+        call.arguments.find_argument_value("device", 0),
         Some(Expr::StringLiteral(text)) if text.value.to_str() == "cpu"
     )
+}
+
+/// The model that is moved: `model` of `model.eval().to("cpu")`.
+fn moved_place(call: &Call<'_>) -> Option<String> {
+    let mut expr = call.recv_expr()?;
+    while let Expr::Call(inner) = expr {
+        let Expr::Attribute(method) = &*inner.func else {
+            break;
+        };
+        if !matches!(
+            method.attr.as_str(),
+            "eval" | "train" | "float" | "half" | "requires_grad_"
+        ) {
+            break;
+        }
+        expr = &method.value;
+    }
+    dotted_name(expr)
 }
 
 /// Whether what an assignment binds is on a GPU.
@@ -209,7 +232,10 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
     };
     // `net = net.eval()` is where `net` was.
     if let Expr::Attribute(method) = &*node.func
-        && matches!(method.attr.as_str(), "eval" | "train" | "half" | "float" | "requires_grad_")
+        && matches!(
+            method.attr.as_str(),
+            "eval" | "train" | "half" | "float" | "requires_grad_"
+        )
         && let Some(same) = dotted_name(&method.value)
     {
         return at(model, func, &same, made.target.start(), depth + 1);

@@ -434,10 +434,31 @@ fn is_frozen(model: &Model<'_>, call: &Call<'_>) -> bool {
             && other.node.start() > call.node.start()
             && other.node.arguments.find_positional(0).is_some_and(is_off)
     });
+    // `self.encoders = [first, second]`, and a loop over those freezes each.
+    let groups = || {
+        model.assigns.iter().filter(|group| {
+            model.func_of(group.ctx) == func
+                && matches!(group.expr, Some(Expr::List(list)) if list.elts.iter().any(|each| dotted_name(each).as_deref() == Some(place.as_str())))
+        })
+    };
+    let by_group = groups().any(|group| {
+        model.assigns.iter().any(|set| {
+            set.place.ends_with(".requires_grad")
+                && model.func_of(set.ctx) == func
+                && set.expr.is_some_and(is_off)
+                && model.stmts.iter().any(|info| match info.node {
+                    Stmt::For(node) => {
+                        dotted_name(&node.iter).as_deref() == Some(group.place.as_str())
+                            && node.range.contains_range(set.target.range())
+                    }
+                    _ => false,
+                })
+        })
+    });
     let thawed = model.assigns.iter().any(|set| {
         set.place.ends_with(".requires_grad")
             && model.func_of(set.ctx) == func
             && !set.expr.is_some_and(is_off)
     });
-    (by_loop || by_call) && !thawed
+    (by_loop || by_call || by_group) && !thawed
 }

@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the line has to move to the top of the script.
-    OOM704 "environment-set-too-late" { fix: None, default: true }
+    OOM704 "environment-set-too-late" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -34,9 +34,11 @@ declare_rule! {
     /// ```python
     /// import torch
     ///
-    /// def discriminate(generator, discriminator, noise):
-    ///     fake = generator(noise.cuda())
-    ///     return discriminator(fake.detach())
+    /// def count_right(model, loader):
+    ///     right = 0
+    ///     for x, y in loader:
+    ///         right += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+    ///     return right
     /// ```
     ///
     /// ## Use instead
@@ -44,10 +46,12 @@ declare_rule! {
     /// ```python
     /// import torch
     ///
-    /// def discriminate(generator, discriminator, noise):
+    /// def count_right(model, loader):
+    ///     right = 0
     ///     with torch.no_grad():
-    ///         fake = generator(noise.cuda())
-    ///     return discriminator(fake)
+    ///         for x, y in loader:
+    ///             right += (model(x.cuda()).argmax(1) == y.cuda()).sum().item()
+    ///     return right
     /// ```
     ///
     /// ## When it is wrong

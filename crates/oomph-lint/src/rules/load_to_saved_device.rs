@@ -199,7 +199,12 @@ fn keeps_its_state(load: &Call<'_>) -> bool {
     if matches!(load.recv.kind, Kind::Optimizer | Kind::Scaler) {
         return true;
     }
-    let Some(place) = load.recv_expr().and_then(last_name) else {
+    // `self.optimizers[name]` is one of those.
+    let place = load.recv_expr().and_then(|recv| match recv {
+        Expr::Subscript(item) => last_name(&item.value),
+        recv => last_name(recv),
+    });
+    let Some(place) = place else {
         return false;
     };
     let name = place.to_ascii_lowercase();

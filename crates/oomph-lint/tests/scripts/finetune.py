@@ -56,7 +56,7 @@ def main():
         progress = tqdm(enumerate(train_dataloader), total=len(train_dataloader))
         for step, batch in progress:
             batch = {k: v.to(device) for k, v in batch.items()}
-            optimizer.zero_grad()  # OOM401
+            optimizer.zero_grad()
             with torch.cuda.amp.autocast():  # OOM811
                 outputs = model(**batch)
                 loss = outputs.loss
