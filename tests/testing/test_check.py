@@ -152,6 +152,20 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
     )
 
 
+def test_a_job_is_held_to_its_limits(repository):
+    place = repository[0]
+    (place / "oomph.toml").write_text(JOBS + 'max_peak = "200 MiB"\n')
+    done = subprocess.run(
+        [OOMPH, "check", "--json", "check.json", "--markdown", "check.md"],
+        cwd=place, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    found = json.loads((place / "check.json").read_text())
+    [job] = found["jobs"]
+    assert job["peak_bytes"] > 200 * 2**20 and not found["passes"], found
+    assert "above max" in done.stdout and "the job fails" in (place / "check.md").read_text()
+
+
 @pytest.mark.parametrize(
     "words, jobs, line",
     [
