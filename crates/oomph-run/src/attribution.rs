@@ -105,18 +105,112 @@ pub struct Needless {
     pub caches: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
+    /// Where each was last read: the row before which that was. One that is not there was never read; `None` if nobody looked.
+    pub last_reads: Option<HashMap<u32, u32>>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
 /// not, a backward pass may have been about to come.
 pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Needless {
     let rows = trace.rows_of(device);
+    let last_reads = last_reads(trace, record, rows.clone());
     Needless {
-        unused_graphs: unused_graphs(trace, record, rows.clone(), ended),
+        unused_graphs: unused_graphs(trace, record, rows.clone(), ended, last_reads.as_ref()),
         replaced: replaced(trace, record, rows.clone()),
         caches: caches(trace, record, rows.clone()),
         held: held(trace, record, rows),
+        last_reads,
     }
+}
+
+/// When each allocation was last read, as the row before which that was.
+fn last_reads(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+) -> Option<HashMap<u32, u32>> {
+    if record.reads.is_empty() {
+        return None;
+    }
+    let by_address = by_address(trace, &lives(trace, rows.clone()));
+    let time = |row: usize| trace.events.time(row).0;
+    let row_at = |at: i64| {
+        let (mut low, mut high) = (rows.start, rows.end);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if time(middle) <= at {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low as u32
+    };
+    let mut found = HashMap::new();
+    for spans in &record.reads {
+        let Some((&address, spans)) = spans.split_first() else {
+            continue;
+        };
+        for life in by_address.get(&address.cast_unsigned()).into_iter().flatten() {
+            let freed = if life.free < rows.end {
+                time(life.free)
+            } else {
+                i64::MAX
+            };
+            // What is read as it is freed counts; what is read as another one takes its place does not.
+            let last = spans
+                .chunks_exact(2)
+                .filter(|span| span[0] < freed && span[1] > time(life.alloc))
+                .map(|span| span[1].min(freed))
+                .max();
+            if let Some(last) = last {
+                found.insert(life.alloc as u32, row_at(last).min(life.free as u32));
+            }
+        }
+    }
+    Some(found)
+}
+
+/// Calls of models that a backward pass went through for nothing: it made gradients of their parameters, and nothing read any of
+/// them before they were freed.
+fn unread_gradients(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    call_of: impl Fn(usize) -> u32,
+    last_reads: &HashMap<u32, u32>,
+) -> HashSet<u32> {
+    let Some(labels) = &trace.labels else {
+        return HashSet::new();
+    };
+    let own: HashSet<u32> = record.own_graphs.iter().copied().collect();
+    let mut sizes: HashSet<(StringId, u64)> = HashSet::new();
+    for row in rows.clone() {
+        let label = labels.get(row);
+        if label.category == Category::Parameter && trace.events.action(row) == Action::Alloc {
+            sizes.insert((label.module, trace.events.size(row).0));
+        }
+    }
+    // Of each call, whether gradients were made, and whether any was read.
+    let mut made: HashMap<u32, bool> = HashMap::new();
+    for life in lives(trace, rows.clone()) {
+        let label = labels.get(life.alloc);
+        let size = trace.events.size(life.alloc).0;
+        let Some(scope) = scope_id(trace, life.alloc) else {
+            continue;
+        };
+        let call = call_of(scope);
+        if label.phase == Phase::Backward
+            && own.contains(&call)
+            && sizes.contains(&(label.module, size))
+        {
+            // What is alive at the end may yet be read.
+            let read = life.free >= rows.end || last_reads.contains_key(&(life.alloc as u32));
+            *made.entry(call).or_default() |= read;
+        }
+    }
+    made.retain(|_, read| !*read);
+    made.into_keys().collect()
 }
 
 fn held(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Option<HashSet<u32>> {
@@ -135,6 +229,7 @@ fn unused_graphs(
     record: &Record,
     rows: std::ops::Range<usize>,
     ended: bool,
+    last_reads: Option<&HashMap<u32, u32>>,
 ) -> HashSet<u32> {
     // The outermost call around each call: a call's number is above that of the call around it.
     let mut outermost: Vec<u32> = Vec::with_capacity(record.calls.len());
@@ -155,6 +250,9 @@ fn unused_graphs(
         .collect();
     let last = outermost.last().copied().unwrap_or(0);
     let infers = record.steps == 0 && record.inferences > 1;
+    let for_nothing = last_reads.map_or_else(HashSet::new, |last_reads| {
+        unread_gradients(trace, record, rows.clone(), &call_of, last_reads)
+    });
     let unused = |call: u32| {
         if call == 0 || call as usize >= record.calls.len() {
             return false;
@@ -162,7 +260,7 @@ fn unused_graphs(
         let discarded = record.discarded_graphs.contains(&call);
         if walked.contains(&call) {
             // A loss on a teacher's output goes back through the teacher, for gradients nobody reads.
-            return discarded;
+            return discarded || for_nothing.contains(&call);
         }
         let idle = discarded || record.idle_graphs.contains(&call);
         ended || (call != last && (idle || infers))

@@ -30,14 +30,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             .to_owned(),
     )];
     evidence.extend(stack_evidence(facts, in_cache));
-    let parts = enough_parts(facts, cached);
+    let split = facts.split(in_cache);
+    let parts = enough_parts(facts, &split);
     let mut fixes = vec![Fix::advice(
         "smaller_batch",
         match parts {
             2 => "generate for half as many sequences at once".to_owned(),
             _ => format!("generate for one part in {parts} of the sequences at once"),
         },
-        cached - cached / parts,
+        split.saves(1.0 / parts as f64),
         Basis::Estimated,
         "exact",
     )];
@@ -47,7 +48,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::lever(
                 lever::KV_CACHE,
                 "store the cache in 8 bits (cache_implementation=\"quantized\")",
-                cached / 2,
+                split.saves(0.5),
                 Basis::Estimated,
                 "numerics change",
             ),

@@ -99,6 +99,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
     let place = largest_line(facts, |block| block.category == Category::Workspace)
         .map_or_else(String::new, |line| format!(" at {line}"));
+    let saves = facts.saves(|block| block.category == Category::Workspace);
     let whose = if of_convolution {
         "a convolution"
     } else {
@@ -129,7 +130,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "smaller_factorization",
                 "factor a smaller matrix (the products of the fewer rows or columns, full_matrices=False, torch.pca_lowrank for a few \
                  components), or do it on the CPU: cuSOLVER's workspace grows with the matrix",
-                held + asked,
+                saves,
                 Basis::Estimated,
                 "exact to rounding, except with fewer components",
             )
@@ -137,7 +138,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::advice(
                 "smaller_transforms",
                 "transform fewer at once: cuFFT takes as much workspace as the transform's result",
-                held.midpoint(asked),
+                saves / 2,
                 Basis::Estimated,
                 "exact",
             )
@@ -146,7 +147,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
                  workspaces",
-                held + asked,
+                saves,
                 Basis::Estimated,
                 "exact to rounding",
             )
@@ -156,7 +157,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "blas_workspace",
                 "multiply matrices on fewer streams, or give each a smaller workspace (cuBLAS takes \
                  one for each stream, 32 MiB on Hopper)",
-                (held + asked) / 8 * 7,
+                saves / 8 * 7,
                 Basis::Estimated,
                 "exact to rounding",
             )
