@@ -251,7 +251,7 @@ fn unused_graphs(
     let last = outermost.last().copied().unwrap_or(0);
     let infers = record.steps == 0 && record.inferences > 1;
     let for_nothing = last_reads.map_or_else(HashSet::new, |last_reads| {
-        unread_gradients(trace, record, rows.clone(), &call_of, last_reads)
+        unread_gradients(trace, record, rows.clone(), call_of, last_reads)
     });
     let unused = |call: u32| {
         if call == 0 || call as usize >= record.calls.len() {

@@ -417,6 +417,8 @@ const DEFECTS: [&str; 8] = [
 /// The sizes of a job: what is left when nothing more special explains the failure.
 const SIZES: [&str; 2] = ["batch_too_large", "model_too_large"];
 
+/// From this confidence on the evidence is decisive.
+const DECISIVE: f64 = 0.8;
 /// How likely a cause of which mending alone would not be enough may be, beside one of `best`.
 const BELOW: f64 = 0.01;
 
@@ -432,11 +434,12 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
     let most = |cause: &Cause| cause.fixes.iter().map(|fix| fix.saves_bytes).max();
     let enough = |cause: &Cause| most(cause).is_some_and(|most| most >= short);
     let best = |causes: &[Cause], of: &dyn Fn(&Cause) -> bool| {
-        let likely = causes.iter().filter(|cause| {
-            // A replay that fits where holes are ordinary.
-            cause.confidence >= fragmentation::FITS && enough(cause) && of(cause)
-        });
-        likely.map(|cause| cause.confidence).fold(0.0, f64::max)
+        // A replay that fits where holes are ordinary is as likely as any counts.
+        let likely = causes.iter().filter(|cause| cause.confidence >= fragmentation::FITS);
+        likely
+            .filter(|cause| enough(cause) && of(cause))
+            .map(|cause| cause.confidence)
+            .fold(0.0, f64::max)
     };
     let cap = |cause: &mut Cause, best: f64| {
         if best > 0.0 {
@@ -445,8 +448,8 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
     };
     let is_defect = |cause: &Cause| DEFECTS.contains(&cause.id);
     let defect = best(causes, &is_defect);
-    // Holes beside which something else does not fit are that something's.
-    let beside = best(causes, &|cause| is_defect(cause) && cause.id != "fragmentation");
+    // Ordinary holes, and a mitigation that covers little, say nothing against what is large.
+    let decisive = best(causes, &|cause| is_defect(cause) && cause.confidence >= DECISIVE);
     let any = best(causes, &|cause| !SIZES.contains(&cause.id));
     let size = best(causes, &|_| true);
     for cause in causes.iter_mut() {
@@ -455,7 +458,7 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
             cap(cause, defect);
         }
         if !is_defect(cause) {
-            cap(cause, beside);
+            cap(cause, decisive);
         }
         if !saves_half && !SIZES.contains(&cause.id) && most(cause).is_some() {
             cap(cause, if any > 0.0 { any } else { size });
