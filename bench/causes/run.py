@@ -23,8 +23,10 @@ LIMIT = 900
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
+SIXTH_READER = "sixth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
+    SIXTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -233,16 +235,41 @@ JOBS = {
     "lightning_memory": ("graph_retained", "0.41GiB", FIFTH_READER),
     "latents_on_the_way": ("tensors_kept", "0.6GiB", FIFTH_READER),
     "rankings_joined": ("tensors_kept", "3GiB", FIFTH_READER),
-    "words_wrong": ("missing_no_grad", "1.2GiB", FIFTH_READER),
+    "words_wrong": ("missing_no_grad", "0.9GiB", FIFTH_READER),
     "plans_imagined": ("missing_no_grad", "0.24GiB", FIFTH_READER),
-    "lightning_sweep": ("stale_model", "0.35GiB", FIFTH_READER),
+    "lightning_sweep": ("stale_model", "0.55GiB", FIFTH_READER),
     "inflated_from_pictures": ("checkpoint_on_gpu", "0.5GiB", FIFTH_READER),
-    "option_resume": ("checkpoint_on_gpu", "0.8GiB", FIFTH_READER),
-    "scans_grow": ("fragmentation", "1GiB", FIFTH_READER),
-    "ratings_by_svd": ("workspace", "1GiB", FIFTH_READER),
+    "option_resume": ("checkpoint_on_gpu", "0.68GiB", FIFTH_READER),
+    "scans_grow": ("fragmentation", "0.95GiB", FIFTH_READER),
+    "ratings_by_svd": ("workspace", "0.8GiB", FIFTH_READER),
     "melodies_continued": ("kv_cache", "0.8GiB", FIFTH_READER),
     "encoder_kept_in_eval": ("mitigation_inert", "0.9GiB", FIFTH_READER),
     "forces_by_gradient": ("mitigation_inert", "3GiB", FIFTH_READER),
+    "detector_in_full": ("batch_too_large", "1GiB", SIXTH_READER),
+    "tower_of_timm": ("model_too_large", "1GiB", SIXTH_READER),
+    "embeddings_of_entities": ("model_too_large", "1GiB", SIXTH_READER),
+    "schedule_by_generator": ("optimizer_state", "1GiB", SIXTH_READER),
+    "next_place": ("logits", "1GiB", SIXTH_READER),
+    "student_of_a_teacher": ("logits", "1GiB", SIXTH_READER),
+    "regions_and_words": ("attention_scores", "1GiB", SIXTH_READER),
+    "memory_of_all_frames": ("attention_scores", "1GiB", SIXTH_READER),
+    "one_long_smiles": ("input_spike", "1GiB", SIXTH_READER),
+    "one_hub": ("input_spike", "1GiB", SIXTH_READER),
+    "physics_residuals": ("graph_retained", "1GiB", SIXTH_READER),
+    "adversary_in_steps": ("graph_retained", "1GiB", SIXTH_READER),
+    "windows_of_sensors": ("tensors_kept", "1GiB", SIXTH_READER),
+    "gradients_compared": ("tensors_kept", "1GiB", SIXTH_READER),
+    "encoder_of_text_frozen": ("missing_no_grad", "1GiB", SIXTH_READER),
+    "cells_of_validation": ("missing_no_grad", "1GiB", SIXTH_READER),
+    "leagues_of_players": ("stale_model", "1GiB", SIXTH_READER),
+    "sizes_tried": ("stale_model", "1GiB", SIXTH_READER),
+    "policy_from_file": ("checkpoint_on_gpu", "1GiB", SIXTH_READER),
+    "tiles_of_maps": ("fragmentation", "1GiB", SIXTH_READER),
+    "kernels_of_many_streams": ("workspace", "1GiB", SIXTH_READER, "h200"),
+    "audio_of_prime_length": ("workspace", "1GiB", SIXTH_READER),
+    "speech_token_by_token": ("kv_cache", "1GiB", SIXTH_READER),
+    "answers_many_beams": ("kv_cache", "1GiB", SIXTH_READER),
+    "stages_checkpointed": ("mitigation_inert", "1GiB", SIXTH_READER),
 }
 
 

@@ -1,30 +1,35 @@
-"""Scans come from small to large. Of each, a few slices stay, in the middle of what the next one needs whole."""
+"""Scans come from small to large. Each is smoothed, and kept in half precision in the place of the one before."""
 
 import os
-
-if os.environ.get("MENDED"):
-    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
-
-from collections import deque
 
 import torch
 from torch import nn
 
-smooth = nn.Conv3d(1, 1, 3, padding=1, bias=False).cuda().requires_grad_(False)
-kept = deque(maxlen=40)
+ONCE = bool(os.environ.get("MENDED"))
+SHAPES = [(48 + 2 * n, 456 + 12 * n, 456 + 12 * n) for n in range(14)]
+smooth = nn.AvgPool3d(3, stride=1, padding=1)
 
 
-def look_at(scan):
-    """The brightest slices and the whole, filtered."""
-    filtered = smooth(scan[None, None])[0, 0]
-    for place in filtered.mean((1, 2)).topk(3).indices.tolist():
-        kept.append((scan[place] - filtered[place]).unsqueeze(0).expand(12, -1, -1).contiguous())
-    return filtered.amax()
+class Archive:
+    """What was seen of each patient."""
+
+    def __init__(self):
+        self.patients = {}
+        if ONCE:
+            sizes = [depth * height * width for depth, height, width in SHAPES]
+            room = torch.empty(sum(sizes), dtype=torch.half, device="cuda")
+            self.rooms = iter(room.split(sizes))
+
+    def add(self, name, scan):
+        clean = smooth(scan[None])[0]
+        clean -= clean.mean()
+        if ONCE:
+            self.patients[name] = next(self.rooms).view_as(clean).copy_(clean)
+        else:
+            self.patients[name] = clean.half()
 
 
-for number in range(14):
-    side = 144 + 20 * number
-    depth = 60 + 6 * number
-    scan = torch.rand(depth, side, side, device="cuda")
-    peak = look_at(scan)
-    del scan
+archive = Archive()
+for number, shape in enumerate(SHAPES):
+    archive.add(f"patient {number}", torch.rand(shape, device="cuda"))
+print(sum(scan.numel() for scan in archive.patients.values()))

@@ -13,15 +13,18 @@ class Recognizer(nn.Module):
     def __init__(self, width=320, letters=32):
         super().__init__()
         self.stem = nn.Sequential(nn.Conv1d(80, width, 5, 2, 2), nn.ReLU())
-        self.rnn = nn.GRU(width, width, 3, batch_first=True, bidirectional=True)
-        self.mix = nn.Sequential(
-            nn.Linear(2 * width, 4 * width), nn.Hardtanh(0, 20), nn.Dropout(0.1),
-            nn.Linear(4 * width, letters),
-        )  # fmt: skip
+        self.body = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv1d(width, width, 11, padding=5), nn.Hardtanh(0, 20), nn.Dropout(0.1)
+                )
+                for _ in range(8)
+            )
+        )
+        self.out = nn.Linear(width, letters)
 
     def forward(self, mel):
-        x, _ = self.rnn(self.stem(mel).transpose(1, 2))
-        return self.mix(x).log_softmax(-1)
+        return self.out(self.body(self.stem(mel)).transpose(1, 2)).log_softmax(-1)
 
 
 def train(model, steps):

@@ -191,23 +191,37 @@ fn unread_gradients(
             sizes.insert((label.module, trace.events.size(row).0));
         }
     }
-    // Of each call, whether gradients were made, and whether any was read.
+    let read_after = |life: &Life, row: usize| {
+        // What is alive at the end may yet be read.
+        let last = last_reads.get(&(life.alloc as u32));
+        life.free >= rows.end || last.is_some_and(|&last| last as usize > row)
+    };
+    // The gradients that are there, and of each call whether it made some and whether any of them was read.
+    let mut there: HashMap<(StringId, u64), Vec<Life>> = HashMap::new();
     let mut made: HashMap<u32, bool> = HashMap::new();
     for life in lives(trace, rows.clone()) {
         let label = labels.get(life.alloc);
-        let size = trace.events.size(life.alloc).0;
+        let key = (label.module, trace.events.size(life.alloc).0);
         let Some(scope) = scope_id(trace, life.alloc) else {
             continue;
         };
+        if label.phase != Phase::Backward || !sizes.contains(&key) {
+            continue;
+        }
+        let kept = there.entry(key).or_default();
+        kept.retain(|older| older.free > life.alloc);
         let call = call_of(scope);
-        if label.phase == Phase::Backward
-            && own.contains(&call)
-            && sizes.contains(&(label.module, size))
-        {
-            // What is alive at the end may yet be read.
-            let read = life.free >= rows.end || last_reads.contains_key(&(life.alloc as u32));
+        if own.contains(&call) {
+            // One that is added to an older one is read for that and gone; then the older one counts.
+            let added = kept.iter().any(|older| older.free > life.free);
+            let read = if added {
+                kept.iter().any(|older| read_after(older, life.free))
+            } else {
+                read_after(&life, life.alloc)
+            };
             *made.entry(call).or_default() |= read;
         }
+        kept.push(life);
     }
     made.retain(|_, read| !*read);
     made.into_keys().collect()
