@@ -361,6 +361,14 @@ impl<'a> Facts<'a> {
         (self.steps.len() > 2 || generates() || without_graph()) && !self.trains()
     }
 
+    /// Whether anything attends: products of queries and keys, or a softmax.
+    pub(crate) fn attends(&self) -> bool {
+        self.program.allocations.iter().any(|allocation| {
+            let operator = self.operator_of(allocation);
+            operator.contains("attention") || operator.contains("softmax")
+        })
+    }
+
     /// What the job did when it failed.
     pub fn failure_phase(&self) -> Phase {
         self.failure

@@ -116,7 +116,7 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
     let last_reads = last_reads(trace, record, rows.clone());
     Needless {
         unused_graphs: unused_graphs(trace, record, rows.clone(), ended, last_reads.as_ref()),
-        replaced: replaced(trace, record, rows.clone()),
+        replaced: replaced(trace, record, rows.clone(), last_reads.as_ref()),
         caches: caches(trace, record, rows.clone()),
         held: held(trace, record, rows),
         last_reads,
@@ -171,6 +171,9 @@ fn last_reads(
     Some(found)
 }
 
+/// One part in as many of the gradients that a pass made are few.
+const FEW: u64 = 10;
+
 /// Calls of models that a backward pass went through for nothing: it made gradients of their parameters, and nothing read any of
 /// them before they were freed.
 fn unread_gradients(
@@ -196,9 +199,9 @@ fn unread_gradients(
         let last = last_reads.get(&(life.alloc as u32));
         life.free >= rows.end || last.is_some_and(|&last| last as usize > row)
     };
-    // The gradients that are there, and of each call whether it made some and whether any of them was read.
+    // The gradients that are there, and of each call how many bytes of them it made, and how many were read.
     let mut there: HashMap<(StringId, u64), Vec<Life>> = HashMap::new();
-    let mut made: HashMap<u32, bool> = HashMap::new();
+    let mut made: HashMap<u32, (u64, u64)> = HashMap::new();
     for life in lives(trace, rows.clone()) {
         let label = labels.get(life.alloc);
         let key = (label.module, trace.events.size(life.alloc).0);
@@ -219,11 +222,14 @@ fn unread_gradients(
             } else {
                 read_after(&life, life.alloc)
             };
-            *made.entry(call).or_default() |= read;
+            let (bytes, bytes_read) = made.entry(call).or_default();
+            *bytes += key.1;
+            *bytes_read += if read { key.1 } else { 0 };
         }
         kept.push(life);
     }
-    made.retain(|_, read| !*read);
+    // Something else may have the size of a small parameter.
+    made.retain(|_, (bytes, read)| *read * FEW <= *bytes);
     made.into_keys().collect()
 }
 
@@ -295,7 +301,12 @@ fn unused_graphs(
         .collect()
 }
 
-fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+fn replaced(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    last_reads: Option<&HashMap<u32, u32>>,
+) -> HashSet<u32> {
     let Some(labels) = &trace.labels else {
         return HashSet::new();
     };
@@ -333,6 +344,13 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             .map(|new| new.first_us)
             .min();
         let Some(newer) = newer else { continue };
+        // What is read later on is in use: weights that several models share, a state that was read from a file.
+        let in_use = |row: usize| {
+            let last = last_reads.and_then(|reads| reads.get(&(row as u32)));
+            last.is_some_and(|&last| {
+                (last as usize) < rows.end && trace.events.time(last as usize).0 > newer
+            })
+        };
         for row in rows.clone() {
             let label = labels.get(row);
             let before = match label.category {
@@ -344,6 +362,7 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             if trace.events.action(row) == Action::Alloc
                 && trace.events.time(row).0 < before
                 && root(row) == Some(old.name.as_str())
+                && !in_use(row)
             {
                 found.insert(row as u32);
             }

@@ -9,6 +9,8 @@ use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats::{self, Join};
 
+/// Buffers of one size and line are those of as many layers at least.
+const LAYERS: usize = 4;
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
 
@@ -134,17 +136,27 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
     for join in joins.values() {
         *alike.entry(&join.sizes).or_default() += 1;
     }
-    let is_cache = |join: &Join| {
-        join.in_module && in_modules || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+    // One line may join keys and values of all layers, which attention reads.
+    let mut by_size: HashMap<(StackId, u64), usize> = HashMap::new();
+    for block in &facts.live {
+        *by_size.entry((block.stack, block.bytes)).or_default() += 1;
+    }
+    let attends = facts.attends();
+    let of_layers =
+        |stack: StackId| attends && by_size.iter().any(|(key, &n)| key.0 == stack && n >= LAYERS);
+    let is_cache = |stack: StackId, join: &Join| {
+        join.in_module && in_modules
+            || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+            || of_layers(stack)
     };
     let stacks: HashSet<StackId> = joins
         .iter()
-        .filter(|(_, join)| is_cache(join))
+        .filter(|&(&stack, join)| is_cache(stack, join))
         .map(|(&stack, _)| stack)
         .collect();
+    // Also those of other moments, which may be as high.
     let joined = facts
-        .live
-        .iter()
+        .every()
         .filter(|block| stacks.contains(&block.stack));
     blocks.extend(joined.map(|block| block.id));
     blocks

@@ -39,7 +39,8 @@ fn idle(facts: &Facts) -> Option<Cause> {
             && facts.is_idle(block)
     };
     let kept = repeats::bytes(facts, is_idle);
-    if !facts.is_decisive(kept, DATA) {
+    // What a graph keeps, Python does not refer to.
+    if !facts.is_decisive(kept, DATA) || is_graph(&facts.growth) {
         return None;
     }
     let place = largest_line(facts, is_idle).map_or_else(String::new, |line| format!(" at {line}"));

@@ -73,9 +73,6 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let held = facts.bytes_of(Category::Workspace);
     let asked = if stack.is_workspace { facts.request } else { 0 };
     let share = facts.share(held + asked);
-    if share < DECISIVE || held + asked < USUAL {
-        return None;
-    }
     let of_convolution = stack.is_convolution_workspace()
         || top_stacks(facts, |block| block.category == Category::Workspace)
             .first()
@@ -97,6 +94,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .map(|block| facts.operator(block))
         .chain([failed])
         .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
+    // Convolutions and products have some in every job; without a transform's or a factorization's it would fit, or not.
+    let usual = if of_transform || of_factorization {
+        0
+    } else {
+        USUAL
+    };
+    if share < DECISIVE || held + asked < usual {
+        return None;
+    }
     let place = largest_line(facts, |block| block.category == Category::Workspace)
         .map_or_else(String::new, |line| format!(" at {line}"));
     let saves = facts.saves(|block| block.category == Category::Workspace);
