@@ -264,7 +264,7 @@ JOBS = {
     "leagues_of_players": ("stale_model", "0.35GiB", SIXTH_READER),
     "sizes_tried": ("stale_model", "0.75GiB", SIXTH_READER),
     "policy_from_file": ("checkpoint_on_gpu", "0.22GiB", SIXTH_READER),
-    "tiles_of_maps": ("fragmentation", "0.8GiB", SIXTH_READER),
+    "tiles_of_maps": ("fragmentation", "1.4GiB", SIXTH_READER),
     "kernels_of_many_streams": ("workspace", "1.6GiB", SIXTH_READER, "h200"),
     "audio_of_prime_length": ("workspace", "1.5GiB", SIXTH_READER),
     "speech_token_by_token": ("kv_cache", "0.9GiB", SIXTH_READER),

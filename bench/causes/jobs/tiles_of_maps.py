@@ -1,4 +1,4 @@
-"""A server of maps keeps thumbnails of the tiles that it renders, in turn with tiles of ever larger scales."""
+"""A server of maps forgets two of three tiles when somebody looks at large sheets, for which the gaps are too small."""
 
 import os
 
@@ -6,15 +6,30 @@ if os.environ.get("MENDED"):
     os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
 
 import torch
-import torch.nn.functional as F
 
-thumbnails = []
-for scale in range(12):
-    side = 2048 + 256 * scale
-    for tile in range(3):
-        heights = torch.rand(4, side, side, device="cuda")
-        thumbnail = F.avg_pool2d(heights[None], 4)[0].contiguous()
-        if tile == 0:
-            thumbnails.append(thumbnail)
-        del heights, thumbnail
-print(sum(t.numel() for t in thumbnails))
+
+class Tiles:
+    """Rendered tiles by their place; the least wanted go first."""
+
+    def __init__(self):
+        self.by_place, self.wanted = {}, {}
+
+    def get(self, place):
+        if place not in self.by_place:
+            self.by_place[place] = torch.rand(6, 512, 512, device="cuda")
+        self.wanted[place] = self.wanted.get(place, 0) + 1
+        return self.by_place[place]
+
+    def forget(self, most):
+        for place in [p for p in self.by_place if self.wanted[p] < most]:
+            del self.by_place[place]
+
+
+tiles = Tiles()
+for x in range(180):
+    tiles.get((x, 0))
+    if x % 3 == 0:
+        tiles.get((x, 0))
+tiles.forget(2)
+sheets = [torch.rand(6, 1024, 1280, device="cuda") for _ in range(20)]
+print(len(tiles.by_place), len(sheets))
