@@ -151,7 +151,11 @@ fn last_reads(
         let Some((&address, spans)) = spans.split_first() else {
             continue;
         };
-        for life in by_address.get(&address.cast_unsigned()).into_iter().flatten() {
+        for life in by_address
+            .get(&address.cast_unsigned())
+            .into_iter()
+            .flatten()
+        {
             let freed = if life.free < rows.end {
                 time(life.free)
             } else {

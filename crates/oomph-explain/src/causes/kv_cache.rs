@@ -142,8 +142,12 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
         *by_size.entry((block.stack, block.bytes)).or_default() += 1;
     }
     let attends = facts.attends();
-    let of_layers =
-        |stack: StackId| attends && by_size.iter().any(|(key, &n)| key.0 == stack && n >= LAYERS);
+    let of_layers = |stack: StackId| {
+        attends
+            && by_size
+                .iter()
+                .any(|(key, &n)| key.0 == stack && n >= LAYERS)
+    };
     let is_cache = |stack: StackId, join: &Join| {
         join.in_module && in_modules
             || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
@@ -155,9 +159,7 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
         .map(|(&stack, _)| stack)
         .collect();
     // Also those of other moments, which may be as high.
-    let joined = facts
-        .every()
-        .filter(|block| stacks.contains(&block.stack));
+    let joined = facts.every().filter(|block| stacks.contains(&block.stack));
     blocks.extend(joined.map(|block| block.id));
     blocks
 }

@@ -435,7 +435,9 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
     let enough = |cause: &Cause| most(cause).is_some_and(|most| most >= short);
     let best = |causes: &[Cause], of: &dyn Fn(&Cause) -> bool| {
         // A replay that fits where holes are ordinary is as likely as any counts.
-        let likely = causes.iter().filter(|cause| cause.confidence >= fragmentation::FITS);
+        let likely = causes
+            .iter()
+            .filter(|cause| cause.confidence >= fragmentation::FITS);
         likely
             .filter(|cause| enough(cause) && of(cause))
             .map(|cause| cause.confidence)
@@ -449,7 +451,9 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
     let is_defect = |cause: &Cause| DEFECTS.contains(&cause.id);
     let defect = best(causes, &is_defect);
     // Ordinary holes, and a mitigation that covers little, say nothing against what is large.
-    let decisive = best(causes, &|cause| is_defect(cause) && cause.confidence >= DECISIVE);
+    let decisive = best(causes, &|cause| {
+        is_defect(cause) && cause.confidence >= DECISIVE
+    });
     let any = best(causes, &|cause| !SIZES.contains(&cause.id));
     let size = best(causes, &|_| true);
     for cause in causes.iter_mut() {

@@ -166,7 +166,9 @@ fn fixes(facts: &Facts, state: u64, parameters: u64) -> Vec<Fix> {
     let split = facts.split(|block| block.category == Category::OptimizerState);
     let of_all = |left: f64| match split.saves(left) {
         // A run that was cut off does not have all of it, nor what is written by hand.
-        _ if facts.bytes_of(Category::OptimizerState) < state => (state as f64 * (1.0 - left)) as u64,
+        _ if facts.bytes_of(Category::OptimizerState) < state => {
+            (state as f64 * (1.0 - left)) as u64
+        }
         saves => saves,
     };
     vec![
