@@ -640,11 +640,14 @@ CRITIC = """
     import torch
     from torch import nn
 
-    def net(i, o):
-        layers = [nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(4)]
-        return nn.Sequential(nn.Linear(i, 512), *layers, nn.Linear(512, o)).cuda()
+    class Maker(nn.Sequential):
+        pass
 
-    maker, critic = net(64, 256), net(256, 1)
+    def net(kind, i, o):
+        layers = [nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(4)]
+        return kind(nn.Linear(i, 512), *layers, nn.Linear(512, o)).cuda()
+
+    maker, critic = net(Maker, 64, 256), net(nn.Sequential, 256, 1)
     makes, judges = (torch.optim.Adam(one.parameters()) for one in (maker, critic))
     for _ in range(3):
         made = maker(torch.randn(32768, 64, device="cuda"))
