@@ -20,10 +20,11 @@ build-tests: $(VENV)/.dev
 
 # Pinned. torch brings the CUDA build, which needs neither a GPU nor a driver. uv installs it in a
 # third of pip's time; pip steps in where uv cannot, as behind an index that only pip is set up for.
+# Python compiles what is imported, a third of the files; compiling all takes a minute of a core.
 $(VENV)/.packages: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check $(UV)
-	$(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt || \
+	$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.txt || \
 		$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
 	touch $@
 
@@ -82,15 +83,19 @@ test-all: test
 
 # Always the whole workspace: what its crates ask of dependencies is then compiled once, for clippy, for the tests,
 # for those in documents and for the wheel. One of the examples is the command for tests.
-test-rust:
+.PHONY: compile-tests
+compile-tests:
 	$(CARGO) build -q --workspace --examples
+	$(CARGO) test -q --workspace --lib --bins --tests --no-run
+
+test-rust: compile-tests
 	$(CARGO) test -q --workspace --lib --bins --tests
 	$(CARGO) test -q --workspace --doc
 
-# After all the rest, which takes the cores that these tests want.
+# After all that compiles, which takes the cores that these tests want. Tests in Rust leave some of them.
 WORKERS ?= $(shell nproc)
 SUITE := -m "not slow"
-test-python: $(VENV)/.dev | check-rust check-python test-rust
+test-python: $(VENV)/.dev | check-rust check-python compile-tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(SUITE)
 
 # The report in a browser: needs Node 20, npm and Chromium, which nothing else here does.

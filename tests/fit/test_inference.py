@@ -161,7 +161,6 @@ def test_a_graph_that_nobody_needs_goes_first(tmp_path):
     assert chosen["peak"]["used_bytes"] < before - 400 * 2**20
 
 
-@pytest.mark.slow
 def test_weights_that_do_not_fit_are_streamed_or_narrowed(tmp_path):
     # Weights in fp32 take 256 MiB, and the context 119 MiB.
     found = fit(tmp_path, QUIET, "--memory", "320MiB", "--allow", "stream_weights,half_weights")

@@ -130,3 +130,57 @@ def test_the_gpus_own_dropout_is_not_made_up(oomph):
     """, "--compute", "1GiB")  # fmt: skip
     assert "got 0.0" in run.out and "then True" in run.out, run.out
     assert any("which oomph does not compute" in a["what"] for a in run.json["assumptions"])
+
+
+KERNELS = """
+import torch, triton, triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def scaled(x, s):
+    return tl.sigmoid(x) * s
+
+@triton.jit
+def gate(x_ptr, o_ptr, n, s, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(o_ptr + at, scaled(x, s), mask=at < n)
+
+@triton.jit
+def row_sums(x_ptr, o_ptr, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = 0.0
+    for at in range(0, cols, BLOCK):
+        total += tl.sum(tl.load(x_ptr + row * cols + at + tl.arange(0, BLOCK)))
+    tl.atomic_add(o_ptr + row, total)
+
+@triton.jit
+def special(x_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, libdevice.erfinv(tl.load(x_ptr + at)))
+
+x, out = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
+gate[(triton.cdiv(1000, 256),)](x, out, 1000, 2.0, BLOCK=256)
+torch.testing.assert_close(out.cpu(), torch.sigmoid(x.cpu()) * 2)
+rows, sums = torch.randn(8, 96, device="cuda"), torch.zeros(8, device="cuda")
+row_sums[(8,)](rows, sums, 96, BLOCK=32)
+torch.testing.assert_close(sums.cpu(), rows.cpu().sum(1))
+print("computed")
+"""
+
+
+def test_triton_kernels_are_interpreted(oomph):
+    run = oomph(KERNELS, "--compute", "64MiB")
+    assert run.status == 0 and "computed" in run.out, run.err
+    assert not run.json["assumptions"], run.json["assumptions"]
+    # What a kernel reads is unknown, or the interpreter does not know the kernel: what it writes is unknown.
+    run = oomph(KERNELS + """
+huge = torch.randn(1 << 26, device="cuda")
+gate[(4,)](huge, out, 1000, 2.0, BLOCK=256)
+print(out.sum().item())
+special[(1,)](x, BLOCK=256)
+print(x.sum().item())
+""", "--compute", "64MiB")
+    said = " ".join(a["what"] for a in run.json["assumptions"])
+    assert "the Triton kernel special cannot be run by Triton's interpreter" in said
+    assert run.out.count("0.0") == 2, run.out

@@ -47,6 +47,8 @@ from oomph._virtual_gpu.operators import (
     Operator,
     tensors,
 )
+from oomph._virtual_gpu.random_numbers import DRAWN, Drawn
+from oomph._virtual_gpu.triton_kernels import TritonKernels
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -137,6 +139,8 @@ class ValueLayer:
 
         threading.Thread.run = run  # type: ignore[method-assign]
         self._watch_compiled_code()
+        if self._budget is not None:
+            TritonKernels(self)
 
     def _watch_compiled_code(self) -> None:
         """Fill the buffers of compiled code with zeros instead of stale bytes.
@@ -159,6 +163,17 @@ class ValueLayer:
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
+
+    def aside(self) -> Any:
+        """A context whose operators do not come here."""
+        return torch._C._ExcludeDispatchKeyGuard(self._keys)
+
+    def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
+        """A kernel that is no operator wrote all of `outs`."""
+        if known:
+            self._learn(outs, False)
+        else:
+            self._lose(outs, False)
 
     def replace_host(self, replace: Callable[[str, tuple], Any]) -> None:
         """Ask `replace` for each operator, by its name and arguments, what it gives.
@@ -392,8 +407,11 @@ class ValueLayer:
             if equivalent is not None:
                 return _write(tensors(out, []), equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
-                given = (*args, *kwargs.values())
-                result = self._run_random(func, cpu_args, cpu_kwargs, given, out)
+                generator = _generator((*args, *kwargs.values()), out)
+                if op.name in DRAWN and generator.device.type == "cuda":
+                    outs = [cpu_alias(t) for t in tensors(out, []) if t.is_cuda]
+                    return _draw(DRAWN[op.name], generator, outs, cpu_args, cpu_kwargs)
+                result = self._run_random(func, cpu_args, cpu_kwargs, generator)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
             return bool(op.mutated) or _write(tensors(out, []), tensors(result, []))
@@ -418,13 +436,9 @@ class ValueLayer:
             )
         return value
 
-    def _run_random(self, func, cpu_args, cpu_kwargs, given, out):
-        """Draw from the device's random state: a program that restores an earlier
+    def _run_random(self, func, cpu_args, cpu_kwargs, generator):
+        """Draw other numbers than the device, from its random state: a program that restores an earlier
         state draws the same numbers again. The script's CPU random state does not change."""
-        generator = next((g for g in given if isinstance(g, torch.Generator)), None)
-        if generator is None:
-            device = next((t.device.index for t in tensors(out, []) if t.is_cuda), 0)
-            generator = torch.cuda.default_generators[device]
         offset = generator.get_offset() if generator.device.type == "cuda" else 0
         seed = hash((generator.initial_seed(), offset)) & 0x7FFF_FFFF_FFFF_FFFF
         saved = torch.get_rng_state()
@@ -764,6 +778,31 @@ class ValueLayer:
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
+
+
+def _generator(given, out) -> torch.Generator:
+    """The one that an operator was given, or its device's."""
+    for value in given:
+        if isinstance(value, torch.Generator):
+            return value
+    device = next((t.device.index for t in tensors(out, []) if t.is_cuda), 0)
+    return torch.cuda.default_generators[device]
+
+
+def _draw(write, generator, outs, args, kwargs) -> bool:
+    """Write what an operator drew to `outs`."""
+    kept = {
+        name: value
+        for name, value in kwargs.items()
+        if name not in _PLACES and not isinstance(value, torch.Generator) and value is not None
+    }
+    device = generator.device.index or 0
+    write(Drawn(generator, device), outs, *args, **kept)
+    return True
+
+
+# Arguments that say of which kind a result is, which it is already.
+_PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
 
 
 def _write(outs, results) -> bool:
