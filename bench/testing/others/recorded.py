@@ -36,10 +36,13 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item):
     log(what="begin", test=item.nodeid)
-    faulthandler.dump_traceback_later(float(os.environ["OTHERS_SECONDS"]), exit=True)
     before, began = allocations(), time.perf_counter()
-    yield
-    faulthandler.cancel_dump_traceback_later()
+    with open(os.environ["OTHERS_LOG"] + ".stacks", "w") as stacks:
+        faulthandler.dump_traceback_later(
+            float(os.environ["OTHERS_SECONDS"]), exit=True, file=stacks
+        )
+        yield
+        faulthandler.cancel_dump_traceback_later()
     uses = allocations() != before
     log(what="end", test=item.nodeid, seconds=round(time.perf_counter() - began, 2), gpu=uses)
 
@@ -49,7 +52,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     reason = ""
     if report.skipped:
-        reason = str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "expected to fail"
+        reason = (
+            str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else "expected to fail"
+        )
     elif report.failed:
         reason = str(report.longrepr)[-2500:]
     log(what=report.outcome, test=report.nodeid, reason=reason)

@@ -46,7 +46,7 @@ def pytest(given, name: str, options: list[str], log: Path, timeout: float | Non
     environment = {
         **os.environ, **about.get("environment", {}), "OTHERS_LOG": str(log), "OTHERS_SECONDS": str(given.seconds),
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "2",
+        "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "--tb=short", "--rootdir=.", "-o", "addopts=", "-p", "recorded", "-p", "no:cacheprovider",
@@ -69,7 +69,11 @@ def choose(given, name: str) -> list[str]:
         counts.append(f"{file} {kept} of {len(tests)}")
         found += [tests[len(tests) * at // kept] for at in range(kept)]
     print(name, *counts, sep="\n  ", flush=True)
-    print(*(line for line in lines if line.startswith("E  ")), done.stderr[-500:] if not found else "", sep="\n")
+    print(
+        *(line for line in lines if line.startswith("E  ")),
+        done.stderr[-500:] if not found else "",
+        sep="\n",
+    )
     return found
 
 
@@ -101,8 +105,9 @@ def run(given, name: str, tests: list[str], end: float) -> dict[str, dict]:
             if process is None:
                 break
             if begun is not None:
-                what = "hung" if "Timeout (" in process.stderr else "crashed"
-                reason = f"exit status {process.returncode}: {process.stderr[-2000:]}"
+                stacks = Path(f"{log}.stacks").read_text()
+                what = "hung" if stacks else "crashed"
+                reason = stacks or f"exit status {process.returncode}: {process.stderr[-2000:]}"
                 found[begun] = dict(outcome=what, reason=reason)
             elif not any(test in found for test in left):
                 reason = (process.stdout + process.stderr)[-2000:]
@@ -143,27 +148,93 @@ def run_all(given, chosen: dict[str, list[str] | None]) -> dict[str, dict[str, d
 
 def keep(given, found) -> None:
     """Write what is known so far, without the paths of this machine."""
-    about = dict(on=given.on, date=datetime.date.today().isoformat(), command=" ".join(sys.argv[1:]))
+    about = dict(
+        on=given.on, date=datetime.date.today().isoformat(), command=" ".join(sys.argv[1:])
+    )
     text = json.dumps(dict(about, results=found), indent=1)
-    for path, name in ((given.sources, "SOURCES"), (Path(sys.prefix), "PYTHON"), (Path.home(), "HOME")):
+    for path, name in (
+        (given.sources, "SOURCES"),
+        (Path(sys.prefix), "PYTHON"),
+        (Path.home(), "HOME"),
+    ):
         text = text.replace(str(path.resolve()), name)
     given.out.write_text(text + "\n")
 
 
+def expected(part: str, chosen: dict[str, list[str]]) -> dict[str, list[str]]:
+    """The chosen tests that use the GPU and pass on the H200, of every fifth file (`last`), of the others (`first`), or all."""
+    truth = json.loads((RESULTS / "h200.json").read_text())["results"]
+
+    def counts(name, test):
+        result = truth[name].get(test, {})
+        return result.get("outcome") == "passed" and (
+            result.get("gpu") or name.startswith("pytorch")
+        )
+
+    found = {name: [test for test in tests if counts(name, test)] for name, tests in chosen.items()}
+    files = sorted({(name, test.split("::")[0]) for name, tests in found.items() for test in tests})
+    last = set(files[4::5])
+    wanted = dict(all=set(files), last=last, first=set(files) - last)[part]
+    return {
+        name: [t for t in tests if (name, t.split("::")[0]) in wanted]
+        for name, tests in found.items()
+    }
+
+
+def table() -> None:
+    """Of what passes on the H200, how much passes without one."""
+    truth = json.loads((RESULTS / "h200.json").read_text())["results"]
+    chosen = json.loads((RESULTS / "tests.json").read_text())
+    ways = [way for way in ("virtual", "computed") if (RESULTS / f"{way}.json").exists()]
+    found = {way: json.loads((RESULTS / f"{way}.json").read_text())["results"] for way in ways}
+    print("| slice | chosen | pass on the H200 | and use it | " + " | ".join(ways) + " |")
+    print("| --- |" + " ---: |" * (3 + len(ways)))
+    for part in ("first", "last"):
+        wanted = expected(part, chosen)
+        for name, tests in wanted.items():
+            if tests:
+                passed = sum(r["outcome"] == "passed" for r in truth[name].values())
+                cells = [passing(found[way].get(name, {}), tests) for way in ways]
+                print(
+                    f"| {name}, {part} | {len(chosen[name])} | {passed} | {len(tests)} | {' | '.join(cells)} |"
+                )
+
+
+def passing(results: dict[str, dict], tests: list[str]) -> str:
+    """How many of `tests` passed, of those that ran."""
+    ran = [
+        results[t]["outcome"]
+        for t in tests
+        if results.get(t, {}).get("outcome", "not run") != "not run"
+    ]
+    return f"{ran.count('passed')} of {len(ran)}" if ran else "not run"
+
+
 def counts(results: dict[str, dict]) -> str:
-    return ", ".join(f"{n} {what}" for what, n in Counter(r["outcome"] for r in results.values()).most_common())
+    return ", ".join(
+        f"{n} {what}" for what, n in Counter(r["outcome"] for r in results.values()).most_common()
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["run", "table"])
     parser.add_argument("--sources", type=Path)
     parser.add_argument("--on", choices=list(ON), default="computed")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--project", action="append", help="only this one")
-    parser.add_argument("--again", action="store_true", help="run what did not pass once more, and keep the better")
+    parser.add_argument(
+        "--again", action="store_true", help="run what did not pass once more, and keep the better"
+    )
     parser.add_argument("--tests", type=Path, default=RESULTS / "tests.json")
     parser.add_argument("--choose", action="store_true", help="choose the tests first")
+    parser.add_argument(
+        "--part",
+        choices=["first", "last", "all"],
+        help="only what passes on the H200; the last is every fifth file",
+    )
     parser.add_argument("--only", default="", help="only tests that match")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--each", type=int, default=100)
@@ -179,10 +250,16 @@ def main() -> None:
         chosen = json.loads(given.tests.read_text())
         chosen = {name: chosen[name] for name in given.project or chosen}
         chosen = {n: [t for t in tests if re.search(given.only, t)] for n, tests in chosen.items()}
+    if given.part:
+        chosen = expected(given.part, chosen)
     before = json.loads(given.out.read_text())["results"] if given.again else {}
     if given.again:
         chosen = {
-            name: [t for t in tests if before.get(name, {}).get(t, {}).get("outcome", "") not in ("passed", "skipped")]
+            name: [
+                t
+                for t in tests
+                if before.get(name, {}).get(t, {}).get("outcome", "") not in ("passed", "skipped")
+            ]
             for name, tests in chosen.items()
         }
         out, given.out = given.out, given.out.with_suffix(".again.json")

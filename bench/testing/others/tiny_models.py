@@ -23,7 +23,13 @@ class Tester:
     """What the common tests ask of a model's tester."""
 
     is_training = True
-    batch_size, seq_length, hidden_size, num_hidden_layers, num_attention_heads = BATCH, LENGTH, 32, 2, 4
+    batch_size, seq_length, hidden_size, num_hidden_layers, num_attention_heads = (
+        BATCH,
+        LENGTH,
+        32,
+        2,
+        4,
+    )
 
     def __init__(self, parent, config):
         self.parent, self.config = parent, config
@@ -66,7 +72,16 @@ class BertTest(Common, unittest.TestCase):
 class GPT2Test(Common, unittest.TestCase):
     all_model_classes = (GPT2Model, GPT2LMHeadModel, GPT2ForSequenceClassification)
     config = staticmethod(
-        lambda: GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4, n_positions=64, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        lambda: GPT2Config(
+            vocab_size=WORDS,
+            n_embd=32,
+            n_layer=2,
+            n_head=4,
+            n_positions=64,
+            pad_token_id=0,
+            bos_token_id=1,
+            eos_token_id=2,
+        )
     )
 
 
@@ -77,14 +92,25 @@ class LlamaTest(Common, unittest.TestCase):
 
 class MixtralTest(Common, unittest.TestCase):
     all_model_classes = (MixtralModel, MixtralForCausalLM)
-    config = staticmethod(lambda: MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4))
+    config = staticmethod(
+        lambda: MixtralConfig(**SMALL, num_key_value_heads=2, num_local_experts=4)
+    )
 
 
 class T5Test(Common, unittest.TestCase):
     is_encoder_decoder = True
     all_model_classes = (T5Model, T5ForConditionalGeneration)
     config = staticmethod(
-        lambda: T5Config(vocab_size=WORDS, d_model=32, num_layers=2, num_heads=4, d_ff=37, d_kv=8, pad_token_id=0, decoder_start_token_id=0)
+        lambda: T5Config(
+            vocab_size=WORDS,
+            d_model=32,
+            num_layers=2,
+            num_heads=4,
+            d_ff=37,
+            d_kv=8,
+            pad_token_id=0,
+            decoder_start_token_id=0,
+        )
     )
 
 
@@ -92,7 +118,14 @@ class ViTTest(Common, unittest.TestCase):
     has_embeddings = False
     all_model_classes = (ViTModel, ViTForImageClassification)
     config = staticmethod(
-        lambda: ViTConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=37, image_size=30, patch_size=2)
+        lambda: ViTConfig(
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            intermediate_size=37,
+            image_size=30,
+            patch_size=2,
+        )
     )
 
 

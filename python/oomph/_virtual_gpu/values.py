@@ -25,7 +25,6 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
-from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.library import library
@@ -403,8 +402,9 @@ class ValueLayer:
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
-            equivalent = EQUIVALENTS.get(op.name) if self._budget is not None else None
+            equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
+                cpu_kwargs.pop("out", None)
                 return _write(tensors(out, []), equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
@@ -734,7 +734,7 @@ class ValueLayer:
     def _product(self, func, op, args, kwargs):
         """A product with a sparse matrix coalesces it first."""
         for t in args[:3]:
-            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+            if isinstance(t, torch.Tensor) and t.is_sparse and t.is_cuda and not t.is_coalesced():
                 self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
         return self._run(func, op, args, kwargs)
 
