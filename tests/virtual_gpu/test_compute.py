@@ -200,13 +200,18 @@ def test_triton_kernels_are_interpreted(oomph):
     assert run.status == 0 and "computed" in run.out, run.err
     assert not run.json["assumptions"], run.json["assumptions"]
     # What a kernel reads is unknown, or the interpreter does not know the kernel: what it writes is unknown.
-    run = oomph(KERNELS + """
+    run = oomph(
+        KERNELS
+        + """
 huge = torch.randn(1 << 26, device="cuda")
 gate[(4,)](huge, out, 1000, 2.0, BLOCK=256)
 print(out.sum().item())
 special[(1,)](x, BLOCK=256)
 print(x.sum().item())
-""", "--compute", "64MiB")
+""",
+        "--compute",
+        "64MiB",
+    )
     said = " ".join(a["what"] for a in run.json["assumptions"])
     assert "the Triton kernel special cannot be run by Triton's interpreter" in said
     assert run.out.count("0.0") == 2, run.out

@@ -124,6 +124,7 @@ class ValueLayer:
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
+            "aten::_linalg_check_errors": self._check_errors,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -558,7 +559,17 @@ class ValueLayer:
         elif unknown:
             self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
+        if a.is_cuda:
+            _wait()
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _check_errors(self, func, op, args, kwargs):
+        """Whether a matrix was singular, …: the operator reads it back, and raises."""
+        status = args[0]
+        if status.is_cuda and not self.is_unknown(status):
+            _wait()
+            return func(*self._to_cpu(list(args)), **kwargs)
+        return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
@@ -670,6 +681,7 @@ class ValueLayer:
         inputs = [t for t in tensors(args, []) if t.is_cuda]
         if not inputs:
             return func(*args, **kwargs)
+        _wait()
         unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
             rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
@@ -776,6 +788,7 @@ class ValueLayer:
         if kwargs.get("output_size") is None:
             if self.is_unknown(args[0]):
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
+            _wait()
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
 
@@ -805,13 +818,24 @@ def _draw(write, generator, outs, args, kwargs) -> bool:
 _PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
 
 
+def _wait() -> None:
+    """As an operator that reads a value back: `torch.cuda.set_sync_debug_mode` may have PyTorch raise."""
+    torch.cuda.current_stream().synchronize()
+
+
 def _write(outs, results) -> bool:
-    """Put results of the CPU where device memory stands; False if they are of other shapes."""
+    """Put results of the CPU where device memory stands; False if they are of other shapes.
+
+    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    """
     for to, value in zip(outs, results, strict=False):
         if to.is_cuda:
-            if to.shape != value.shape:
+            if to.shape == value.shape:
+                cpu_alias(to).copy_(value)
+            elif value.numel() == 0 < to.numel():
+                cpu_alias(to).zero_()
+            elif to.numel():
                 return False
-            cpu_alias(to).copy_(value)
     return True
 
 
