@@ -52,7 +52,6 @@ pub struct Rates {
     host: f64,
     link: f64,
     sm_count: f64,
-    clock: f64,
 }
 
 impl Rates {
@@ -88,13 +87,7 @@ impl Rates {
             host,
             link: if link > 0.0 { link } else { host },
             sm_count: f64::from(gpu.sm_count.max(1)),
-            clock: f64::from(gpu.clock_khz.max(1)) * 1e3,
         }
-    }
-
-    /// The time of a kernel that waits for so many cycles of the processor, an hour at most.
-    pub fn cycles(&self, count: i64) -> Duration {
-        LAUNCH + seconds((count.max(0) as f64 / self.clock).min(3600.0))
     }
 
     /// The time of a kernel that moves `bytes` of device memory.

@@ -34,8 +34,6 @@ pub enum Family {
     MatrixTemplate,
     /// PyTorch's copy of a tensor that is not dense: its strides lie in its second argument.
     StridedCopy,
-    /// `torch.cuda._sleep`: its argument counts the processor's cycles.
-    Sleep,
 }
 
 /// What the name of a concatenation says of its arguments.
@@ -80,9 +78,7 @@ impl Family {
         };
         // Rows that do not fit into a multiprocessor are read again for each of several passes.
         let passes = |fitting: u8, long: u8| if name.contains("Smem") { fitting } else { long };
-        if name.contains("spin_kernel") {
-            Self::Sleep
-        } else if name.contains("CatArrayBatchedCopy") {
+        if name.contains("CatArrayBatchedCopy") {
             Concatenation::of(name).map_or(Self::Usual, Self::Concatenation)
         } else if name.contains("cunn_SoftMax") && name.contains("Forward") {
             Self::Rows {
@@ -170,11 +166,6 @@ impl Family {
                 // SAFETY: the caller's contract; where the count is wider, this is its lower half.
                 let count = unsafe { (*arguments.add(argument)).cast::<u32>().read_unaligned() };
                 rates.moving(f64::from(count) * f64::from(bytes))
-            }
-            Self::Sleep if !arguments.is_null() => {
-                // SAFETY: the caller's contract: 64 bits wide.
-                let cycles = unsafe { (*arguments).cast::<i64>().read_unaligned() };
-                rates.cycles(cycles)
             }
             Self::Reduction if !arguments.is_null() => {
                 // SAFETY: the caller's contract.
