@@ -25,7 +25,6 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
-from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.graph_values import Graphs, alias
@@ -129,6 +128,7 @@ class ValueLayer:
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
+            "aten::_linalg_check_errors": self._check_errors,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -463,8 +463,9 @@ class ValueLayer:
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
-            equivalent = EQUIVALENTS.get(op.name) if self._budget is not None else None
+            equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
+                cpu_kwargs.pop("out", None)
                 return _write(targets, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
@@ -618,7 +619,17 @@ class ValueLayer:
         elif unknown:
             self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
+        if a.is_cuda:
+            _wait()
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _check_errors(self, func, op, args, kwargs):
+        """Whether a matrix was singular, …: the operator reads it back, and raises."""
+        status = args[0]
+        if status.is_cuda and not self.is_unknown(status):
+            _wait()
+            return func(*self._to_cpu(list(args)), **kwargs)
+        return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
@@ -730,6 +741,7 @@ class ValueLayer:
         inputs = [t for t in tensors(args, []) if t.is_cuda]
         if not inputs:
             return func(*args, **kwargs)
+        _wait()
         unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
             rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
@@ -794,7 +806,7 @@ class ValueLayer:
     def _product(self, func, op, args, kwargs):
         """A product with a sparse matrix coalesces it first."""
         for t in args[:3]:
-            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+            if isinstance(t, torch.Tensor) and t.is_sparse and t.is_cuda and not t.is_coalesced():
                 self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
         return self._run(func, op, args, kwargs)
 
@@ -836,6 +848,7 @@ class ValueLayer:
         if kwargs.get("output_size") is None:
             if self.is_unknown(args[0]):
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
+            _wait()
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
 
@@ -860,13 +873,24 @@ def _draw(op, drawn, outs, args, kwargs) -> bool:
 _PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
 
 
+def _wait() -> None:
+    """As an operator that reads a value back: `torch.cuda.set_sync_debug_mode` may have PyTorch raise."""
+    torch.cuda.current_stream().synchronize()
+
+
 def _write(outs, results) -> bool:
-    """Put results of the CPU where device memory stands; False if they are of other shapes."""
+    """Put results of the CPU where device memory stands; False if they are of other shapes.
+
+    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    """
     for to, value in zip(outs, results, strict=False):
         if to is not None:
-            if to.shape != value.shape:
+            if to.shape == value.shape:
+                to.copy_(value)
+            elif value.numel() == 0 < to.numel():
+                to.zero_()
+            elif to.numel():
                 return False
-            to.copy_(value)
     return True
 
 
