@@ -1,5 +1,6 @@
 """The VS Code extension: its own tests, and the package that `make vscode` makes."""
 
+import glob
 import os
 import shutil
 import subprocess
@@ -16,7 +17,8 @@ FOLDER = os.path.join(ROOT, "editors", "vscode")
 def test_the_extension_is_packaged_and_finds_the_command():
     done = subprocess.run(["make", "vscode"], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
-    with zipfile.ZipFile(os.path.join(FOLDER, "oomph-0.1.0.vsix")) as package:
+    (made,) = glob.glob(os.path.join(FOLDER, "oomph-*.vsix"))
+    with zipfile.ZipFile(made) as package:
         names = set(package.namelist())
         assert {
             "extension/dist/extension.js",
