@@ -28,7 +28,9 @@ for step in range(6):
 async def edit(place, work):
     """Start the server in `place`, let `work(client, shown)` work with it, and end it: its exit status."""
     client, shown = LanguageClient("tests", "1"), asyncio.Queue()
-    client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(lambda published: shown.put_nowait(published))
+    client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(
+        lambda published: shown.put_nowait(published)
+    )
     await client.start_io(OOMPH, "lsp", cwd=place)
     folder = types.WorkspaceFolder(uri=place.as_uri(), name="project")
     capabilities = types.ClientCapabilities(
