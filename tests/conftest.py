@@ -2,9 +2,15 @@
 
 import os
 import subprocess
+import sys
 import textwrap
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # pytest needs it there
 
 pytest.register_assert_rewrite("tests.support")
 
@@ -16,6 +22,26 @@ def pytest_addoption(parser):
     parser.addoption(
         "--start-each", action="store_true", help="start a Python for each script; none is forked"
     )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Mark what `slow.toml` names, before tests are chosen by their marks."""
+    with open(os.path.join(os.path.dirname(__file__), "slow.toml"), "rb") as file:
+        names = [name for group in tomllib.load(file)["group"] for name in group["tests"]]
+    found = {item.nodeid.removeprefix("tests/"): item for item in items}
+    modules = {test.partition("::")[0] for test in found}
+    whole = not any("::" in argument for argument in config.args)
+    for name in names:
+        slow = [
+            item
+            for test, item in found.items()
+            if test == name or test.startswith(name if "[" in name else f"{name}[")
+        ]
+        for item in slow:
+            item.add_marker(pytest.mark.slow)
+        if not slow and whole and name.partition("::")[0] in modules:
+            raise pytest.UsageError(f"tests/slow.toml: no test is called {name}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from tests.support import forked
 from tests.support.command import fit
 
@@ -29,7 +27,6 @@ CODE = """
 """
 
 
-@pytest.mark.slow
 def test_its_runs_are_forked_and_have_their_threads(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv(forked.FORKS, "")

@@ -49,7 +49,6 @@ IMPORTS = {
     "package",
     ["transformers", "lightning", "accelerate"],
 )
-@pytest.mark.slow
 def test_what_it_learned_is_as_if_it_were_imported(tmp_path, monkeypatch, package):
     pytest.importorskip(package)
     code = FACTS.format(imports=IMPORTS[package])

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.support import forked
+from tests.support import forked, schemas
 from tests.support.command import OOMPH
 
 MODEL = """
@@ -95,7 +95,7 @@ class Done:
         )  # fmt: skip
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
         path = place / "out.json"
-        self.json = json.loads(path.read_text()) if path.exists() else None
+        self.json = schemas.read(path.read_text()) if path.exists() else None
 
 
 def fit(place, code, *options):
@@ -161,7 +161,6 @@ def test_a_graph_that_nobody_needs_goes_first(tmp_path):
     assert chosen["peak"]["used_bytes"] < before - 400 * 2**20
 
 
-@pytest.mark.slow
 def test_weights_that_do_not_fit_are_streamed_or_narrowed(tmp_path):
     # Weights in fp32 take 256 MiB, and the context 119 MiB.
     found = fit(tmp_path, QUIET, "--memory", "320MiB", "--allow", "stream_weights,half_weights")

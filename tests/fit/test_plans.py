@@ -9,8 +9,6 @@ import pytest
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
-SLOW = pytest.mark.slow
-
 
 def peak(place, script, *options):
     """The peak of a script in bytes: allocated and used."""
@@ -67,7 +65,8 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
     [
         "checkpoint",
         "micro_batch",
-        *(pytest.param(lever, marks=SLOW) for lever in ("mixed_precision", "optimizer_step")),
+        "mixed_precision",
+        "optimizer_step",
     ],
 )
 def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
@@ -187,7 +186,6 @@ EVALUATED = (
 )
 
 
-@pytest.mark.slow
 def test_an_evaluation_with_a_graph_is_found_and_cured(tmp_path, plain):
     memory = int(plain["used_bytes"] * 1.4)
     found = fit(tmp_path, EVALUATED, "--memory", memory, "--margin", "0%")
@@ -205,7 +203,6 @@ WRITTEN_OUT = TRAIN.replace("nn.GELU()", "NewGELU()").replace(
 )
 
 
-@pytest.mark.slow
 def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
     memory = int(plain["used_bytes"] * 1.02)
     options = ("--memory", memory, "--margin", "0%", "--forbid", "optimizer_step")
@@ -215,7 +212,6 @@ def test_what_is_written_out_becomes_one_kernel(tmp_path, plain):
     assert found.chosen["time_ratio"] < 1.0
 
 
-@pytest.mark.slow
 def test_tf32_buys_time_back(tmp_path, plain):
     memory = plain["used_bytes"] * 8 // 10
     options = ("--memory", memory, "--margin", "0%", "--allow", "checkpoint", "--allow", "tf32")
@@ -227,7 +223,6 @@ def test_tf32_buys_time_back(tmp_path, plain):
     assert kept.levers == ["checkpoint"] and kept.chosen["time_ratio"] > 1.0
 
 
-@pytest.mark.slow
 def test_the_largest_batch_is_the_largest(tmp_path, plain):
     found = fit(
         tmp_path, TRAIN, "--memory", plain["used_bytes"] // 2, "--margin", "0%", "--max-batch"
@@ -274,13 +269,13 @@ SUM = TRAIN.replace(".mean()", ".sum()")
     ("code", "left_out", "why"),
     [
         (BATCH_NORM, "micro_batch", "batch normalization"),
-        pytest.param(NO_LOADER, "micro_batch", "no DataLoader", marks=SLOW),
-        pytest.param(CLIPPED, "step_in_backward", "clipped", marks=SLOW),
-        pytest.param(CLOSURE, "micro_batch", "closure", marks=SLOW),
-        pytest.param(TWO, "step_in_backward", "several optimizers", marks=SLOW),
-        pytest.param(TWICE, None, None, marks=SLOW),
-        pytest.param(FROZEN, None, None, marks=SLOW),
-        pytest.param(SUM, None, None, marks=SLOW),
+        (NO_LOADER, "micro_batch", "no DataLoader"),
+        (CLIPPED, "step_in_backward", "clipped"),
+        (CLOSURE, "micro_batch", "closure"),
+        (TWO, "step_in_backward", "several optimizers"),
+        (TWICE, None, None),
+        (FROZEN, None, None),
+        (SUM, None, None),
     ],
     ids=["batch norm", "no loader", "clipped", "closure", "two optimizers", "twice", "frozen", "sum"],
 )  # fmt: skip
@@ -309,7 +304,6 @@ USED_TWICE = """
 """
 
 
-@pytest.mark.slow
 def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
     """Gradients of the first use wait for those of the second, and are not promised away."""
     found = fit(tmp_path, USED_TWICE, "--memory", "600MiB", "--allow", "step_in_backward")
@@ -333,7 +327,6 @@ EVALUATED_FIRST = TRAIN.replace(
 )
 
 
-@pytest.mark.slow
 def test_an_evaluation_before_the_first_step_is_a_floor(tmp_path):
     """What it needs is predicted, and said to be what no lever changes."""
     (tmp_path / "script.py").write_text(textwrap.dedent(EVALUATED_FIRST))
@@ -364,7 +357,6 @@ LIGHTNING = """
 """
 
 
-@pytest.mark.slow
 def test_lightnings_closure_is_the_job_and_not_the_optimizers_step(tmp_path):
     pytest.importorskip("lightning")
     (tmp_path / "script.py").write_text(textwrap.dedent(LIGHTNING))
@@ -435,10 +427,8 @@ def test_the_first_prediction_is_close(tmp_path, code, lever, memory):
     ("choice", "results"),
     [
         ("exact", "exact"),
-        *(
-            pytest.param(*case, marks=SLOW)
-            for case in (("fastest", "numerics"), ("least-memory", None))
-        ),
+        ("fastest", "numerics"),
+        ("least-memory", None),
     ],
 )
 def test_another_plan_can_be_chosen(tmp_path, plain, choice, results):
@@ -610,7 +600,6 @@ SPARSE_TABLES = """
 """
 
 
-@pytest.mark.slow
 def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     """Of 317 MiB of tables and twice as much of state."""
     found = fit(tmp_path, SPARSE_TABLES, "--memory", "800MiB", "--margin", "0%")
@@ -645,7 +634,6 @@ COMPILED = """
 """
 
 
-@SLOW
 def test_compiled_models_keep_less_for_the_backward_pass(tmp_path):
     found = fit(
         tmp_path, COMPILED, "--memory", "1150MiB", "--allow", "activation_memory_budget",

@@ -3,8 +3,6 @@
 import json
 import textwrap
 
-import pytest
-
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
@@ -26,7 +24,6 @@ def planned(tmp_path, code, *options, gpu="rtx-3060:2", **shard):
     return done, json.loads((tmp_path / "run.json").read_text())
 
 
-@pytest.mark.slow
 def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     """Two ranks of a script that says "cuda:0": planned, run by all ranks, applied again, by hand."""
     code = TRAIN.replace(".cuda()\n    optimizer", '.to("cuda:0")\n    optimizer')
@@ -107,7 +104,6 @@ def test_batch_normalization_and_data_parallel_are_replaced(tmp_path):
     assert "not divisible by 2" in note
 
 
-@pytest.mark.slow
 def test_ranks_number_the_words_of_a_set_alike(tmp_path, monkeypatch):
     """As one process does, also where each rank is started by itself and not forked."""
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
@@ -151,7 +147,6 @@ def test_devices_that_are_hidden_are_not_there(tmp_path):
     assert done.stdout.strip() == "2 2 0", done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def test_ranks_that_die_under_a_plan_are_reported(tmp_path):
     """Nothing is said to fit, and nobody is left to guess why: each plan with how it ended."""
     code = WIDE.replace("batch_size=16", "batch_size=2") + (

@@ -151,7 +151,6 @@ ON_GPU = """
 """
 
 
-@pytest.mark.slow
 def test_levers_of_the_gpu(oomph, tmp_path):
     """Those that do nothing on the CPU; in each framework a training that is then resumed."""
     for package in ("transformers", "accelerate", "lightning"):

@@ -92,7 +92,6 @@ COMPILED = """
 """
 
 
-@pytest.mark.slow
 def test_activation_memory_budget_keeps_less_and_computes_the_same(tmp_path):
     prelude = "import torch._dynamo, torch._functorch.partitioners"
     plain = run(tmp_path, COMPILED, prelude=prelude)

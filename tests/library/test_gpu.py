@@ -3,8 +3,6 @@
 import os
 import subprocess
 
-import pytest
-
 from tests.support.command import OOMPH, ROOT
 from tests.support.library import check
 
@@ -46,7 +44,6 @@ assert fresh(make(100_000)).attempts == 1
 """)  # fmt: skip
 
 
-@pytest.mark.slow
 def test_an_optimizer_that_needs_all_the_rest_steps_in_groups(oomph):
     run = check(oomph, """
 del model, optimizer
@@ -156,7 +153,6 @@ def sweep(tmp_path, *options, **env):
     )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_faults_by_the_driver_leave_the_same_bits(tmp_path):
     run = sweep(tmp_path, "--every", "25", PYTORCH_NO_CUDA_MEMORY_CACHING="1")
     assert "differing or failed: 0" in run.stdout and "'equal'" in run.stdout, (

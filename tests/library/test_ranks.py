@@ -49,7 +49,6 @@ def test_two_ranks_recover_every_step():
     assert process.returncode == 0 and "fine" in process.stdout, process.stderr[-3000:]
 
 
-@pytest.mark.slow
 def test_a_rank_that_gives_up_tells_the_others(tmp_path):
     script = tmp_path / "gone.py"
     script.write_text(GONE)

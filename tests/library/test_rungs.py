@@ -77,7 +77,7 @@ def long(device="cpu"):
     return model, batch, loss
 
 
-@pytest.mark.parametrize("model", [pytest.param("long", marks=pytest.mark.slow), "residual"])
+@pytest.mark.parametrize("model", ["long", "residual"])
 def test_rungs_leave_the_same_bits(model, monkeypatch):
     monkeypatch.setitem(models.MODELS, "long", long)
     monkeypatch.setitem(models.WEIGHTS, "long", "labels")
@@ -112,7 +112,6 @@ def test_running_statistics_of_a_batch_that_stays_whole():
 
 
 @pytest.mark.parametrize("model", ["transformer", "residual"])
-@pytest.mark.slow
 def test_faults_under_checkpointing_leave_the_same_bits(model):
     case = dict(model=model, optimizer="adamw", clip=None, scaler=False, step=0, checkpointed=True)
     with open(os.devnull, "w") as out:
@@ -294,7 +293,6 @@ def job(width=512, depth=12, **options):
 """
 
 
-@pytest.mark.slow
 def test_as_few_blocks_as_save_what_is_missing(oomph):
     run = check(oomph, NET + """
 from oomph._training.ladder import ModuleLever
@@ -324,7 +322,6 @@ assert everything.rungs[:2] == ["checkpoint Net.blocks[0:60]", "offload_activati
     assert "a step takes about 1." in run.out and "GB/s" in run.out
 
 
-@pytest.mark.slow
 def test_the_optimizers_state_goes_to_the_cpu_and_a_fresh_process_goes_on(oomph):
     check(oomph, NET + """
 train = job(1024, 18)

@@ -47,9 +47,7 @@ def data(n):
     ("transformer", "adamw_foreach", 0.5, False), ("cnn", "adamw", None, False),
 ])  # fmt: skip
 @pytest.mark.parametrize("step", [0, 2])
-@pytest.mark.parametrize(
-    "stride", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["half", "all"]
-)
+@pytest.mark.parametrize("stride", [2, 1], ids=["half", "all"])
 def test_faults_leave_the_same_bits(model, optimizer, clip, scaler, step, stride):
     case = dict(model=model, optimizer=optimizer, clip=clip, scaler=scaler, step=step)
     with open(os.devnull, "w") as out:

@@ -76,7 +76,6 @@ def oomph_run(
     return process
 
 
-@pytest.mark.slow
 def test_a_forked_rank_is_like_one_that_was_started(tmp_path):
     for kind, options in ((0, []), (1, ["--no-fork"])):
         process = oomph_run(
@@ -120,7 +119,6 @@ time.sleep(60)  # until its launcher ends it
         ("import nowhere", r"script.py.*\n.*import nowhere\nModuleNotFoundError: No module"),
     ],
 )
-@pytest.mark.slow
 def test_how_a_forked_rank_ends_is_its_launchers_business(tmp_path, how, says):
     process = oomph_run(tmp_path, ENDS.format(how), check=False)
     assert process.returncode == 1 and re.search(says, process.stderr), process.stderr
@@ -153,7 +151,6 @@ torch.cuda.set_device(int(os.environ["LOCAL_RANK"])); torch.ones(1, device="cuda
         ("a library's name", "import pstats; assert pstats.OWN", "False 1 None"),
     ],
 )  # fmt: skip
-@pytest.mark.slow
 def test_what_torch_reads_when_it_is_imported_is_never_stale(tmp_path, what, first, expected):
     if "library" in what:
         (tmp_path / "pstats.py").write_text("OWN = True\n")
@@ -167,10 +164,7 @@ def test_what_torch_reads_when_it_is_imported_is_never_stale(tmp_path, what, fir
 @pytest.mark.parametrize(
     "launcher",
     [
-        pytest.param(
-            ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
-            marks=pytest.mark.slow,
-        ),
+        ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
         ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1",
          "--mixed_precision", "no", "--dynamo_backend", "no"],
     ],

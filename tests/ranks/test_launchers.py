@@ -1,6 +1,5 @@
 """Jobs of several ranks under real launchers, on virtual GPUs."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 HEAD = """
@@ -35,7 +35,7 @@ def ranks(tmp_path):
             capture_output=True, text=True, cwd=tmp_path, timeout=timeout,
             env={**os.environ, "COLUMNS": "100"},
         )  # fmt: skip
-        return process, json.loads(result.read_text()) if result.exists() else None
+        return process, schemas.read(result.read_text()) if result.exists() else None
 
     return run
 
@@ -201,20 +201,18 @@ torch.cuda.synchronize()
 @pytest.mark.parametrize(
     "fault, kind, says",
     [
-        pytest.param(
+        (
             "torch.empty(1 << 40, dtype=torch.uint8, device='cuda')",
             "out_of_memory",
             "out of memory",
-            marks=pytest.mark.slow,
         ),
         ("os.kill(os.getpid(), 9)", "ended", "it was killed by SIGKILL"),
         ("dist.all_reduce(x[:10])", "mismatch", "10 float32 where ranks 0, 1 called"),
-        pytest.param("time.sleep(100)", "stuck", "rank 2 has done nothing", marks=pytest.mark.slow),
-        pytest.param(
+        ("time.sleep(100)", "stuck", "rank 2 has done nothing"),
+        (
             "dist.all_reduce(x); torch.cuda.synchronize(); time.sleep(1); dist.all_reduce(x)",
             "mismatch",
             "2 of 3 ranks never called",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -288,7 +286,6 @@ def test_one_rank_of_a_large_job_runs_without_the_others(ranks):
     assert 64 << 20 <= held <= 96 << 20
 
 
-@pytest.mark.slow
 def test_no_watchdog_outlives_a_rank(ranks, tmp_path):
     """It may call CUDA while the process is torn down: something holds the process group until then."""
     (tmp_path / "late.c").write_text(

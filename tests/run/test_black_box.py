@@ -123,11 +123,7 @@ def shown(text):
 
 @pytest.mark.parametrize(
     ("end", "where"),
-    [(end, "real") for end in ENDS]
-    + [
-        pytest.param(end, "virtual", marks=[] if end == "killed" else pytest.mark.slow)
-        for end in ENDS
-    ],
+    [(end, where) for where in ("real", "virtual") for end in ENDS],
 )
 def test_every_end_leaves_where_it_was_and_what_it_held(run, end, where):
     code, says, stacks = ENDS[end]
@@ -264,7 +260,6 @@ def test_evaluation_and_slow_first_steps_are_no_hang(run):
     assert done.status == 0 and "no pass began" not in done.err, done.err
 
 
-@pytest.mark.slow
 def test_a_long_run_leaves_less_than_50_mb(run):
     done = run("""
         from oomph._recorder import black_box, window
@@ -317,7 +312,6 @@ def test_each_rank_has_its_own_and_the_one_that_died_is_named(tmp_path):
     assert f"job.py:{END_OF_RANK}" in text and "rank-0" in text
 
 
-@pytest.mark.slow
 def test_a_rank_that_hangs_is_named(tmp_path):
     (tmp_path / "job.py").write_text(RANKS.replace("END", "time.sleep(7)"))
     process = subprocess.run(

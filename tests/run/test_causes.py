@@ -1,11 +1,11 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
-import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 ATTENTION = """
@@ -902,7 +902,6 @@ def test_the_first_cause(oomph, script, memory, cause):
     assert run.json["cause"]["id"] == cause, run.json["cause"]
 
 
-@pytest.mark.slow
 def test_gradients_that_nobody_reads_need_no_graph(oomph):
     # The critic's backward pass goes through the generator, for gradients that are cleared before anybody reads them.
     place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "critic_sees_more.py"
@@ -946,6 +945,6 @@ def test_a_runs_directory_is_explained_as_the_run_was(oomph, tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert explained.returncode == 3, explained.stderr
-    again = json.loads(explained.stdout)
+    again = schemas.read(explained.stdout)
     assert again["without_limit"]
     assert again["cause"] == run.json["cause"]

@@ -104,7 +104,6 @@ def test_a_handler_saves_and_nothing_is_called_whole(begun, tmp_path):
     assert "parameters" in out and "whole script" not in out
 
 
-@pytest.mark.slow
 def test_ranks_save_under_their_launcher(begun, tmp_path):
     code = """
     import os, signal, sys, time

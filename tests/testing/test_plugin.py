@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import schemas
+
 SUITES = Path(__file__).parent / "suites"
 MIB = 2**20
 OF_PYTEST = ("PYTEST_", "COV_", "OOMPH_TESTS")
@@ -64,8 +66,12 @@ def suite(tmp_path):
     return run
 
 
+# Limits need no values, which take longer.
+BASELINE = ["--oomph-baseline", "peaks.json", "--oomph-compute", "none"]
+
+
 def test_limits_leaks_and_peaks(suite, tmp_path):
-    out = suite("memory_suite.py", "--oomph-baseline", "peaks.json", "--oomph-largest", "3")
+    out = suite("memory_suite.py", *BASELINE, "--oomph-largest", "3")
     assert out.status == 1
     wrong = {name: kind for name, kind in out.tests.items() if kind != "passed"}
     assert wrong == {
@@ -95,20 +101,24 @@ def test_limits_leaks_and_peaks(suite, tmp_path):
         "20.0 GiB  memory_suite.py::test_runs_out_of_memory" in summary
         and "more tests that use the GPU" in summary
     )
-    kept = json.loads((tmp_path / "peaks.json").read_text())
+    kept = schemas.read((tmp_path / "peaks.json").read_text())
     assert (
         kept["tests"]["memory_suite.py::test_trains_within"]["peak_bytes"]
         == out.peaks["test_trains_within"]
     )
     assert "memory_suite.py::test_trains_above" not in kept["tests"]
 
-    # Somebody makes the layer wider, and a test less large; in workers of xdist.
+
+def test_a_baseline_is_compared_in_workers(suite, tmp_path):
+    """Somebody makes the layer wider, and a test less large."""
+    out = suite("memory_suite.py", *BASELINE)
+    kept = json.loads((tmp_path / "peaks.json").read_text())
     text = (tmp_path / "memory_suite.py").read_text()
     text = "\n\n" + text.replace("width=4096", "width=5120").replace("[1, 2, 3]", "[1, 2]")
     text = text.replace("torch.zeros(size * 16", "torch.zeros(size * 15")
     (tmp_path / "memory_suite.py").write_text(text)
     chosen = ["-k", "within or nothing or sizes or shared or cycle", "-n", "2", "-p", "no:forked"]
-    again = suite("memory_suite.py", "--oomph-baseline", "peaks.json", *chosen)
+    again = suite("memory_suite.py", *BASELINE, *chosen)
     assert {name for name, kind in again.tests.items() if kind != "passed"} == {
         "test_trains_within",
         "test_leaks_nothing",

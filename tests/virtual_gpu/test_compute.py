@@ -77,6 +77,32 @@ CASES = {
         assert int((y > 0).sum()) == int((x > 0).sum()) == y[y > 0].numel()
         assert torch.linalg.svdvals(y[:4096].view(64, 64)).cpu().allclose(torch.linalg.svdvals(x[:4096].view(64, 64)), atol=1e-4)
     """,
+    "what only CUDA has": """
+        def near(gpu, cpu): assert torch.allclose(gpu.cpu(), cpu, atol=1e-3), (gpu, cpu)
+        eps, w, b = 1e-5, torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+        x, grad, k = torch.randn(4, 3, 5, 5, requires_grad=True), torch.randn(4, 3, 5, 5), torch.randn(6, 3, 3, 3)
+        normal = F.batch_norm(x, None, None, w, b, True); normal.backward(grad)
+        X, W, B, G, K = (t.detach().cuda() for t in (x, w, b, grad, k))
+        mean, invstd = torch.batch_norm_stats(X, eps)  # as SyncBatchNorm, of two ranks alike
+        running, counts = torch.zeros(3).cuda(), torch.full((2,), 100.0).cuda()
+        of_all = torch.batch_norm_gather_stats_with_counts(X, torch.stack([mean] * 2), torch.stack([invstd] * 2), running, None, 0.1, eps, counts)
+        near(of_all[0], mean.cpu()); near(of_all[1], invstd.cpu()); near(running, x.mean((0, 2, 3)) / 10)
+        near(torch.batch_norm_elemt(X, W, B, mean, invstd, eps), normal)
+        of_mean, of_normal, of_w, of_b = torch.batch_norm_backward_reduce(G, X, mean, invstd, W, True, True, True)
+        near(of_w, w.grad); near(of_b, b.grad)
+        near(torch.batch_norm_backward_elemt(G, X, mean, invstd, W, of_mean, of_normal, torch.tensor([100], dtype=torch.int32).cuda()), x.grad)
+        near(torch.cudnn_convolution(X, K, [1, 1], [1, 1], [1, 1], 1, False, False, False), F.conv2d(x, k, padding=1))
+        near(torch.cudnn_convolution_relu(X, K, None, [1, 1], [1, 1], [1, 1], 1), F.conv2d(x, k, padding=1).relu())
+        theta = torch.randn(4, 2, 3); grid = F.affine_grid(theta, [4, 3, 5, 5], align_corners=True)
+        near(F.affine_grid(theta.cuda(), [4, 3, 5, 5], align_corners=True), grid)
+        near(F.grid_sample(X, grid.cuda(), align_corners=True), F.grid_sample(x, grid, align_corners=True))
+        logs, targets = torch.randn(9, 2, 5).log_softmax(-1).requires_grad_(), torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+        loss = F.ctc_loss(logs, targets, [9, 9], [2, 2], reduction="none"); loss.sum().backward()
+        of_gpu = torch._cudnn_ctc_loss(logs.detach().cuda(), targets, [9, 9], [2, 2], 0, False, False)
+        near(of_gpu[0], loss); near(of_gpu[1], logs.grad)
+        half = torch.randn(8, 8).half()
+        near(torch.mm(half.cuda(), half.cuda(), out_dtype=torch.float32), half.float() @ half.float())
+    """,
 }  # fmt: skip
 
 
@@ -130,3 +156,133 @@ def test_the_gpus_own_dropout_is_not_made_up(oomph):
     """, "--compute", "1GiB")  # fmt: skip
     assert "got 0.0" in run.out and "then True" in run.out, run.out
     assert any("which oomph does not compute" in a["what"] for a in run.json["assumptions"])
+
+
+KERNELS = """
+import torch, triton, triton.language as tl
+from triton.language.extra import libdevice
+
+@triton.jit
+def scaled(x, s):
+    return tl.sigmoid(x) * s
+
+@triton.jit
+def gate(x_ptr, o_ptr, n, s, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + at, mask=at < n)
+    tl.store(o_ptr + at, scaled(x, s), mask=at < n)
+
+@triton.jit
+def row_sums(x_ptr, o_ptr, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = 0.0
+    for at in range(0, cols, BLOCK):
+        total += tl.sum(tl.load(x_ptr + row * cols + at + tl.arange(0, BLOCK)))
+    tl.atomic_add(o_ptr + row, total)
+
+@triton.jit
+def special(x_ptr, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, libdevice.erfinv(tl.load(x_ptr + at)))
+
+x, out = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
+gate[(triton.cdiv(1000, 256),)](x, out, 1000, 2.0, BLOCK=256)
+torch.testing.assert_close(out.cpu(), torch.sigmoid(x.cpu()) * 2)
+rows, sums = torch.randn(8, 96, device="cuda"), torch.zeros(8, device="cuda")
+row_sums[(8,)](rows, sums, 96, BLOCK=32)
+torch.testing.assert_close(sums.cpu(), rows.cpu().sum(1))
+print("computed")
+"""
+
+
+def test_triton_kernels_are_interpreted(oomph):
+    run = oomph(KERNELS, "--compute", "64MiB")
+    assert run.status == 0 and "computed" in run.out, run.err
+    assert not run.json["assumptions"], run.json["assumptions"]
+    # What a kernel reads is unknown, or the interpreter does not know the kernel: what it writes is unknown.
+    run = oomph(
+        KERNELS
+        + """
+huge = torch.randn(1 << 26, device="cuda")
+gate[(4,)](huge, out, 1000, 2.0, BLOCK=256)
+print(out.sum().item())
+special[(1,)](x, BLOCK=256)
+print(x.sum().item())
+""",
+        "--compute",
+        "64MiB",
+    )
+    said = " ".join(a["what"] for a in run.json["assumptions"])
+    assert "the Triton kernel special cannot be run by Triton's interpreter" in said
+    assert run.out.count("0.0") == 2, run.out
+
+
+GRAPHS = """
+import copy
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8))
+batches = [torch.randn(16, 32) for _ in range(3)]
+plain, graphed = copy.deepcopy(model), copy.deepcopy(model).cuda()
+optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+for x in batches:
+    optimizer.zero_grad(); plain(x).square().mean().backward(); optimizer.step()
+
+optimizer = torch.optim.SGD(graphed.parameters(), lr=0.1, momentum=0.9)
+static = torch.zeros(16, 32, device="cuda")
+side = torch.cuda.Stream()
+with torch.cuda.stream(side):  # warms up, and changes nothing
+    graphed(static).square().mean().backward()
+    optimizer.zero_grad()
+for p in graphed.parameters():
+    optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
+graph = torch.cuda.CUDAGraph()
+before = [p.detach().clone() for p in graphed.parameters()]
+with torch.cuda.graph(graph):
+    loss = graphed(static).square().mean()
+    loss.backward()
+    optimizer.step()
+# What is captured does not run.
+assert all(torch.equal(p, q) for p, q in zip(before, graphed.parameters()))
+for x in batches:
+    static.copy_(x)
+    graph.replay()
+for p, q in zip(plain.parameters(), graphed.parameters()):
+    torch.testing.assert_close(q.cpu(), p.detach())
+print("trained", loss.item() != 0)
+
+def draw():
+    kept = nn.functional.dropout(ones, 0.3)
+    return kept, torch.rand(500, device="cuda")
+
+ones = torch.ones(5000, device="cuda")
+torch.cuda.manual_seed(7)
+eager = [draw(), draw()]
+torch.cuda.manual_seed(7)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    captured = draw()
+torch.cuda.manual_seed(7)
+for wanted in eager:
+    graph.replay()
+    for a, b in zip(wanted, captured):
+        assert torch.equal(a, b)
+print("drawn")
+
+unknown = torch.randn(1 << 25, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    total = unknown.sum() + static.sum()
+graph.replay()
+print("unknown", total.item())
+"""
+
+
+def test_graphs_are_replayed_by_their_operators(oomph):
+    run = oomph(GRAPHS, "--compute", "64MiB")
+    assert run.status == 0, run.err + run.out
+    assert "trained True" in run.out and "drawn" in run.out and "unknown 0.0" in run.out
+    said = " ".join(a["what"] for a in run.json["assumptions"])
+    assert "which oomph does not compute" in said

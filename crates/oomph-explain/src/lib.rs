@@ -96,7 +96,7 @@ pub struct WithoutLimit<'a> {
 }
 
 /// What happened.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts of a report, each by itself"
@@ -151,7 +151,7 @@ pub struct Explanation {
 }
 
 /// Memory at the failure or the peak, in bytes.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct PeakReport {
     /// The event.
     pub event: Option<usize>,
@@ -184,7 +184,7 @@ pub struct PeakReport {
 }
 
 /// The bytes of a category.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct CategoryBytes {
     /// The category.
     pub category: &'static str,
@@ -196,7 +196,7 @@ pub struct CategoryBytes {
 }
 
 /// A place in the code and what it holds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Holder {
     /// Its bytes.
     pub bytes: u64,
@@ -212,7 +212,7 @@ pub struct Holder {
 }
 
 /// What grows from step to step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct GrowthReport {
     /// Bytes that old steps left.
     pub bytes: u64,
@@ -225,7 +225,7 @@ pub struct GrowthReport {
 }
 
 /// A step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct StepReport {
     /// Its first event.
     pub first_event: usize,
@@ -236,7 +236,7 @@ pub struct StepReport {
 }
 
 /// What the message said. What a text does not say is absent.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct MessageReport {
     /// The program that wrote it.
     pub program: &'static str,
@@ -304,7 +304,7 @@ pub struct MessageReport {
 }
 
 /// A problem of the input.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct ProblemReport {
     /// Which kind.
     pub kind: &'static str,

@@ -46,6 +46,7 @@ mod moved;
 mod nccl;
 mod nvml;
 mod nvrtc;
+mod philox;
 mod pools;
 mod reduce;
 mod report;

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
-INTERFACE = 2
+INTERFACE = 3
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
@@ -57,6 +57,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_arrival": (c_int, [POINTER(c_uint64)]),
     "oomph_vgpu_join": (None, [c_int]),
     "oomph_vgpu_leave": (None, [c_int, c_char_p]),
+    "oomph_vgpu_random": (
+        c_int,
+        [c_int, c_uint64, c_uint64, c_size_t, c_size_t, c_uint64, c_void_p, c_size_t],
+    ),
 }
 
 

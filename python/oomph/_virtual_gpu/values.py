@@ -25,9 +25,9 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
-from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
+from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
@@ -47,6 +47,8 @@ from oomph._virtual_gpu.operators import (
     Operator,
     tensors,
 )
+from oomph._virtual_gpu.random_numbers import DRAWN, Drawn
+from oomph._virtual_gpu.triton_kernels import TritonKernels
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
@@ -84,6 +86,7 @@ class ValueLayer:
         self.reads: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
+        self._graphs: Graphs | None = None
         self._gone = False
         self._virtual = virtual
         self._gpu = library() if virtual else None
@@ -125,6 +128,7 @@ class ValueLayer:
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
+            "aten::_linalg_check_errors": self._check_errors,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -139,6 +143,9 @@ class ValueLayer:
 
         threading.Thread.run = run  # type: ignore[method-assign]
         self._watch_compiled_code()
+        if self._budget is not None:
+            TritonKernels(self)
+            self._graphs = Graphs()
 
     def _watch_compiled_code(self) -> None:
         """Fill the buffers of compiled code with zeros instead of stale bytes.
@@ -161,6 +168,30 @@ class ValueLayer:
             return out
 
         guards._empty_strided_cuda = empty_strided_cuda
+
+    def aside(self) -> Any:
+        """A context whose operators do not come here."""
+        return torch._C._ExcludeDispatchKeyGuard(self._keys)
+
+    def captured(self, outs: list[torch.Tensor]) -> bool:
+        """Whether a graph is being captured: in its replays, nobody knows `outs`."""
+        if self._graphs is None or not self._graphs.capturing():
+            return False
+        places = alias(outs)
+
+        def lose() -> None:
+            for t in places:
+                self._contents.lose(t)
+
+        self._graphs.add(lose)
+        return True
+
+    def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
+        """A kernel that is no operator wrote all of `outs`."""
+        if known:
+            self._learn(outs, False)
+        else:
+            self._lose(outs, False)
 
     def replace_host(self, replace: Callable[[str, tuple], Any]) -> None:
         """Ask `replace` for each operator, by its name and arguments, what it gives.
@@ -337,6 +368,11 @@ class ValueLayer:
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args, t)
         fresh = not op.mutated
+        if self._graphs is not None and self._graphs.capturing():
+            self._capture(func, op, args, kwargs, out, outs)
+            if fresh:
+                self._lose(outs, True)
+            return
         if not worth:
             self._lose(outs, fresh)
             return
@@ -371,6 +407,35 @@ class ValueLayer:
             return
         self._lose(outs, fresh, self._filling.fill(func, op, args, kwargs, outs))
 
+    def _capture(self, func, op, args, kwargs, out, outs) -> None:
+        """Compute in each replay what is captured now."""
+        assert self._graphs is not None
+        inputs = alias([t for t in op.inputs(args, kwargs) if t.is_cuda])
+        written = alias([t for t in outs if t.is_cuda])
+        results = alias(tensors(out, []))
+        args, kwargs = alias(tuple(args)), {name: alias(v) for name, v in kwargs.items()}
+        at = None
+        if op.random:
+            generator = _generator((*args, *kwargs.values()), out)
+            if op.name in DRAWN:
+                # It draws as much each time; how much, a first draw tells, into nothing that anybody reads.
+                trial = Drawn(generator, 1 << 40)
+                _draw(op, trial, [torch.empty_like(t) for t in results], self._to_cpu(args), kwargs)
+                at = self._graphs.draw((1 << 40) - trial.offset)
+
+        def replay() -> None:
+            known = not any(self._contents.unknown(t) for t in inputs)
+            if known and op.random:
+                known = at is not None and _draw(
+                    op, Drawn(generator, at()), results, self._to_cpu(args), kwargs
+                )
+            elif known:
+                known = self._compute(func, op, args, kwargs, results, results)
+            for t in written:
+                (self._contents.learn if known else self._contents.lose)(t)
+
+        self._graphs.add(replay)
+
     def _learn(self, outs, fresh: bool) -> None:
         """The contents of `outs` are real now; `fresh` if each has memory of its own."""
         for t in outs:
@@ -386,22 +451,31 @@ class ValueLayer:
             else:
                 self._contents.learn(t)
 
-    def _compute(self, func, op, args, kwargs, out) -> bool:
-        """Run `func` on the CPU over the bytes of device memory; False if it cannot."""
+    def _compute(self, func, op, args, kwargs, out, targets=None) -> bool:
+        """Run `func` on the CPU over the bytes of device memory; False if it cannot.
+
+        `targets` are where its results stand, by default those of `out` on the device.
+        """
         try:
+            if targets is None:
+                targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
-            equivalent = EQUIVALENTS.get(op.name) if self._budget is not None else None
+            equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
-                return _write(tensors(out, []), equivalent(*cpu_args, **cpu_kwargs))
+                cpu_kwargs.pop("out", None)
+                return _write(targets, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
-                given = (*args, *kwargs.values())
-                result = self._run_random(func, cpu_args, cpu_kwargs, given, out)
+                generator = _generator((*args, *kwargs.values()), out)
+                if op.name in DRAWN and generator.device.type == "cuda":
+                    drawn = Drawn(generator, generator.get_offset())
+                    return _draw(op, drawn, targets, cpu_args, cpu_kwargs)
+                result = self._run_random(func, cpu_args, cpu_kwargs, generator)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
-            return bool(op.mutated) or _write(tensors(out, []), tensors(result, []))
+            return bool(op.mutated) or _write(targets, tensors(result, []))
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
             return False
@@ -423,13 +497,9 @@ class ValueLayer:
             )
         return value
 
-    def _run_random(self, func, cpu_args, cpu_kwargs, given, out):
-        """Draw from the device's random state: a program that restores an earlier
+    def _run_random(self, func, cpu_args, cpu_kwargs, generator):
+        """Draw other numbers than the device, from its random state: a program that restores an earlier
         state draws the same numbers again. The script's CPU random state does not change."""
-        generator = next((g for g in given if isinstance(g, torch.Generator)), None)
-        if generator is None:
-            device = next((t.device.index for t in tensors(out, []) if t.is_cuda), 0)
-            generator = torch.cuda.default_generators[device]
         offset = generator.get_offset() if generator.device.type == "cuda" else 0
         seed = hash((generator.initial_seed(), offset)) & 0x7FFF_FFFF_FFFF_FFFF
         saved = torch.get_rng_state()
@@ -549,7 +619,17 @@ class ValueLayer:
         elif unknown:
             self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
+        if a.is_cuda:
+            _wait()
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _check_errors(self, func, op, args, kwargs):
+        """Whether a matrix was singular, …: the operator reads it back, and raises."""
+        status = args[0]
+        if status.is_cuda and not self.is_unknown(status):
+            _wait()
+            return func(*self._to_cpu(list(args)), **kwargs)
+        return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
@@ -661,6 +741,7 @@ class ValueLayer:
         inputs = [t for t in tensors(args, []) if t.is_cuda]
         if not inputs:
             return func(*args, **kwargs)
+        _wait()
         unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
             rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
@@ -725,7 +806,7 @@ class ValueLayer:
     def _product(self, func, op, args, kwargs):
         """A product with a sparse matrix coalesces it first."""
         for t in args[:3]:
-            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+            if isinstance(t, torch.Tensor) and t.is_sparse and t.is_cuda and not t.is_coalesced():
                 self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
         return self._run(func, op, args, kwargs)
 
@@ -752,7 +833,7 @@ class ValueLayer:
         known = self._budget is not None and not any(self.is_unknown(t) for t in weights)
         values = [cpu_alias(t).clone() for t in weights] if known else []
         out = self._run(func, op, args, kwargs)
-        if known and _write(weights, values):
+        if known and _write([cpu_alias(t) for t in weights], values):
             self._learn([out], True)
         return out
 
@@ -767,17 +848,49 @@ class ValueLayer:
         if kwargs.get("output_size") is None:
             if self.is_unknown(args[0]):
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
+            _wait()
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
 
 
+def _generator(given, out) -> torch.Generator:
+    """The one that an operator was given, or its device's."""
+    for value in given:
+        if isinstance(value, torch.Generator):
+            return value
+    device = next((t.device.index for t in tensors(out, []) if t.is_cuda), 0)
+    return torch.cuda.default_generators[device]
+
+
+def _draw(op, drawn, outs, args, kwargs) -> bool:
+    """Write what an operator drew to `outs`."""
+    kept = {name: v for name, v in kwargs.items() if name not in _PLACES and v is not None}
+    DRAWN[op.name](drawn, outs, *args, **kept)
+    return True
+
+
+# Arguments that say of which kind a result is, which it is already.
+_PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
+
+
+def _wait() -> None:
+    """As an operator that reads a value back: `torch.cuda.set_sync_debug_mode` may have PyTorch raise."""
+    torch.cuda.current_stream().synchronize()
+
+
 def _write(outs, results) -> bool:
-    """Put results of the CPU where device memory stands; False if they are of other shapes."""
+    """Put results of the CPU where device memory stands; False if they are of other shapes.
+
+    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    """
     for to, value in zip(outs, results, strict=False):
-        if to.is_cuda:
-            if to.shape != value.shape:
+        if to is not None:
+            if to.shape == value.shape:
+                to.copy_(value)
+            elif value.numel() == 0 < to.numel():
+                to.zero_()
+            elif to.numel():
                 return False
-            cpu_alias(to).copy_(value)
     return True
 
 
