@@ -21,7 +21,7 @@ MAY_IMPORT = {
     "_protocol": set(),
     "_random_states": set(),
     "_user_code": set(),
-    "_virtual_gpu": {"_user_code"},
+    "_virtual_gpu": {"_import_hooks", "_user_code"},
     "levers._shared": {"_containers", "_import_hooks", "_oomph"},
     "levers": {"_import_hooks", "_oomph", "_random_states", "_virtual_gpu", "levers._shared"},
     "_training": {

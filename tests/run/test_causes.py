@@ -1,10 +1,10 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
-import json
 import subprocess
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 ATTENTION = """
@@ -916,6 +916,6 @@ def test_a_runs_directory_is_explained_as_the_run_was(oomph, tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert explained.returncode == 3, explained.stderr
-    again = json.loads(explained.stdout)
+    again = schemas.read(explained.stdout)
     assert again["without_limit"]
     assert again["cause"] == run.json["cause"]

@@ -1,6 +1,5 @@
 """`oomph check` on two revisions of a repository, by itself and by the steps of the GitHub action as they stand."""
 
-import json
 import os
 import re
 import subprocess
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import schemas
 from tests.support.command import OOMPH, ROOT
 
 TRAIN = """
@@ -118,7 +118,7 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
     place, base, _, git = repository
     ended = steps_of_the_action(place, tmp_path / "one", base, git)
     assert ended == {"Install": 0, "Check": 0, "Comment": 0, "Result": 5}
-    found = json.loads((tmp_path / "one" / "oomph-check" / "check.json").read_text())
+    found = schemas.read((tmp_path / "one" / "oomph-check" / "check.json").read_text())
     [job] = found["jobs"]
     grew = job["peak_bytes"] - job["before_bytes"]
     # Twice the weights and gradients of two layers of 512 by 8192, and of their activations.
@@ -150,6 +150,20 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
         "the job passes" in (place / "comment.md").read_text()
         and "±0" in (place / "comment.md").read_text()
     )
+
+
+def test_a_job_is_held_to_its_limits(repository):
+    place = repository[0]
+    (place / "oomph.toml").write_text(JOBS + 'max_peak = "200 MiB"\n')
+    done = subprocess.run(
+        [OOMPH, "check", "--json", "check.json", "--markdown", "check.md"],
+        cwd=place, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    found = json.loads((place / "check.json").read_text())
+    [job] = found["jobs"]
+    assert job["peak_bytes"] > 200 * 2**20 and not found["passes"], found
+    assert "above max" in done.stdout and "the job fails" in (place / "check.md").read_text()
 
 
 @pytest.mark.parametrize(

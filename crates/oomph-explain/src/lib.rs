@@ -93,7 +93,7 @@ pub struct WithoutLimit<'a> {
 }
 
 /// What happened.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts of a report, each by itself"
@@ -148,7 +148,7 @@ pub struct Explanation {
 }
 
 /// Memory at the failure or the peak, in bytes.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct PeakReport {
     /// The event.
     pub event: Option<usize>,
@@ -181,7 +181,7 @@ pub struct PeakReport {
 }
 
 /// The bytes of a category.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct CategoryBytes {
     /// The category.
     pub category: &'static str,
@@ -193,7 +193,7 @@ pub struct CategoryBytes {
 }
 
 /// A place in the code and what it holds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Holder {
     /// Its bytes.
     pub bytes: u64,
@@ -209,7 +209,7 @@ pub struct Holder {
 }
 
 /// What grows from step to step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct GrowthReport {
     /// Bytes that old steps left.
     pub bytes: u64,
@@ -222,7 +222,7 @@ pub struct GrowthReport {
 }
 
 /// A step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct StepReport {
     /// Its first event.
     pub first_event: usize,
@@ -233,7 +233,7 @@ pub struct StepReport {
 }
 
 /// What the message said. What a text does not say is absent.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct MessageReport {
     /// The program that wrote it.
     pub program: &'static str,
@@ -301,7 +301,7 @@ pub struct MessageReport {
 }
 
 /// A problem of the input.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct ProblemReport {
     /// Which kind.
     pub kind: &'static str,

@@ -394,7 +394,7 @@ pub struct Assumption {
 }
 
 /// What a lever did.
-#[derive(Debug, Clone, Deserialize, serde::Serialize)]
+#[derive(Debug, Clone, Deserialize, serde::Serialize, schemars::JsonSchema)]
 pub struct LeverReport {
     /// Its name, as in the plan file.
     pub name: String,

@@ -265,3 +265,22 @@ impl<R: Read> Read for Input<R> {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Cursor, Write};
+
+    use super::*;
+
+    #[test]
+    fn what_unpacks_out_of_proportion_is_refused() {
+        let mut member = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+        member.write_all(&vec![b' '; 1 << 20]).unwrap();
+        let packed = member.finish().unwrap().repeat(300);
+        let mut unpacked = unpacked(Cursor::new(packed), Path::new("bomb.log.gz")).unwrap();
+        let why = io::copy(&mut unpacked, &mut io::sink())
+            .unwrap_err()
+            .to_string();
+        assert!(why.contains("400 times its size"), "{why}");
+    }
+}

@@ -37,16 +37,16 @@ def _largest_grid(device: int) -> int:
 class Drawn:
     """The numbers that an operator drew, which has run and moved its generator on: the newest first."""
 
-    def __init__(self, generator: torch.Generator, device: int) -> None:
-        """Of a generator of CUDA's. Raise `RuntimeError` while a graph is captured."""
+    def __init__(self, generator: torch.Generator, offset: int) -> None:
+        """Of a generator of CUDA's, which stands at `offset` now."""
         self._seed = generator.initial_seed() & (2**64 - 1)
-        self._offset = generator.get_offset()
-        self._largest = _largest_grid(device)
+        self.offset = offset
+        self._largest = _largest_grid(generator.device.index or 0)
 
     def before(self, numbers: int) -> int:
         """The generator's offset before a kernel that moved it by so many numbers a thread."""
-        self._offset -= -(-numbers // 4) * 4
-        return self._offset
+        self.offset -= -(-numbers // 4) * 4
+        return self.offset
 
     def numbers(
         self, kind: int, count: int, offset: int, threads: int, limit: int = 0, vector: int = 0

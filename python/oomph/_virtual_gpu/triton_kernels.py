@@ -181,7 +181,7 @@ class TritonKernels:
             for value in (*args, *kwargs.values())
             if isinstance(value, torch.Tensor) and value.is_cuda and value.numel()
         ]
-        if not given:
+        if not given or self._layer.captured(given):
             return
         launch = self._here.launch = _Launch(given)
         try:
@@ -224,7 +224,7 @@ def _language_kept() -> Iterator[None]:
     modules = [
         module for name, module in list(sys.modules.items()) if name.startswith("triton.language")
     ]
-    places = {id(place): place for place in modules}
+    places: dict[int, Any] = {id(place): place for place in modules}
     for module in modules:
         places.update((id(v), v) for v in vars(module).values() if isinstance(v, type))
     kept = [(place, dict(vars(place))) for place in places.values()]

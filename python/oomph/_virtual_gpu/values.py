@@ -27,6 +27,7 @@ from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
+from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
@@ -83,6 +84,7 @@ class ValueLayer:
         self.before: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
+        self._graphs: Graphs | None = None
         self._gone = False
         self._virtual = virtual
         self._gpu = library() if virtual else None
@@ -141,6 +143,7 @@ class ValueLayer:
         self._watch_compiled_code()
         if self._budget is not None:
             TritonKernels(self)
+            self._graphs = Graphs()
 
     def _watch_compiled_code(self) -> None:
         """Fill the buffers of compiled code with zeros instead of stale bytes.
@@ -167,6 +170,19 @@ class ValueLayer:
     def aside(self) -> Any:
         """A context whose operators do not come here."""
         return torch._C._ExcludeDispatchKeyGuard(self._keys)
+
+    def captured(self, outs: list[torch.Tensor]) -> bool:
+        """Whether a graph is being captured: in its replays, nobody knows `outs`."""
+        if self._graphs is None or not self._graphs.capturing():
+            return False
+        places = alias(outs)
+
+        def lose() -> None:
+            for t in places:
+                self._contents.lose(t)
+
+        self._graphs.add(lose)
+        return True
 
     def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
         """A kernel that is no operator wrote all of `outs`."""
@@ -347,6 +363,11 @@ class ValueLayer:
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args, t)
         fresh = not op.mutated
+        if self._graphs is not None and self._graphs.capturing():
+            self._capture(func, op, args, kwargs, out, outs)
+            if fresh:
+                self._lose(outs, True)
+            return
         if not worth:
             self._lose(outs, fresh)
             return
@@ -381,6 +402,35 @@ class ValueLayer:
             return
         self._lose(outs, fresh, self._filling.fill(func, op, args, kwargs, outs))
 
+    def _capture(self, func, op, args, kwargs, out, outs) -> None:
+        """Compute in each replay what is captured now."""
+        assert self._graphs is not None
+        inputs = alias([t for t in op.inputs(args, kwargs) if t.is_cuda])
+        written = alias([t for t in outs if t.is_cuda])
+        results = alias(tensors(out, []))
+        args, kwargs = alias(tuple(args)), {name: alias(v) for name, v in kwargs.items()}
+        at = None
+        if op.random:
+            generator = _generator((*args, *kwargs.values()), out)
+            if op.name in DRAWN:
+                # It draws as much each time; how much, a first draw tells, into nothing that anybody reads.
+                trial = Drawn(generator, 1 << 40)
+                _draw(op, trial, [torch.empty_like(t) for t in results], self._to_cpu(args), kwargs)
+                at = self._graphs.draw((1 << 40) - trial.offset)
+
+        def replay() -> None:
+            known = not any(self._contents.unknown(t) for t in inputs)
+            if known and op.random:
+                known = at is not None and _draw(
+                    op, Drawn(generator, at()), results, self._to_cpu(args), kwargs
+                )
+            elif known:
+                known = self._compute(func, op, args, kwargs, results, results)
+            for t in written:
+                (self._contents.learn if known else self._contents.lose)(t)
+
+        self._graphs.add(replay)
+
     def _learn(self, outs, fresh: bool) -> None:
         """The contents of `outs` are real now; `fresh` if each has memory of its own."""
         for t in outs:
@@ -396,9 +446,14 @@ class ValueLayer:
             else:
                 self._contents.learn(t)
 
-    def _compute(self, func, op, args, kwargs, out) -> bool:
-        """Run `func` on the CPU over the bytes of device memory; False if it cannot."""
+    def _compute(self, func, op, args, kwargs, out, targets=None) -> bool:
+        """Run `func` on the CPU over the bytes of device memory; False if it cannot.
+
+        `targets` are where its results stand, by default those of `out` on the device.
+        """
         try:
+            if targets is None:
+                targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
@@ -406,16 +461,16 @@ class ValueLayer:
             equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
                 cpu_kwargs.pop("out", None)
-                return _write(tensors(out, []), equivalent(*cpu_args, **cpu_kwargs))
+                return _write(targets, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
                 if op.name in DRAWN and generator.device.type == "cuda":
-                    outs = [cpu_alias(t) for t in tensors(out, []) if t.is_cuda]
-                    return _draw(DRAWN[op.name], generator, outs, cpu_args, cpu_kwargs)
+                    drawn = Drawn(generator, generator.get_offset())
+                    return _draw(op, drawn, targets, cpu_args, cpu_kwargs)
                 result = self._run_random(func, cpu_args, cpu_kwargs, generator)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
-            return bool(op.mutated) or _write(tensors(out, []), tensors(result, []))
+            return bool(op.mutated) or _write(targets, tensors(result, []))
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
             return False
@@ -773,7 +828,7 @@ class ValueLayer:
         known = self._budget is not None and not any(self.is_unknown(t) for t in weights)
         values = [cpu_alias(t).clone() for t in weights] if known else []
         out = self._run(func, op, args, kwargs)
-        if known and _write(weights, values):
+        if known and _write([cpu_alias(t) for t in weights], values):
             self._learn([out], True)
         return out
 
@@ -802,15 +857,10 @@ def _generator(given, out) -> torch.Generator:
     return torch.cuda.default_generators[device]
 
 
-def _draw(write, generator, outs, args, kwargs) -> bool:
+def _draw(op, drawn, outs, args, kwargs) -> bool:
     """Write what an operator drew to `outs`."""
-    kept = {
-        name: value
-        for name, value in kwargs.items()
-        if name not in _PLACES and not isinstance(value, torch.Generator) and value is not None
-    }
-    device = generator.device.index or 0
-    write(Drawn(generator, device), outs, *args, **kept)
+    kept = {name: v for name, v in kwargs.items() if name not in _PLACES and v is not None}
+    DRAWN[op.name](drawn, outs, *args, **kept)
     return True
 
 
@@ -829,13 +879,14 @@ def _write(outs, results) -> bool:
     What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
     """
     for to, value in zip(outs, results, strict=False):
-        if to.is_cuda:
-            if to.shape == value.shape:
-                cpu_alias(to).copy_(value)
-            elif value.numel() == 0 < to.numel():
-                cpu_alias(to).zero_()
-            elif to.numel():
-                return False
+        if to is None or to.numel() == 0:
+            continue
+        if to.shape == value.shape:
+            to.copy_(value)
+        elif value.numel() == 0:
+            to.zero_()
+        else:
+            return False
     return True
 
 

@@ -3,19 +3,20 @@
 
 use crate::ExitStatus;
 
-mod check;
+pub(crate) mod check;
 mod clean;
 mod completions;
 mod diff;
+mod doctor;
 mod drift;
 mod estimate;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod fit;
 mod gpus;
 mod lint;
 mod replay;
 mod report;
-mod run;
+pub(crate) mod run;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
@@ -42,6 +43,8 @@ pub enum Command {
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
     Replay(replay::Args),
+    /// Say what works here, and what to do about what does not
+    Doctor(doctor::Args),
     /// Remove what earlier runs left in oomph-report
     Clean(clean::Args),
     /// Print the completions of a shell
@@ -63,6 +66,7 @@ impl Command {
             Self::Lint(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
+            Self::Doctor(args) => args.run(),
             Self::Clean(args) => args.run(),
             Self::Completions(args) => args.run(),
         }

@@ -39,7 +39,7 @@ const WORTH_NAMING: f64 = 0.3;
 const SHOWN_STACKS: usize = 3;
 
 /// Why a job ran out of memory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Cause {
     /// The identifier, such as `graph_retained`.
     pub id: &'static str,
@@ -54,7 +54,7 @@ pub struct Cause {
 }
 
 /// A fact that supports a cause.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Evidence {
     /// The fact in words.
     pub what: String,
@@ -93,7 +93,7 @@ impl Evidence {
 }
 
 /// How a predicted saving was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The simulator ran the history with it.
@@ -105,7 +105,7 @@ pub enum Basis {
 }
 
 /// What a fix is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
     /// A lever of `oomph fit` makes the change.
@@ -115,7 +115,7 @@ pub enum Remedy {
 }
 
 /// Something that helps.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Fix {
     /// What it is: `lever` or `advice`.
     #[serde(flatten)]

@@ -1,0 +1,87 @@
+"""Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
+
+With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+JOBS = Path(__file__).with_name("jobs.py")
+SECONDS = 150
+
+
+def start(name, **variables):
+    """One start of a job: what it says of itself."""
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [sys.executable, JOBS, name], env={**os.environ, **variables}, capture_output=True, text=True,
+            timeout=SECONDS,
+        )  # fmt: skip
+        line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
+        found = (
+            json.loads(line) if line.startswith("{") else {"job": name, "end": done.stderr[-500:]}
+        )
+    except subprocess.TimeoutExpired:
+        found = {"job": name, "end": f"not done after {SECONDS} s"}
+    return found | {"seconds": round(time.monotonic() - began, 1), "variables": variables}
+
+
+def main():
+    """All jobs, one after another: the GPU has one at a time."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--seconds", type=float, default=1e9, help="begin nothing new after so long"
+    )
+    given = parser.parse_args()
+    sys.path.insert(0, str(JOBS.parent))
+    import jobs
+
+    names = [n for n in jobs.JOBS if not given.only or n in given.only.split(",")]
+    until = time.monotonic() + given.seconds
+    smi = subprocess.run(
+        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+        capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    about = {
+        "machine": smi, "python": platform.python_version(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["python", "bench/jax/run.py", *sys.argv[1:]]),
+    }  # fmt: skip
+    with open(given.out, "w", buffering=1) as out:
+        print(json.dumps({"about": about}), file=out)
+        for number in range(given.starts):
+            peaks = {}
+            for name in names:
+                if time.monotonic() > until:
+                    return
+                found = start(name)
+                print(json.dumps(found), file=out)
+                peaks[name] = (
+                    found.get("stats", {}).get("peak_bytes_in_use"),
+                    found.get("device_total"),
+                )
+            for name in names if given.limits and number == 0 else ():
+                peak, total = peaks[name]
+                if not peak or name in jobs.ENVIRONMENT:
+                    continue
+                for share in (1.05, 0.7):
+                    if time.monotonic() > until:
+                        return
+                    fraction = f"{share * peak / total:.6f}"
+                    found = start(name, XLA_PYTHON_CLIENT_MEM_FRACTION=fraction)
+                    print(json.dumps(found | {"share": share}), file=out)
+
+
+if __name__ == "__main__":
+    main()

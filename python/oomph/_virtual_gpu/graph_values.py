@@ -1,0 +1,90 @@
+"""Values of captured CUDA graphs: each replay computes the operators that were captured, over the same addresses.
+
+While a graph is captured its kernels do not run, on a GPU neither, so nothing is computed then.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from oomph._virtual_gpu.device_memory import base_pointer
+
+_CPU = torch.device("cpu")
+_make_storage = torch._C._construct_storage_from_data_pointer
+Step = Callable[[], None]
+
+
+def alias(value: Any) -> Any:
+    """Tensors of the GPU, also in lists, as tensors of the CPU over the same bytes of the same storage, which they do not keep alive."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(alias(item) for item in value)
+    if not isinstance(value, torch.Tensor) or not value.is_cuda:
+        return value
+    storage = _make_storage(base_pointer(value), _CPU, value.untyped_storage().nbytes())
+    made = torch.empty(0, dtype=value.dtype)
+    return made.set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
+class Graphs:
+    """What was captured, graph by graph."""
+
+    def __init__(self) -> None:
+        """Watch `torch.cuda.CUDAGraph`."""
+        self._steps: weakref.WeakKeyDictionary[Any, list[Step]] = weakref.WeakKeyDictionary()
+        self._captured: list[Step] | None = None
+        self._draws: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # Numbers that a thread of the running capture has drawn, and where the running replay began.
+        self._drawn = 0
+        self._began = 0
+        graph = torch.cuda.CUDAGraph
+        begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
+
+        @functools.wraps(begin)
+        def capture_begin(this: Any, *args: Any, **kwargs: Any) -> None:
+            begin(this, *args, **kwargs)
+            self._captured = self._steps[this] = []
+            self._drawn = 0
+
+        @functools.wraps(end)
+        def capture_end(this: Any) -> None:
+            self._captured = None
+            self._draws[this] = self._drawn
+            end(this)
+
+        @functools.wraps(replay)
+        def replay_values(this: Any) -> None:
+            replay(this)
+            if self._draws.get(this):
+                self._began = _offset() - self._draws[this]
+            for step in self._steps.get(this, ()):
+                step()
+
+        graph.capture_begin, graph.capture_end, graph.replay = (  # type: ignore[method-assign]
+            capture_begin,
+            capture_end,
+            replay_values,
+        )
+
+    def capturing(self) -> bool:
+        """Whether a graph is being captured."""
+        return self._captured is not None
+
+    def add(self, step: Step) -> None:
+        """Do `step` in each replay of what is being captured."""
+        if self._captured is not None:
+            self._captured.append(step)
+
+    def draw(self, numbers: int) -> Callable[[], int]:
+        """A thread draws so many numbers: gives the generator's offset after it in the running replay."""
+        self._drawn += numbers
+        until = self._drawn
+        return lambda: self._began + until
+
+
+def _offset() -> int:
+    return torch.cuda.default_generators[torch.cuda.current_device()].get_offset()
