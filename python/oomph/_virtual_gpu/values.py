@@ -82,6 +82,8 @@ class ValueLayer:
         self._filling = Filling(unknown)
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
+        # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
+        self.reads: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -236,6 +238,7 @@ class ValueLayer:
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
             if not self._virtual:
                 return func(*args, **kwargs)
+            reads = self.reads if self.before is not None else None
             for t in tensors(args, []):
                 kind = type(t)
                 plain = self._plain_types.get(kind)
@@ -245,6 +248,8 @@ class ValueLayer:
                     self._plain_types[kind] = plain
                 if not plain:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
+                if reads is not None and t.is_cuda:
+                    reads(t)
             if self._awaited:
                 self._collect()
             if self._replace_host is not None:
@@ -879,14 +884,13 @@ def _write(outs, results) -> bool:
     What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
     """
     for to, value in zip(outs, results, strict=False):
-        if to is None or to.numel() == 0:
-            continue
-        if to.shape == value.shape:
-            to.copy_(value)
-        elif value.numel() == 0:
-            to.zero_()
-        else:
-            return False
+        if to is not None:
+            if to.shape == value.shape:
+                to.copy_(value)
+            elif value.numel() == 0 < to.numel():
+                to.zero_()
+            elif to.numel():
+                return False
     return True
 
 

@@ -112,8 +112,8 @@ pub(crate) struct Endings<'a> {
 /// The cause that a rule of the linter is about, if it is about one.
 fn cause_of(code: &str) -> Option<&'static str> {
     Some(match code {
-        "OOM101" | "OOM102" | "OOM104" | "OOM105" | "OOM107" => "graph_retained",
-        "OOM103" | "OOM108" | "OOM301" | "OOM603" => "tensors_kept",
+        "OOM101" | "OOM102" | "OOM105" | "OOM107" => "graph_retained",
+        "OOM103" | "OOM301" => "tensors_kept",
         "OOM201" | "OOM202" | "OOM205" | "OOM206" => "missing_no_grad",
         "OOM501" | "OOM502" | "OOM503" => "checkpoint_on_gpu",
         "OOM801" => "attention_scores",

@@ -14,6 +14,7 @@ pub(crate) mod explain;
 pub(crate) mod fit;
 mod gpus;
 mod lint;
+mod lsp;
 mod replay;
 mod report;
 pub(crate) mod run;
@@ -39,6 +40,8 @@ pub enum Command {
     Report(report::Args),
     /// Find the lines of training code that waste or leak GPU memory
     Lint(lint::Args),
+    /// Serve editors with the findings of lint and the bytes of the last run (language server)
+    Lsp(lsp::Args),
     /// List the known GPUs and their memory
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
@@ -64,6 +67,7 @@ impl Command {
             Self::Diff(args) => args.run(),
             Self::Report(args) => args.run(),
             Self::Lint(args) => args.run(),
+            Self::Lsp(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
             Self::Doctor(args) => args.run(),

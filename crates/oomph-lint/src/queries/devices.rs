@@ -8,6 +8,7 @@ use oomph_python_source::{
     Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part, names_in,
 };
 
+use crate::queries::whereabouts::is_left_on_cpu;
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Bind, Call, FuncId, Loop, Model};
 
@@ -38,7 +39,7 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
             .around
             .batches_on_cpu()
             .unwrap_or(evidence.leaves_batches());
-        nothing_moves || batches_stay
+        nothing_moves || batches_stay || !(evidence.moves || model.around.moves())
     })
 }
 
@@ -63,6 +64,8 @@ pub(crate) struct Evidence {
     pub(crate) accelerator: bool,
     /// Some device, whichever it is.
     pub(crate) device: bool,
+    /// Something is put on a device: `x.cuda()`, `x.to(device)`, `make(device=device)`, or by a library.
+    pub(crate) moves: bool,
     /// The CPU is the device of a configuration, or an option's default: `{"device": "cpu"}`.
     pub(crate) chooses_cpu: bool,
     /// An iterator makes batches on the CPU: `BucketIterator(…, device=-1)` of torchtext.
@@ -95,6 +98,7 @@ impl BitOrAssign for Evidence {
     fn bitor_assign(&mut self, other: Self) {
         self.accelerator |= other.accelerator;
         self.device |= other.device;
+        self.moves |= other.moves;
         self.chooses_cpu |= other.chooses_cpu;
         self.batches_on_cpu |= other.batches_on_cpu;
         self.moves_in_loops |= other.moves_in_loops;
@@ -150,6 +154,12 @@ impl Words<'_> {
         let trainer =
             last_part(full).ends_with("Trainer") && !matches!(root, "" | "trainer" | "utils");
         self.found.accelerator |= MOVES.contains(&root) || trainer;
+        self.found.moves |= MOVES.contains(&root)
+            || trainer
+            || matches!(
+                root,
+                "lightning" | "pytorch_lightning" | "deepspeed" | "apex" | "ignite"
+            );
         self.word(full);
     }
 
@@ -157,6 +167,24 @@ impl Words<'_> {
     fn call(&mut self, call: &ExprCall) -> bool {
         let name = last_name(&call.func).unwrap_or_default();
         self.found.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
+        self.found.moves |= matches!(name, "cuda" | "to")
+            || [
+                "to_device",
+                "to_cuda",
+                "to_gpu",
+                "DataParallel",
+                "set_default_",
+                "prefetch",
+                "Prefetch",
+                "cuda",
+            ]
+            .iter()
+            .any(|word| name.contains(word))
+            || call
+                .arguments
+                .find_keyword("device")
+                .is_some_and(|keyword| !is_cpu(&keyword.value))
+            || dotted_name(&call.func).is_some_and(|name| name.contains(".cuda."));
         // `torch.device("cpu")` says nothing about what else the file uses.
         if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
             return false;
@@ -411,7 +439,7 @@ pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> boo
 
 /// Whether a call runs a model that is known to be on the CPU.
 pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
-    if stays_where_it_is_made(model, call) {
+    if stays_where_it_is_made(model, call) || is_left_on_cpu(model, call) {
         return true;
     }
     let device = if call.callee.is_model() {
@@ -461,20 +489,6 @@ fn stays_where_it_is_made(model: &Model<'_>, call: &Call<'_>) -> bool {
                     .iter()
                     .any(|arg| matches!(arg, Expr::Name(each) if each.id.as_str() == name))
         })
-}
-
-/// A call that puts something on a GPU: `.cuda()`, `.to("cuda")`.
-pub(crate) fn moves_to_gpu(call: &Call<'_>) -> bool {
-    match call.method {
-        Some("cuda") => true,
-        Some("to") => {
-            call.args
-                .first()
-                .is_some_and(|arg| arg.device == Device::Gpu)
-                && !call.recv.is_model()
-        }
-        _ => false,
-    }
 }
 
 /// Whether a range is in code that never runs on a GPU: in the branch that runs without one, or in one that

@@ -2,6 +2,7 @@
 
 pub(crate) mod accumulation;
 pub(crate) mod devices;
+pub(crate) mod flow;
 pub(crate) mod keeps;
 pub(crate) mod loop_carried;
 pub(crate) mod model_calls;

@@ -2,7 +2,9 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name};
+use oomph_python_source::{
+    Ranged, TextRange, TextSize, dotted_name, last_name, last_part, names_in,
+};
 
 use crate::queries::purpose::is_eval_name;
 use crate::semantic::value::{Kind, Value};
@@ -214,4 +216,17 @@ pub(crate) fn is_only_evaluated(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
     }
     let uses = uses.count;
     !looped && count > 0 && count == uses
+}
+
+/// Whether the model is made from a class of the project that turns off gradients of its own parameters, or
+/// runs without them.
+pub(crate) fn is_of_frozen_class(model: &Model<'_>, place: &str) -> bool {
+    model.assigns.iter().any(|assign| {
+        last_part(&assign.place) == last_part(place)
+            && assign.expr.is_some_and(|expr| {
+                names_in(expr)
+                    .iter()
+                    .any(|name| model.around.freezes_itself(last_part(name)))
+            })
+    })
 }

@@ -1,10 +1,10 @@
 //! Where a model is at one point of the file: on a GPU, or on the CPU still.
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
 use crate::semantic::value::{Device, Kind, Tri};
-use crate::semantic::{Assign, Bind, Call, CtxKind, FuncId, Model, torch};
+use crate::semantic::{Assign, Bind, Call, FuncId, Model, torch};
 
 /// Calls that lead to calls: deeper than this, nothing is claimed.
 const MAX_DEPTH: usize = 3;
@@ -48,13 +48,56 @@ pub(crate) fn stays_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
         && of_attribute(model, func, &place, 0) == Tri::No
 }
 
+/// Whether a pass runs a model that its function, or the constructor of its class, made on the CPU and that nothing
+/// moves or hands on; nor is what it is given brought to a GPU.
+pub(crate) fn is_left_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
+    let place = if pass.callee.is_model() {
+        dotted_name(&pass.node.func)
+    } else {
+        pass.recv_place()
+    };
+    let Some(place) = place else {
+        return false;
+    };
+    let func = model.func_of(pass.ctx);
+    let of_self = place.starts_with("self.");
+    let brings = |expr: &Expr| {
+        let text = model.text(expr);
+        mentions_move(text)
+            || names_in(expr).iter().any(|name| {
+                model.assigns_to(func, name).any(|assign| {
+                    assign
+                        .expr
+                        .is_some_and(|expr| mentions_move(model.text(expr)))
+                })
+            })
+    };
+    let hands_on = || {
+        model.calls.iter().any(|call| {
+            (of_self || model.func_of(call.ctx) == func)
+                && !call.is("torch.save")
+                && call.node.arguments.iter_source_order().any(|argument| {
+                    dotted_name(argument.value()).as_deref() == Some(place.as_str())
+                })
+        })
+    };
+    at(model, func, &place, pass.node.start(), 0) == Tri::No
+        && !pass
+            .node
+            .arguments
+            .iter_source_order()
+            .any(|argument| brings(argument.value()))
+        && !model.module.text().contains("set_default_")
+        && !hands_on()
+}
+
 fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {
     if depth > MAX_DEPTH {
         return Tri::Unknown;
     }
     let moved: Vec<TextSize> = model
         .calls_in_function(func)
-        .filter(|call| moves(call) && call.recv_place().as_deref() == Some(place))
+        .filter(|call| moves(call) && moved_place(call).as_deref() == Some(place))
         .map(|call| call.node.start())
         .collect();
     let made = model
@@ -63,6 +106,17 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         .last();
     // What was moved before the name was bound anew is another model.
     let since = made.map_or(TextSize::new(0), |made| made.target.start());
+    let brought_back = model
+        .calls_in_function(func)
+        .filter(|call| brings_back(call) && moved_place(call).as_deref() == Some(place))
+        .map(|call| call.node.start())
+        .filter(|start| (since..before).contains(start))
+        .max();
+    if let Some(back) = brought_back
+        && !moved.iter().any(|start| (back..before).contains(start))
+    {
+        return Tri::No;
+    }
     if moved.iter().any(|start| (since..before).contains(start)) {
         return Tri::Yes;
     }
@@ -131,11 +185,34 @@ fn moves(call: &Call<'_>) -> bool {
     }
 }
 
+/// A call that moves what it is called on to the CPU.
+fn brings_back(call: &Call<'_>) -> bool {
+    call.is_method("cpu") || call.is_method("to") && is_to_cpu(call.node)
+}
+
 fn is_to_cpu(call: &ExprCall) -> bool {
     matches!(
-        call.arguments.find_positional(0),
+        call.arguments.find_argument_value("device", 0),
         Some(Expr::StringLiteral(text)) if text.value.to_str() == "cpu"
     )
+}
+
+/// The model that is moved: `model` of `model.eval().to("cpu")`.
+fn moved_place(call: &Call<'_>) -> Option<String> {
+    let mut expr = call.recv_expr()?;
+    while let Expr::Call(inner) = expr {
+        let Expr::Attribute(method) = &*inner.func else {
+            break;
+        };
+        if !matches!(
+            method.attr.as_str(),
+            "eval" | "train" | "float" | "half" | "requires_grad_"
+        ) {
+            break;
+        }
+        expr = &method.value;
+    }
+    dotted_name(expr)
 }
 
 /// Whether what an assignment binds is on a GPU.
@@ -153,6 +230,16 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
     let Expr::Call(node) = expr else {
         return Tri::Unknown;
     };
+    // `net = net.eval()` is where `net` was.
+    if let Expr::Attribute(method) = &*node.func
+        && matches!(
+            method.attr.as_str(),
+            "eval" | "train" | "half" | "float" | "requires_grad_"
+        )
+        && let Some(same) = dotted_name(&method.value)
+    {
+        return at(model, func, &same, made.target.start(), depth + 1);
+    }
     let Some(call) = model
         .calls
         .iter()
@@ -294,42 +381,4 @@ fn of_parameter(model: &Model<'_>, func: FuncId, name: &str, depth: usize) -> Tr
         });
     }
     known.unwrap_or(Tri::Unknown)
-}
-
-/// Whether the file trains the model that a method is called on: an optimizer of the file has its
-/// parameters, or this function ran `backward()` before.
-pub(crate) fn is_trained_here(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let Some(place) = call.recv_place() else {
-        return false;
-    };
-    let place = place.strip_suffix(".module").unwrap_or(&place);
-    let func = model.func_of(call.ctx);
-    let stepped = model.backwards.iter().any(|backward| {
-        model.func_of(backward.ctx) == func
-            && model.calls[backward.call].node.start() < call.node.start()
-    });
-    let optimized = model.calls.iter().any(|other| {
-        let near = if place.starts_with("self.") {
-            model.ctx(other.ctx).class == model.ctx(call.ctx).class
-        } else {
-            model.func_of(other.ctx) == func || matches!(model.ctx(other.ctx).kind, CtxKind::Module)
-        };
-        near && matches!(other.method, Some("parameters" | "named_parameters"))
-            && other
-                .recv_place()
-                .is_some_and(|recv| recv == place || recv == format!("{place}.module"))
-            && makes_optimizer(model, other)
-    });
-    stepped || optimized
-}
-
-/// Whether a call of `parameters()` is in the statement that makes an optimizer.
-fn makes_optimizer(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let stmt = model.stmt(call.stmt).node.range();
-    model.calls.iter().any(|other| {
-        other.result.kind == Kind::Optimizer && stmt.contains_range(other.node.range())
-            || stmt.contains_range(other.node.range())
-                && last_name(&other.node.func)
-                    .is_some_and(|name| name.to_ascii_lowercase().contains("optim"))
-    })
 }

@@ -55,12 +55,14 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // For inference, the wrapper is often there for the names in a checkpoint only.
-    if !trains(model) || !steps_somewhere(model) {
+    let trains_here = trains(model) && steps_somewhere(model);
+    if !trains_here && !model.around.trains() {
         return;
     }
     for call in &model.calls {
         let on_one_gpu = matches!(call.arg("device_ids", 1), Some(Expr::List(list)) if list.elts.len() == 1);
         if is_data_parallel(call)
+            && (trains_here || is_handed_out(model, call))
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !only_evaluates(model, call)
@@ -82,6 +84,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a function that makes networks returns the wrapper: `define_G(…)`, `init_net(net)`.
+fn is_handed_out(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const MAKES: &[&str] = &["init", "define", "get", "build", "make", "create", "wrap"];
+    let makes = model.func_name(call.ctx).is_some_and(|name| {
+        let first = name.trim_start_matches('_').split('_').next();
+        first.is_some_and(|first| MAKES.contains(&first))
+    });
+    let target = match model.stmt(call.stmt).node {
+        Stmt::Assign(assign) => assign.targets.first().and_then(dotted_name),
+        _ => None,
+    };
+    makes
+        && model.stmts.iter().any(|info| match info.node {
+            Stmt::Return(node) if model.func_of(info.ctx) == model.func_of(call.ctx) => {
+                node.value.as_deref().is_some_and(|value| {
+                    value.range().contains_range(call.node.range())
+                        || target.is_some() && dotted_name(value) == target
+                })
+            }
+            _ => false,
+        })
 }
 
 /// Whether anything runs backward: the file does, or it hands an optimizer to what may, or keeps one where
@@ -219,7 +244,7 @@ fn stays_and_never_trains(model: &Model<'_>, call: &Call<'_>) -> bool {
 
 /// Whether anything shows that the wrapped model trains: an optimizer gets its parameters, it is put in
 /// training mode, it runs in a loop that trains, or it goes on to what may train it.
-fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
     let stmt = model.stmt(call.stmt).node;
     let target = match stmt {
         Stmt::Assign(assign) => assign.targets.first().and_then(dotted_name),
@@ -409,10 +434,31 @@ fn is_frozen(model: &Model<'_>, call: &Call<'_>) -> bool {
             && other.node.start() > call.node.start()
             && other.node.arguments.find_positional(0).is_some_and(is_off)
     });
+    // `self.encoders = [first, second]`, and a loop over those freezes each.
+    let groups = || {
+        model.assigns.iter().filter(|group| {
+            model.func_of(group.ctx) == func
+                && matches!(group.expr, Some(Expr::List(list)) if list.elts.iter().any(|each| dotted_name(each).as_deref() == Some(place.as_str())))
+        })
+    };
+    let by_group = groups().any(|group| {
+        model.assigns.iter().any(|set| {
+            set.place.ends_with(".requires_grad")
+                && model.func_of(set.ctx) == func
+                && set.expr.is_some_and(is_off)
+                && model.stmts.iter().any(|info| match info.node {
+                    Stmt::For(node) => {
+                        dotted_name(&node.iter).as_deref() == Some(group.place.as_str())
+                            && node.range.contains_range(set.target.range())
+                    }
+                    _ => false,
+                })
+        })
+    });
     let thawed = model.assigns.iter().any(|set| {
         set.place.ends_with(".requires_grad")
             && model.func_of(set.ctx) == func
             && !set.expr.is_some_and(is_off)
     });
-    (by_loop || by_call) && !thawed
+    (by_loop || by_call || by_group) && !thawed
 }

@@ -1,5 +1,6 @@
 use oomph_python_source::{dotted_name, names_in};
 
+use super::data_parallel::is_trained;
 use crate::fix::Fix;
 use crate::queries::model_calls::{is_dropped, is_only_evaluated};
 use crate::queries::purpose::trains;
@@ -67,6 +68,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !is_untrained(model, call)
             && !is_dropped(model, call)
             && !is_only_evaluated(model, call)
+            && is_trained(model, call)
             // Sparse gradients are communicated as they are.
             && !model.module.text().contains("sparse=True")
         {

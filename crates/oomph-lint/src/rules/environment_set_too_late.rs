@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the line has to move to the top of the script.
-    OOM704 "environment-set-too-late" { fix: None, default: true }
+    OOM704 "environment-set-too-late" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -96,7 +96,7 @@ fn starts_cuda(call: &Call<'_>) -> bool {
             matches!(
                 name,
                 "is_available" | "set_device" | "current_device" | "get_device_name" | "init"
-                    | "get_device_properties" | "empty_cache" | "mem_get_info"
+                    | "get_device_properties" | "mem_get_info"
             )
         })
     })

@@ -50,7 +50,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM413 "gradients-never-cleared" { fix: None, default: true }
+    OOM413 "gradients-never-cleared" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -3,7 +3,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
-use crate::queries::model_calls::{is_model_call, model_place};
+use crate::queries::model_calls::{is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
@@ -87,6 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(model, call)
             || is_unpickled(model, func, &place)
+            || is_of_frozen_class(model, &place)
             || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
@@ -344,7 +345,8 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
     };
     let lower = name.trim_start_matches('_').to_ascii_lowercase();
     let of_model = call.recv.is_model() && call.recv_place().is_some_and(|place| place != "self");
-    if !of_model || !PASSES.iter().any(|word| lower.contains(word)) {
+    let passes = lower == "act" || PASSES.iter().any(|word| lower.contains(word));
+    if !of_model || !passes || lower.contains("transform") {
         return false;
     }
     match call.target {
@@ -574,16 +576,18 @@ fn callers_decide(model: &Model<'_>, call: &Call<'_>) -> bool {
 
 /// Whether the model runs on made-up numbers: on one sample, or at the end of the file that defines it,
 /// to look at shapes or to count operations.
-fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let Some(arg) = call.node.arguments.args.first() else {
         return false;
     };
     let mut exprs = vec![arg];
-    if let Some(place) = dotted_name(arg) {
+    // `x`, `x.cuda()`
+    for place in names_in(arg) {
+        let place = place.split('.').next().unwrap_or(&place);
         exprs.extend(
             model
-                .assigns_to(func, &place)
+                .assigns_to(func, place)
                 .filter(|assign| assign.target.start() < call.node.start())
                 .filter_map(|assign| assign.expr),
         );
@@ -635,7 +639,7 @@ fn is_closure(model: &Model<'_>, func: Option<FuncId>) -> bool {
 
 /// Whether a call is the one that every copy of pytorch-fid has: no parameter of its `InceptionV3`
 /// requires gradients.
-fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn is_of_published_inception(model: &Model<'_>, call: &Call<'_>) -> bool {
     model
         .func_name(call.ctx)
         .is_some_and(|name| name.starts_with("get_activations"))

@@ -2,9 +2,11 @@ use oomph_python_source::Edit;
 
 use crate::fix::Fix;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::flow::Flow;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::value::Kind;
+use crate::semantic::{Call, Model};
 use super::checkpoint_kept_while_training::names_published_weights;
 use super::load_to_gpu::loads_to_gpu;
 use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, saves_from_cpu};
@@ -15,8 +17,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load` to the GPU, or without `map_location` in a project that saves from the GPU, whose
-    /// result goes into `load_state_dict` of a model that is still on the CPU, or that other code made. Where the
-    /// model is known to be on the GPU it is OOM501 or OOM502.
+    /// result goes into `load_state_dict` of a model that is still on the CPU, or that other code made, or is only
+    /// looked up, shown or saved again. Where the model is known to be on the GPU it is OOM501 or OOM502.
     ///
     /// ## Why it costs memory
     ///
@@ -80,10 +82,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             Some(location) => loads_to_gpu(model, call, location),
         };
         // On the GPU already: OOM501 and OOM502.
-        if !to_gpu || fills_a_model(model, call).is_none() || goes_into_state_dict(model, call).is_some() {
+        if !to_gpu || goes_into_state_dict(model, call).is_some() {
+            continue;
+        }
+        let fills = fills_a_model(model, call).is_some();
+        let is_only_read =
+            || is_checkpoint(model, call) && Flow::of_loaded(model).is_cut_off(call);
+        if !fills && !is_only_read() {
             continue;
         }
         let (message, edit) = match location {
+            _ if !fills => (
+                "a checkpoint is loaded to the GPU, and only looked up or saved again there",
+                match location {
+                    None => model.module.add_keyword(call.node, "map_location=\"cpu\""),
+                    Some(location) => Edit::replace(location, "\"cpu\""),
+                },
+            ),
             None => (
                 "the weights are loaded to the GPU that they were saved from, and only copied from there",
                 model.module.add_keyword(call.node, "map_location=\"cpu\""),
@@ -101,6 +116,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
+/// Whether a file holds a model's weights, by the names around its load.
+fn is_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
+    const WORDS: &[&str] = &[
+        "checkpoint", "ckpt", "model", "weight", "state_dict", "best", "resume", ".pth", ".tar", "net",
+    ];
+    let text = model.text(model.stmt(load.stmt).node).to_ascii_lowercase();
+    WORDS.iter().any(|word| text.contains(word))
+}
+
 /// Whether the project trains or saves, and what it saves was not moved to the CPU: where published weights
 /// were saved from is not known.
 fn saved_from_gpu(model: &Model<'_>) -> bool {
@@ -111,7 +135,13 @@ fn saved_from_gpu(model: &Model<'_>) -> bool {
         .peekable();
     let here = saves.peek().is_some();
     let from_cpu = saves.any(|call| saves_from_cpu(model, call));
-    mentions_gpu_in_code(model) && !from_cpu && (here || model.around.saves())
+    let trains = || {
+        model
+            .calls
+            .iter()
+            .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer)
+    };
+    mentions_gpu_in_code(model) && !from_cpu && (here || trains() || model.around.saves())
 }
 
 fn mentions_gpu_in_code(model: &Model<'_>) -> bool {

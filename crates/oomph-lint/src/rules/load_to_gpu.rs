@@ -76,6 +76,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     let named = match location {
         Expr::StringLiteral(text) => text.value.to_str().starts_with("cuda"),
+        // `f"cuda:{rank}"`
+        Expr::FString(_) => model.text(location).trim_start_matches(['f', '"', '\'']).starts_with("cuda"),
+        // `{"cuda:1": "cuda:0"}`
+        Expr::Dict(dict) => dict.items.iter().any(|item| {
+            matches!(&item.value, Expr::StringLiteral(text) if text.value.to_str().starts_with("cuda"))
+        }),
         Expr::Lambda(lambda) => model.text(&*lambda.body).contains(".cuda("),
         Expr::Name(_) | Expr::Attribute(_) => dotted_name(location).is_some_and(|place| {
             let func = model.func_of(load.ctx);
@@ -94,7 +100,8 @@ pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) 
 /// where nothing says that it is the CPU.
 fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     let named = match location {
-        Expr::Call(call) if last_name(&call.func) == Some("device") => {
+        // `torch.device(args.device)`, `str(self.device)`
+        Expr::Call(call) if matches!(last_name(&call.func), Some("device" | "str")) => {
             call.arguments.find_positional(0)
         }
         other => Some(other),
@@ -104,12 +111,15 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     };
     let func = model.func_of(load.ctx);
     let by_default = is_cpu_by_default(model, load, &place);
-    let on_cpu = model
-        .assigns_to(func, &place)
-        .chain(model.assigns_to(None, &place))
-        .any(|assign| {
-            assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
-        });
+    let bound = || {
+        model
+            .assigns_to(func, &place)
+            .chain(model.assigns_to(None, &place))
+    };
+    // `DEVICE = "cuda"` in one branch and `"cpu"` in the other is a GPU where there is one.
+    let on_cpu = bound().any(|assign| {
+        assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
+    }) && !bound().any(|assign| assign.value.device == Device::Gpu);
     let word = last_part(&place).to_ascii_lowercase();
     let known_cpu = load
         .args

@@ -4,7 +4,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
-use crate::queries::whereabouts::{is_on_gpu, is_trained_here};
+use crate::queries::whereabouts::is_on_gpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
 use super::checkpoint_kept_while_training::names_published_weights;
@@ -16,7 +16,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict` of a model that is on the GPU by then: this file has moved it, or trains it. Only
+    /// `load_state_dict` of a model that is on the GPU by then: this file has moved it. Only
     /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
     /// nothing says from which device those were saved.
     ///
@@ -199,7 +199,12 @@ fn keeps_its_state(load: &Call<'_>) -> bool {
     if matches!(load.recv.kind, Kind::Optimizer | Kind::Scaler) {
         return true;
     }
-    let Some(place) = load.recv_expr().and_then(last_name) else {
+    // `self.optimizers[name]` is one of those.
+    let place = load.recv_expr().and_then(|recv| match recv {
+        Expr::Subscript(item) => last_name(&item.value),
+        recv => last_name(recv),
+    });
+    let Some(place) = place else {
         return false;
     };
     let name = place.to_ascii_lowercase();
@@ -210,14 +215,10 @@ fn keeps_its_state(load: &Call<'_>) -> bool {
             .any(|word| name.contains(word))
 }
 
-/// Whether the model that is loaded is on the GPU by then: this file moved it there, or trains it. If it
-/// is on the CPU still, what is loaded is the only copy on the GPU.
+/// Whether the model that is loaded is known to be on the GPU by then. If it may be on the CPU still, what is loaded may
+/// be the only copy on the GPU: that is OOM505.
 fn is_second_copy(model: &Model<'_>, load: &Call<'_>) -> bool {
-    match is_on_gpu(model, load) {
-        Tri::Yes => true,
-        Tri::No => false,
-        Tri::Unknown => is_trained_here(model, load),
-    }
+    is_on_gpu(model, load) == Tri::Yes
 }
 
 /// Whether the weights that a `torch.save` writes were moved to the CPU before.

@@ -114,15 +114,33 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .any(|call| stepped_optimizer(call).is_some_and(|other| Some(other) != place));
         let before_backward = next_backward.is_some()
             && (others_step || backwards.iter().all(|range| range.start() > at));
+        // Here, or in a function of the file: `y, output = self.process(batch)`.
+        // A loss that a model works out itself: `D.compute_loss(x, valid)`.
+        let is_loss_of_model = |call: &Call<'_>| {
+            call.method.is_some_and(|name| name.contains("loss") || name.contains("forward"))
+                && call.recv_place().is_some_and(|recv| {
+                    let is_handed_in = func.is_some_and(|id| {
+                        let mut parameters = model.func(id).node.parameters.iter_non_variadic_params();
+                        parameters.any(|each| each.parameter.name.as_str() == recv)
+                    });
+                    call.recv.is_model() || is_handed_in && recv != "self" && !recv.contains("crit")
+                })
+        };
+        let is_pass = |call: &Call<'_>| {
+            is_model_call(call)
+                || call
+                    .target
+                    .is_some_and(|target| model.func(target).only_runs_forward())
+        };
         // What runs between the two is the pass that this call comes before.
         let forward_follows = calls().any(|call| {
-            is_model_call(call)
+            (is_pass(call) || is_loss_of_model(call))
                 && call.node.start() > at
                 && next_backward.is_some_and(|next| call.node.start() < next)
         });
-        let only_pass = calls().filter(|call| is_model_call(call)).count() == 1;
+        let only_pass = calls().filter(|call| is_pass(call)).count() == 1;
         let forward = calls().find(|call| {
-            is_model_call(call)
+            is_pass(call)
                 && call.grad == Grad::On
                 && call.node.end() < at
                 && !runs_on_cpu(model, call)

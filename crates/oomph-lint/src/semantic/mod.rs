@@ -239,8 +239,27 @@ pub(crate) struct Func<'a> {
     pub(crate) has_step: bool,
     /// Clears gradients, itself or through functions of this file.
     pub(crate) has_zero_grad: bool,
+    /// Runs a model with gradients on, itself or through functions of this file.
+    pub(crate) has_forward: bool,
     /// Something in this file calls it, or a method of its name.
     pub(crate) called: bool,
+}
+
+impl Func<'_> {
+    /// What it does for a training step: backward, step, clearing gradients, forward.
+    fn does(&self) -> [bool; 4] {
+        [
+            self.has_backward,
+            self.has_step,
+            self.has_zero_grad,
+            self.has_forward,
+        ]
+    }
+
+    /// Whether all that it does for a training step is the forward pass.
+    pub(crate) fn only_runs_forward(&self) -> bool {
+        self.does() == [false, false, false, true]
+    }
 }
 
 /// A class.

@@ -46,7 +46,7 @@ def main():
     eval_dataloader = DataLoader([], batch_size=8)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
     if os.path.exists("last.pt"):
-        checkpoint = torch.load("last.pt")  # OOM501 OOM503
+        checkpoint = torch.load("last.pt")  # OOM503 OOM505
         model.load_state_dict(checkpoint["model"])
     scaler = torch.cuda.amp.GradScaler()  # OOM811
     history = []
@@ -56,7 +56,7 @@ def main():
         progress = tqdm(enumerate(train_dataloader), total=len(train_dataloader))
         for step, batch in progress:
             batch = {k: v.to(device) for k, v in batch.items()}
-            optimizer.zero_grad()  # OOM401
+            optimizer.zero_grad()
             with torch.cuda.amp.autocast():  # OOM811
                 outputs = model(**batch)
                 loss = outputs.loss

@@ -32,7 +32,7 @@ def tensors_on_the_cpu(x_train, y_train):
 def held(train_loader):
     batches = []
     for x, y in train_loader:
-        batches.append((x.to(device), y.to(device)))  # OOM603
+        batches.append((x.to(device), y.to(device)))
     return batches
 
 

@@ -83,7 +83,7 @@ def language_model(model, batches, criterion, optimizer):
     for x, y in batches:
         x, y = x.to(device), y.to(device)
         model.zero_grad()
-        out, hidden = model(x, hidden)  # OOM104
+        out, hidden = model(x, hidden)
         loss = criterion(out, y)
         loss.backward(retain_graph=True)
         optimizer.step()
@@ -94,7 +94,7 @@ def language_model_lstm(model, loader, criterion, optimizer):
     for x, y in loader:
         x, y = x.to(device), y.to(device)
         optimizer.zero_grad()
-        out, (h, c) = model(x, (h, c))  # OOM104
+        out, (h, c) = model(x, (h, c))
         loss = criterion(out, y)
         loss.backward(retain_graph=True)
         optimizer.step()
@@ -138,7 +138,7 @@ def truncated(model, loader, criterion, optimizer):
 def accumulate(model, loader, optimizer, criterion):
     for i, (x, y) in enumerate(loader):
         x, y = x.to(device), y.to(device)
-        optimizer.zero_grad()  # OOM401
+        optimizer.zero_grad()
         loss = criterion(model(x), y) / 4
         loss.backward()
         if (i + 1) % 4 == 0 or i + 1 == len(loader):
@@ -148,7 +148,7 @@ def accumulate(model, loader, optimizer, criterion):
 def accumulate_model(model, loader, optimizer, criterion):
     for i, (x, y) in enumerate(loader):
         x, y = x.to(device), y.to(device)
-        model.zero_grad()  # OOM401
+        model.zero_grad()
         loss = criterion(model(x), y) / 4
         loss.backward()
         if (i + 1) % 4 == 0 or i + 1 == len(loader):

@@ -118,7 +118,7 @@ class DDPG:
 
     def train(self, buffer):
         state, action, next_state, reward = buffer.sample(256)
-        target_q = self.critic_target(next_state, self.actor_target(next_state))
+        target_q = self.critic_target(next_state, self.actor_target(next_state))  # OOM207
         target_q = reward + (0.99 * target_q).detach()
         critic_loss = F.mse_loss(self.critic(state, action), target_q)
         self.critic_optimizer.zero_grad()  # OOM416

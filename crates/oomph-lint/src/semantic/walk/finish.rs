@@ -58,6 +58,9 @@ impl<'a> Walker<'a, '_> {
             if call.is_zero_grad() {
                 model.funcs[func.index()].has_zero_grad = true;
             }
+            if call.callee.is_model() && call.grad == Grad::On {
+                model.funcs[func.index()].has_forward = true;
+            }
         }
         // Through calls inside the file, until nothing changes.
         loop {
@@ -68,13 +71,14 @@ impl<'a> Walker<'a, '_> {
                     continue;
                 };
                 let inner = &model.funcs[target.index()];
-                let facts = (inner.has_backward, inner.has_step, inner.has_zero_grad);
+                let facts = inner.does();
                 let func = &mut model.funcs[caller.index()];
-                let before = (func.has_backward, func.has_step, func.has_zero_grad);
-                func.has_backward |= facts.0;
-                func.has_step |= facts.1;
-                func.has_zero_grad |= facts.2;
-                changed |= before != (func.has_backward, func.has_step, func.has_zero_grad);
+                let before = func.does();
+                func.has_backward |= facts[0];
+                func.has_step |= facts[1];
+                func.has_zero_grad |= facts[2];
+                func.has_forward |= facts[3] && call.grad == Grad::On;
+                changed |= before != func.does();
             }
             if !changed {
                 break;

@@ -150,6 +150,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 has_backward: false,
                 has_step: false,
                 has_zero_grad: false,
+                has_forward: false,
                 called: false,
             })
             .collect();

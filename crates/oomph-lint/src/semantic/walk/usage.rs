@@ -1,6 +1,6 @@
 //! What the methods that are called on a name say about it.
 //!
-//! Nothing but a module has `eval()` beside `load_state_dict()` or `parameters()`, and nothing but an
+//! Nothing but a module has `eval()` beside `load_state_dict()` or `parameters()`, or is called itself, and nothing but an
 //! optimizer has `step()` beside `zero_grad()`, whatever the name is.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
@@ -18,6 +18,8 @@ const STATE: u8 = 4;
 const MOVE: u8 = 8;
 const STEP: u8 = 16;
 const ZERO_GRAD: u8 = 32;
+/// It is called itself.
+const CALLED: u8 = 64;
 
 /// What the file's names are by the methods that are called on them.
 #[derive(Debug, Default)]
@@ -29,7 +31,7 @@ pub(super) struct Usage {
 impl Usage {
     pub(super) fn of(module: &Module<'_>) -> Self {
         // Every pair of methods that says anything has one of these.
-        let tells = ["eval()", "parameters()", "zero_grad("]
+        let tells = ["eval()", "parameters()", "zero_grad(", "state_dict("]
             .iter()
             .any(|method| module.text().contains(method));
         if !tells {
@@ -52,6 +54,7 @@ impl Usage {
                 || has(EVAL | PARAMETERS)
                 || has(PARAMETERS | STATE)
                 || has(EVAL | MOVE)
+                || has(CALLED | STATE)
             {
                 usage.models.insert(place);
             }
@@ -101,13 +104,14 @@ impl<'a> Visitor<'a> for Methods {
     }
 
     fn visit_expr(&mut self, expr: &'a Expr) {
-        if let Expr::Call(call) = expr
-            && let Expr::Attribute(attribute) = &*call.func
-        {
-            let seen = bits(attribute.attr.as_str(), call);
-            if seen != 0 {
-                self.note(&attribute.value, seen);
+        if let Expr::Call(call) = expr {
+            if let Expr::Attribute(attribute) = &*call.func {
+                let seen = bits(attribute.attr.as_str(), call);
+                if seen != 0 {
+                    self.note(&attribute.value, seen);
+                }
             }
+            self.note(&call.func, CALLED);
         }
         walk_expr(self, expr);
     }
