@@ -1,5 +1,6 @@
 """`oomph check` on two revisions of a repository, by itself and by the steps of the GitHub action as they stand."""
 
+import json
 import os
 import re
 import subprocess
