@@ -189,16 +189,16 @@ mod tests {
             threads: 3,
             vector,
         };
-        let numbers = |thread, call: u64| philox(7, thread, 2 + call).map(uniform);
-        let mut apart = [0.0; 26];
-        draw(0).fill(&mut apart, |bits| bits.map(uniform));
+        let numbers = |thread, call: u64| philox(7, thread, 2 + call);
+        let mut apart = [0; 26];
+        draw(0).fill(&mut apart, |bits| bits);
         assert_eq!([apart[1], apart[4], apart[7], apart[10]], numbers(1, 0));
         assert_eq!([apart[14], apart[17], apart[20], apart[23]], numbers(2, 1));
-        let mut beside = [0.0; 26];
-        draw(4).fill(&mut beside, |bits| bits.map(uniform));
+        let mut beside = [0; 26];
+        draw(4).fill(&mut beside, |bits| bits);
         assert_eq!(beside[4..8], numbers(1, 0));
         assert_eq!(beside[12..16], numbers(0, 1));
-        draw(8).fill(&mut beside, |bits| bits.map(uniform));
+        draw(8).fill(&mut beside, |bits| bits);
         assert_eq!(beside[8..12], numbers(1, 0));
         assert_eq!(beside[12..16], numbers(1, 1));
     }
