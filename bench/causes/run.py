@@ -1,6 +1,6 @@
 """Planted failures: is the right cause named first?
 
-    python bench/causes/run.py OUT.json [--split tuned|held_out|fresh|unseen|unseen_again|second_reader|third_reader|fourth_reader] [--only JOB,…]
+    python bench/causes/run.py OUT.json [--split SPLIT] [--only JOB,…]
 
 Each job runs out of memory on the virtual GPU with the memory given here. What counts is the first cause of
 `oomph run --json`. `--table` prints a results file.
@@ -22,8 +22,12 @@ LIMIT = 900
 
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
-THIRD_READER, FOURTH_READER = "third_reader", "fourth_reader"
-SPLITS = (TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER)
+THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
+SIXTH_READER = "sixth_reader"
+SPLITS = (
+    TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
+    SIXTH_READER,
+)  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
     "efficientnet_batch": ("batch_too_large", "10GiB", TUNED),
@@ -216,6 +220,56 @@ JOBS = {
     "video_watched": ("kv_cache", "1GiB", FOURTH_READER),
     "flash_in_single": ("mitigation_inert", "3GiB", FOURTH_READER),
     "activation_by_hand": ("mitigation_inert", "1.5GiB", FOURTH_READER),
+    "molecules_batched": ("batch_too_large", "1.3GiB", FIFTH_READER),
+    "fields_forecast": ("batch_too_large", "1.2GiB", FIFTH_READER),
+    "mixture_served": ("model_too_large", "0.7GiB", FIFTH_READER),
+    "speech_by_options": ("optimizer_state", "1.4GiB", FIFTH_READER),
+    "belief_by_hand": ("optimizer_state", "0.8GiB", FIFTH_READER),
+    "heads_foretell": ("logits", "1.8GiB", FIFTH_READER),
+    "lightning_melodies": ("logits", "2GiB", FIFTH_READER),
+    "atoms_attend": ("attention_scores", "0.9GiB", FIFTH_READER),
+    "clips_by_spectrogram": ("attention_scores", "1GiB", FIFTH_READER),
+    "utterances_padded": ("input_spike", "0.7GiB", FIFTH_READER),
+    "buckets_of_sizes": ("input_spike", "3GiB", FIFTH_READER),
+    "fast_weights_carried": ("graph_retained", "1GiB", FIFTH_READER),
+    "lightning_memory": ("graph_retained", "0.41GiB", FIFTH_READER),
+    "latents_on_the_way": ("tensors_kept", "0.6GiB", FIFTH_READER),
+    "rankings_joined": ("tensors_kept", "3GiB", FIFTH_READER),
+    "words_wrong": ("missing_no_grad", "0.9GiB", FIFTH_READER),
+    "plans_imagined": ("missing_no_grad", "0.24GiB", FIFTH_READER),
+    "lightning_sweep": ("stale_model", "0.55GiB", FIFTH_READER),
+    "inflated_from_pictures": ("checkpoint_on_gpu", "0.5GiB", FIFTH_READER),
+    "option_resume": ("checkpoint_on_gpu", "0.68GiB", FIFTH_READER),
+    "scans_grow": ("fragmentation", "0.95GiB", FIFTH_READER),
+    "ratings_by_svd": ("workspace", "0.8GiB", FIFTH_READER),
+    "melodies_continued": ("kv_cache", "0.8GiB", FIFTH_READER),
+    "encoder_kept_in_eval": ("mitigation_inert", "0.9GiB", FIFTH_READER),
+    "forces_by_gradient": ("mitigation_inert", "3GiB", FIFTH_READER),
+    "detector_in_full": ("batch_too_large", "2.5GiB", SIXTH_READER),
+    "tower_of_timm": ("model_too_large", "1.9GiB", SIXTH_READER),
+    "embeddings_of_entities": ("model_too_large", "2GiB", SIXTH_READER),
+    "schedule_by_generator": ("optimizer_state", "1.1GiB", SIXTH_READER),
+    "next_place": ("logits", "3GiB", SIXTH_READER),
+    "student_of_a_teacher": ("logits", "1GiB", SIXTH_READER),
+    "regions_and_words": ("attention_scores", "1GiB", SIXTH_READER),
+    "memory_of_all_frames": ("attention_scores", "0.5GiB", SIXTH_READER),
+    "one_long_smiles": ("input_spike", "1.5GiB", SIXTH_READER),
+    "one_hub": ("input_spike", "1.2GiB", SIXTH_READER),
+    "physics_residuals": ("graph_retained", "2GiB", SIXTH_READER),
+    "adversary_in_steps": ("graph_retained", "1.6GiB", SIXTH_READER),
+    "windows_of_sensors": ("tensors_kept", "0.9GiB", SIXTH_READER),
+    "gradients_compared": ("tensors_kept", "0.7GiB", SIXTH_READER),
+    "encoder_of_text_frozen": ("missing_no_grad", "1.2GiB", SIXTH_READER),
+    "cells_of_validation": ("missing_no_grad", "0.65GiB", SIXTH_READER),
+    "leagues_of_players": ("stale_model", "0.35GiB", SIXTH_READER),
+    "sizes_tried": ("stale_model", "0.75GiB", SIXTH_READER),
+    "policy_from_file": ("checkpoint_on_gpu", "0.22GiB", SIXTH_READER),
+    "tiles_of_maps": ("fragmentation", "1.4GiB", SIXTH_READER),
+    "kernels_of_many_streams": ("workspace", "1.6GiB", SIXTH_READER, "h200"),
+    "audio_of_prime_length": ("workspace", "1.5GiB", SIXTH_READER),
+    "speech_token_by_token": ("kv_cache", "0.9GiB", SIXTH_READER),
+    "answers_many_beams": ("kv_cache", "0.75GiB", SIXTH_READER),
+    "stages_checkpointed": ("mitigation_inert", "0.95GiB", SIXTH_READER),
 }
 
 

@@ -6,8 +6,8 @@ import sys
 
 from oomph._oomph import main as _main
 
-STARTS_SCRIPT = ("run", "fit", "drift", "check")
-"""Commands that run the user's script."""
+STARTS_SCRIPT = ("run", "fit", "drift", "check", "doctor")
+"""Commands that run a script."""
 
 
 def main() -> int:

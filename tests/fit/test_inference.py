@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from tests.support import forked
+from tests.support import forked, schemas
 from tests.support.command import OOMPH
 
 MODEL = """
@@ -95,7 +95,7 @@ class Done:
         )  # fmt: skip
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
         path = place / "out.json"
-        self.json = json.loads(path.read_text()) if path.exists() else None
+        self.json = schemas.read(path.read_text()) if path.exists() else None
 
 
 def fit(place, code, *options):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import BIN, OOMPH, Run
 from tests.support.jobs import TRAIN
 from tests.support.machine import machine_with
@@ -73,7 +74,7 @@ def test_what_is_planned_once_is_used_again_and_corrected_by_what_runs_used(run_
     assert first.json["plan"]["planned"]["used_bytes"] == fitted["planned"]["used_bytes"]
     assert rehearsals(place) == 1
 
-    kept = json.loads(plans(place).read_text())
+    kept = schemas.read(plans(place).read_text())
     (run,) = kept["runs"]
     assert run["machine"] == "virtual rtx-3060" and not kept["started"]
     assert run["used_bytes"] == first.json["peak"]["used_bytes"]

@@ -1,6 +1,5 @@
 """Jobs of several ranks under real launchers, on virtual GPUs."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 HEAD = """
@@ -35,7 +35,7 @@ def ranks(tmp_path):
             capture_output=True, text=True, cwd=tmp_path, timeout=timeout,
             env={**os.environ, "COLUMNS": "100"},
         )  # fmt: skip
-        return process, json.loads(result.read_text()) if result.exists() else None
+        return process, schemas.read(result.read_text()) if result.exists() else None
 
     return run
 

@@ -1,10 +1,11 @@
 """Why a run ran out of memory: causes and fixes from the run without a limit."""
 
-import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 ATTENTION = """
@@ -635,6 +636,24 @@ FROZEN = """
         model(torch.randn(16384, 512, device="cuda")).mean().backward()
 """
 
+# What a first loop trained is held by nothing that says so, and nothing uses it any more.
+TWO_STAGES = """
+    import torch
+    from torch import nn
+
+    def train(model, draw, steps):
+        optimizer = torch.optim.Adam(model.parameters())
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(draw()).mean().backward()
+            optimizer.step()
+        return optimizer
+
+    layers = [nn.Linear(2048, 2048, device="cuda") for _ in range(6)]
+    first = train(nn.Sequential(*layers[:4]), lambda: torch.randn(8, 2048, device="cuda"), 2)
+    both = train(nn.Sequential(*layers[4:]), lambda: torch.randn(2048, 2048, device="cuda"), 3)
+"""
+
 ASCENDING = """
     import torch
     from torch import nn
@@ -868,6 +887,9 @@ COMPARED = """
             id="a_switch_for_checkpointing_that_nobody_heeds",
         ),
         pytest.param(
+            TWO_STAGES, "0.4GiB", "stale_model", id="weights_that_nothing_reads_any_more_are_stale"
+        ),
+        pytest.param(
             ASCENDING,
             "1.28GiB",
             "fragmentation",
@@ -878,6 +900,13 @@ COMPARED = """
 def test_the_first_cause(oomph, script, memory, cause):
     run = oomph(script, "--memory", memory)
     assert run.json["cause"]["id"] == cause, run.json["cause"]
+
+
+def test_gradients_that_nobody_reads_need_no_graph(oomph):
+    # The critic's backward pass goes through the generator, for gradients that are cleared before anybody reads them.
+    place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "critic_sees_more.py"
+    run = oomph(place.read_text(), "--memory", "1.5GiB")
+    assert run.json["cause"]["id"] == "missing_no_grad", run.json["cause"]
 
 
 def test_attention_that_calls_for_a_fused_kernel_is_not_told_to(oomph):
@@ -916,6 +945,6 @@ def test_a_runs_directory_is_explained_as_the_run_was(oomph, tmp_path):
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert explained.returncode == 3, explained.stderr
-    again = json.loads(explained.stdout)
+    again = schemas.read(explained.stdout)
     assert again["without_limit"]
     assert again["cause"] == run.json["cause"]

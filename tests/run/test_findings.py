@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 from tests.support.protocol import run_settings
 
@@ -46,7 +47,7 @@ def test_findings_on_lines_that_hold_memory_come_with_their_bytes(oomph, tmp_pat
 
     explained = oomph_command("explain", tmp_path / "run", "--json", "-", cwd=tmp_path)
     assert explained.returncode == 3, explained.stderr
-    found = json.loads(explained.stdout)
+    found = schemas.read(explained.stdout)
     assert found["cause"]["id"] == "tensors_kept"
     assert found["findings"] == [finding]
 
@@ -55,7 +56,7 @@ def test_findings_on_lines_that_hold_memory_come_with_their_bytes(oomph, tmp_pat
         cwd=tmp_path,
     )  # fmt: skip
     assert linted.returncode == 3, linted.stderr
-    (same,) = json.loads(linted.stdout)["findings"]
+    (same,) = schemas.read(linted.stdout)["findings"]
     assert same["held_bytes"] == finding["held_bytes"]
 
     wrong = oomph_command("lint", "--trace", tmp_path, "script.py", cwd=tmp_path)

@@ -1,11 +1,12 @@
 """What public scripts showed: small scripts that once came out wrong through `oomph run`."""
 
-import json
 import subprocess
 import sys
 import textwrap
 
 import pytest
+
+from tests.support import schemas
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def run(tmp_path):
         ]  # fmt: skip
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == status, done.stdout + done.stderr
-        return json.loads(result.read_text())
+        return schemas.read(result.read_text())
 
     return run_script
 

@@ -1,8 +1,8 @@
 """How long a step takes: `oomph run` and `oomph gpus --for`."""
 
-import json
 import subprocess
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 
 SCRIPT = """
@@ -55,7 +55,7 @@ def test_all_gpus_after_one_rehearsal(tmp_path):
     prices.write_text("h200 = 0.01\n")
     command = [OOMPH, "gpus", "--json", "-", "--prices", str(prices), "--for", str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)["gpus"]
+    found = schemas.read(done.stdout)["gpus"]
     assert len(found) > 100
     assert found[0]["gpu"] == "h200"
     assert found[0]["price"]["source"] == "your file of prices"

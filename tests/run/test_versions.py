@@ -2,6 +2,7 @@
 
 import glob
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -186,7 +187,9 @@ def test_the_installed_cudnn_is_one_whose_work_spaces_were_compared(oomph):
 def empty_environment(tmp_path_factory):
     """An environment with the wheel and nothing else, and no program on the PATH."""
     wheels = [
-        wheel for place in ("dist", "target/wheels") for wheel in glob.glob(f"{ROOT}/{place}/*.whl")
+        wheel
+        for place in ("dist", "target/wheels")
+        for wheel in glob.glob(f"{ROOT}/{place}/*{platform.machine()}.whl")
     ]
     if not wheels:
         pytest.skip("needs the wheel that `make build` or `make test` leaves")
@@ -219,3 +222,11 @@ def test_without_torch_the_message_says_what_to_install(empty_environment, tmp_p
     found = empty_environment("run", "--gpu", "t4", str(script))
     assert found.returncode == 2 and "Traceback" not in found.stderr
     assert "torch is not installed" in found.stderr and "pip install torch" in found.stderr
+
+
+def test_without_torch_the_doctor_says_what_works(empty_environment):
+    found = empty_environment("doctor")
+    assert found.returncode == 1 and found.stderr == "", found.stderr
+    (wrong,) = [line for line in found.stdout.splitlines() if line.startswith("✗")]
+    assert "torch is not installed in ENVIRONMENT" in wrong and "pip install torch" in found.stdout
+    assert "works" in found.stdout and "explain" in found.stdout.split("does not")[0]

@@ -1,10 +1,11 @@
 """The installed command, in a process of its own."""
 
-import json
 import os
 import subprocess
 import sys
 import textwrap
+
+from tests.support import schemas
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 """Of the repository."""
@@ -21,7 +22,7 @@ class Run:
         self.json = None
         if os.path.exists(path):
             with open(path) as file:
-                self.json = json.load(file)
+                self.json = schemas.read(file.read())
 
 
 class Fit:
@@ -35,7 +36,7 @@ class Fit:
             place,
         )
         result = place / "fit.json"
-        self.json = json.loads(result.read_text()) if result.exists() else None
+        self.json = schemas.read(result.read_text()) if result.exists() else None
 
     @property
     def chosen(self):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.support import schemas
 from tests.support.command import OOMPH, ROOT
 
 TRAIN = """
@@ -118,7 +119,7 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
     place, base, _, git = repository
     ended = steps_of_the_action(place, tmp_path / "one", base, git)
     assert ended == {"Install": 0, "Check": 0, "Comment": 0, "Result": 5}
-    found = json.loads((tmp_path / "one" / "oomph-check" / "check.json").read_text())
+    found = schemas.read((tmp_path / "one" / "oomph-check" / "check.json").read_text())
     [job] = found["jobs"]
     grew = job["peak_bytes"] - job["before_bytes"]
     # Twice the weights and gradients of two layers of 512 by 8192, and of their activations.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import schemas
+
 SUITES = Path(__file__).parent / "suites"
 MIB = 2**20
 OF_PYTEST = ("PYTEST_", "COV_", "OOMPH_TESTS")
@@ -99,7 +101,7 @@ def test_limits_leaks_and_peaks(suite, tmp_path):
         "20.0 GiB  memory_suite.py::test_runs_out_of_memory" in summary
         and "more tests that use the GPU" in summary
     )
-    kept = json.loads((tmp_path / "peaks.json").read_text())
+    kept = schemas.read((tmp_path / "peaks.json").read_text())
     assert (
         kept["tests"]["memory_suite.py::test_trains_within"]["peak_bytes"]
         == out.peaks["test_trains_within"]

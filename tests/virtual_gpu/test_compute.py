@@ -77,6 +77,32 @@ CASES = {
         assert int((y > 0).sum()) == int((x > 0).sum()) == y[y > 0].numel()
         assert torch.linalg.svdvals(y[:4096].view(64, 64)).cpu().allclose(torch.linalg.svdvals(x[:4096].view(64, 64)), atol=1e-4)
     """,
+    "what only CUDA has": """
+        def near(gpu, cpu): assert torch.allclose(gpu.cpu(), cpu, atol=1e-3), (gpu, cpu)
+        eps, w, b = 1e-5, torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+        x, grad, k = torch.randn(4, 3, 5, 5, requires_grad=True), torch.randn(4, 3, 5, 5), torch.randn(6, 3, 3, 3)
+        normal = F.batch_norm(x, None, None, w, b, True); normal.backward(grad)
+        X, W, B, G, K = (t.detach().cuda() for t in (x, w, b, grad, k))
+        mean, invstd = torch.batch_norm_stats(X, eps)  # as SyncBatchNorm, of two ranks alike
+        running, counts = torch.zeros(3).cuda(), torch.full((2,), 100.0).cuda()
+        of_all = torch.batch_norm_gather_stats_with_counts(X, torch.stack([mean] * 2), torch.stack([invstd] * 2), running, None, 0.1, eps, counts)
+        near(of_all[0], mean.cpu()); near(of_all[1], invstd.cpu()); near(running, x.mean((0, 2, 3)) / 10)
+        near(torch.batch_norm_elemt(X, W, B, mean, invstd, eps), normal)
+        of_mean, of_normal, of_w, of_b = torch.batch_norm_backward_reduce(G, X, mean, invstd, W, True, True, True)
+        near(of_w, w.grad); near(of_b, b.grad)
+        near(torch.batch_norm_backward_elemt(G, X, mean, invstd, W, of_mean, of_normal, torch.tensor([100], dtype=torch.int32).cuda()), x.grad)
+        near(torch.cudnn_convolution(X, K, [1, 1], [1, 1], [1, 1], 1, False, False, False), F.conv2d(x, k, padding=1))
+        near(torch.cudnn_convolution_relu(X, K, None, [1, 1], [1, 1], [1, 1], 1), F.conv2d(x, k, padding=1).relu())
+        theta = torch.randn(4, 2, 3); grid = F.affine_grid(theta, [4, 3, 5, 5], align_corners=True)
+        near(F.affine_grid(theta.cuda(), [4, 3, 5, 5], align_corners=True), grid)
+        near(F.grid_sample(X, grid.cuda(), align_corners=True), F.grid_sample(x, grid, align_corners=True))
+        logs, targets = torch.randn(9, 2, 5).log_softmax(-1).requires_grad_(), torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+        loss = F.ctc_loss(logs, targets, [9, 9], [2, 2], reduction="none"); loss.sum().backward()
+        of_gpu = torch._cudnn_ctc_loss(logs.detach().cuda(), targets, [9, 9], [2, 2], 0, False, False)
+        near(of_gpu[0], loss); near(of_gpu[1], logs.grad)
+        half = torch.randn(8, 8).half()
+        near(torch.mm(half.cuda(), half.cuda(), out_dtype=torch.float32), half.float() @ half.float())
+    """,
 }  # fmt: skip
 
 

@@ -165,3 +165,46 @@ x = torch.randn(1024, 1024, device=cuda)
 assert torch.linalg.matrix_exp((x @ x)[:64, :16].reshape(64, 4, 4)).shape == (64, 4, 4)
 """)  # fmt: skip
     assert "unknown matrices: of norm zero" in str(run.json["assumptions"])
+
+
+def test_a_singular_matrix_is_an_error_and_a_regular_one_is_not(oomph):
+    run = oomph("""
+        import torch
+        regular = torch.eye(3, device="cuda") * 2
+        assert torch.linalg.inv(regular).cpu().equal(torch.eye(3) / 2)
+        for call in (torch.linalg.inv, torch.linalg.cholesky):
+            try:
+                call(torch.zeros(3, 3, device="cuda"))
+            except torch.linalg.LinAlgError as error:
+                print("refused", error)
+    """)  # fmt: skip
+    assert run.out.count("refused") == 2, run.out + run.err
+    assert not [a for a in run.json["assumptions"] if a["kind"] == "value"]
+
+
+def test_what_makes_the_host_wait_is_told_to_programs_that_forbid_it(oomph):
+    run = oomph("""
+        import torch
+        x = torch.tensor([1, 2, 2], device="cuda")
+        torch.cuda.set_sync_debug_mode("error")
+        for call in (x.bincount, x.unique, x.nonzero, x.sum().item, lambda: torch.equal(x, x[:])):
+            try:
+                call()
+            except RuntimeError as error:
+                print("refused", error)
+        x + x
+    """)  # fmt: skip
+    assert run.status == 0 and run.out.count("called a synchronizing CUDA operation") == 5, run.out
+
+
+def test_batch_normalization_of_a_scripted_model_is_evaluated(oomph):
+    """TorchScript calls the operator without cuDNN, whose statistics a CPU leaves empty."""
+    run = oomph("""
+        import torch
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4, affine=False)).eval()
+        x = torch.randn(2, 3, 5, 5)
+        expected = model(x)
+        torch.testing.assert_close(torch.jit.script(model.cuda())(x.cuda()).cpu(), expected, atol=1e-4, rtol=1e-4)
+        print("equal")
+    """)  # fmt: skip
+    assert "equal" in run.out and not run.json["assumptions"], run.err

@@ -99,12 +99,14 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         replaced,
         caches,
         held,
+        last_reads,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
         replaced,
         caches,
         held,
+        last_reads,
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
         wants_freezing: record.wants_freezing,

@@ -91,7 +91,7 @@ fn lint_file(file: &str, last_line: u32) -> Vec<oomph_lint::Finding> {
 }
 
 /// What lines hold, with files named by `name`; those without a name are left out.
-fn held_bytes(held: &[HeldStack], name: impl Fn(&str) -> Option<String>) -> HeldBytes {
+pub fn held_bytes(held: &[HeldStack], name: impl Fn(&str) -> Option<String>) -> HeldBytes {
     let mut names: HashMap<&str, Option<String>> = HashMap::new();
     for (file, _) in held.iter().flat_map(|stack| &stack.lines) {
         names.entry(file).or_insert_with(|| name(file));
@@ -123,9 +123,8 @@ pub fn trace_file(path: &Path) -> anyhow::Result<PathBuf> {
     Ok(inside)
 }
 
-/// What a trace says about files that may have other names here: a recorded file matches the file with the
-/// same absolute path, or the only one among `files` with which its path ends.
-fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
+/// What a trace, or the directory of a run, says of the lines that held memory.
+pub fn explained(trace: &Path) -> anyhow::Result<Explanation> {
     let path = trace_file(trace)?;
     let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
@@ -133,7 +132,16 @@ fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
             path.display()
         );
     };
-    let explained: Explanation = oomph_explain::explain(&read, &oomph_explain::Options::default());
+    Ok(oomph_explain::explain(
+        &read,
+        &oomph_explain::Options::default(),
+    ))
+}
+
+/// What a trace says about files that may have other names here: a recorded file matches the file with the
+/// same absolute path, or the only one among `files` with which its path ends.
+fn held_by_trace(trace: &Path, files: &[String]) -> anyhow::Result<HeldBytes> {
+    let explained = explained(trace)?;
     let absolute: Vec<(PathBuf, &String)> = files
         .iter()
         .map(|file| {

@@ -20,8 +20,11 @@ pub mod manual;
 mod model_files;
 mod page;
 pub mod part;
+mod private;
 mod progress;
 mod rehearse;
+#[cfg(test)]
+mod schemas;
 mod script;
 mod search;
 mod values;
@@ -41,8 +44,8 @@ use strsim::osa_distance;
 pub enum ExitStatus {
     /// It fits, or nothing was found.
     Success = 0,
-    /// The user's own script failed; its traceback has been passed through.
-    ScriptFailed = 1,
+    /// The user's own script failed, and its traceback has been passed through; or `oomph doctor` found something wrong.
+    Failed = 1,
     /// Wrong usage, unreadable input or a plan that cannot be applied.
     Error = 2,
     /// Out of memory, or lint findings.

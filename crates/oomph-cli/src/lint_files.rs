@@ -94,7 +94,7 @@ impl Linter {
             if path.as_os_str() == "-" {
                 linted.push(self.stdin(settings)?);
             } else {
-                collect(path, settings, &mut targets, &mut linted);
+                collect(path, settings, usize::MAX, &mut targets, &mut linted);
             }
         }
         targets.sort_by(|a, b| a.path.cmp(&b.path));
@@ -216,10 +216,30 @@ fn facts_of(path: &Path) -> FileFacts {
     source.as_ref().map(FileFacts::of).unwrap_or_default()
 }
 
-/// Finds the Python files and notebooks under a path. A file that is named is always linted.
+/// What the Python files below a folder say of each other; of none if there are more than `most`.
+pub fn project(
+    folder: &Path,
+    settings: &Settings,
+    most: usize,
+) -> anyhow::Result<Vec<(PathBuf, FileFacts)>> {
+    let mut targets = Vec::new();
+    collect(folder, settings, most, &mut targets, &mut Vec::new());
+    if targets.len() > most {
+        return Ok(Vec::new());
+    }
+    let of_file = |target: Target| {
+        let facts = facts_of(&target.path);
+        (target.path, facts)
+    };
+    Ok(threads()?.install(|| targets.into_par_iter().map(of_file).collect()))
+}
+
+/// Finds the Python files and notebooks under a path, until there are more than `most`. A file that is named is
+/// always linted.
 fn collect<'s>(
     path: &Path,
     settings: &'s Settings,
+    most: usize,
     targets: &mut Vec<Target<'s>>,
     unreadable: &mut Vec<LintedFile>,
 ) {
@@ -239,6 +259,9 @@ fn collect<'s>(
         })
         .build();
     for entry in walk {
+        if targets.len() > most {
+            return;
+        }
         match entry {
             Ok(entry) => {
                 let is_file = entry.file_type().is_some_and(|kind| kind.is_file());

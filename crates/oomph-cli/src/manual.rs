@@ -7,8 +7,8 @@ use clap_mangen::Man;
 
 /// Each page's file name and text.
 pub fn pages() -> io::Result<Vec<(String, String)>> {
-    // Pages do not say which terminal they were made on, nor which patch release.
-    let mut oomph = crate::help::laid_out(crate::Cli::command(), 100);
+    // Pages do not say which terminal they were made on, nor which version: Cargo.toml does.
+    let mut oomph = crate::help::laid_out(crate::Cli::command(), 100).version(None::<&'static str>);
     oomph.build();
     let commands = oomph
         .get_subcommands()

@@ -67,7 +67,7 @@ struct Gpus {
 }
 
 /// What the JSON of a run says of its rehearsal.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub(crate) struct Note<'a> {
     answer: Answer,
     free_bytes: u64,
@@ -140,7 +140,7 @@ impl Asked<'_> {
                 if is_rank {
                     say_is_rank(&gpus.spec.found.gpu.id, self.program.argv());
                 }
-                Rehearsed::End(ExitStatus::ScriptFailed)
+                Rehearsed::End(ExitStatus::Failed)
             }
         })
     }

@@ -6,7 +6,7 @@ use crate::work::{Steps, Work};
 use crate::{Figures, Host, device, play};
 
 /// What a step waits for most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Bound {
     /// The GPU's kernels.
@@ -20,7 +20,7 @@ pub enum Bound {
 }
 
 /// Something that takes much of the GPU's time.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct Consumer {
     /// What it is.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Consumer {
 }
 
 /// How long a step takes.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
 pub struct Estimate {
     /// The median step.
     pub step_seconds: f64,

@@ -12,7 +12,7 @@ use crate::{Options, causes};
 pub const FORMAT: &str = "oomph.diff/1";
 
 /// What changed.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Diff {
     /// [`FORMAT`].
     pub format: &'static str,
@@ -33,7 +33,7 @@ pub struct Diff {
 }
 
 /// One line of a difference.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Change {
     /// The place, module or category.
     pub name: String,

@@ -241,6 +241,45 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Every allocation of the history, whether or not it is alive at that moment.
+    pub(crate) fn every(&self) -> impl Iterator<Item = Live> + '_ {
+        let all = self.program.allocations.iter().enumerate();
+        all.map(|(id, allocation)| {
+            let step = steps::step_of(&self.steps, allocation.alloc_row);
+            let (category, phase) = self.holds(allocation, step.is_some());
+            Live {
+                id: id as u32,
+                bytes: self.config.round_size(allocation.requested),
+                stack: allocation.stack,
+                category,
+                phase,
+                step,
+            }
+        })
+    }
+
+    /// Whether a block was made before the step in which it happened, and nothing reads it from then on.
+    pub(crate) fn is_idle(&self, block: &Live) -> bool {
+        let (Some(reads), Some(current)) = (&self.options.seen.last_reads, self.current_step())
+        else {
+            return false;
+        };
+        let Some(since) = self.steps.get(current).map(|step| step.start as u32) else {
+            return false;
+        };
+        let row = self.row_of(block);
+        row != NO_ROW && row < since && reads.get(&row).is_none_or(|&last| last <= since)
+    }
+
+    /// Whether so many bytes of something that should not be there are why memory ran out: they are a `share` of what was
+    /// needed, or a tenth of it without which there would have been enough.
+    pub(crate) fn is_decisive(&self, bytes: u64, share: f64) -> bool {
+        const ENOUGH: f64 = 0.1;
+        let found = self.share(bytes);
+        let enough = self.short.is_some_and(|short| bytes >= short);
+        found >= share || enough && found >= ENOUGH
+    }
+
     /// What an allocation holds, and what the job did when it was made: as labelled, else as its
     /// stack says. `in_step` is whether it was made within a step.
     pub fn holds(&self, allocation: &Allocation, in_step: bool) -> (Category, Phase) {
@@ -320,6 +359,14 @@ impl<'a> Facts<'a> {
                 })
         };
         (self.steps.len() > 2 || generates() || without_graph()) && !self.trains()
+    }
+
+    /// Whether anything attends: products of queries and keys, or a softmax.
+    pub(crate) fn attends(&self) -> bool {
+        self.program.allocations.iter().any(|allocation| {
+            let operator = self.operator_of(allocation);
+            operator.contains("attention") || operator.contains("softmax")
+        })
     }
 
     /// What the job did when it failed.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// A lever's name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(transparent)]
 pub struct Lever(&'static str);
 

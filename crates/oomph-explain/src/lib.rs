@@ -5,6 +5,7 @@
 //! JSON or pass on. If the evidence is not enough, the explanation says so.
 
 pub mod causes;
+mod counterfactual;
 pub mod diff;
 pub mod facts;
 mod held;
@@ -14,7 +15,7 @@ mod repeats;
 pub mod stacks;
 pub mod steps;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use oomph_allocator::TorchVersion;
 use oomph_allocator::program::NO_ROW;
@@ -67,6 +68,8 @@ pub struct Seen {
     pub caches: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; graphs hold others. `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
+    /// Where each was last read, as the row before which that was. One that is not there was never read; `None` if nobody looked.
+    pub last_reads: Option<HashMap<u32, u32>>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.
@@ -93,7 +96,7 @@ pub struct WithoutLimit<'a> {
 }
 
 /// What happened.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts of a report, each by itself"
@@ -148,7 +151,7 @@ pub struct Explanation {
 }
 
 /// Memory at the failure or the peak, in bytes.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 pub struct PeakReport {
     /// The event.
     pub event: Option<usize>,
@@ -181,7 +184,7 @@ pub struct PeakReport {
 }
 
 /// The bytes of a category.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct CategoryBytes {
     /// The category.
     pub category: &'static str,
@@ -193,7 +196,7 @@ pub struct CategoryBytes {
 }
 
 /// A place in the code and what it holds.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Holder {
     /// Its bytes.
     pub bytes: u64,
@@ -209,7 +212,7 @@ pub struct Holder {
 }
 
 /// What grows from step to step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct GrowthReport {
     /// Bytes that old steps left.
     pub bytes: u64,
@@ -222,7 +225,7 @@ pub struct GrowthReport {
 }
 
 /// A step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct StepReport {
     /// Its first event.
     pub first_event: usize,
@@ -233,7 +236,7 @@ pub struct StepReport {
 }
 
 /// What the message said. What a text does not say is absent.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct MessageReport {
     /// The program that wrote it.
     pub program: &'static str,
@@ -301,7 +304,7 @@ pub struct MessageReport {
 }
 
 /// A problem of the input.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct ProblemReport {
     /// Which kind.
     pub kind: &'static str,

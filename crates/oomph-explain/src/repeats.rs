@@ -65,7 +65,11 @@ pub(crate) fn joins(facts: &Facts) -> HashMap<StackId, Join> {
         if join.sizes.last() != Some(&allocation.requested) {
             join.sizes.push(allocation.requested);
         }
-        join.inference &= facts.holds(allocation, true).1 == Phase::Inference;
+        // Without modules, nobody knows that it infers.
+        join.inference &= matches!(
+            facts.holds(allocation, true).1,
+            Phase::Inference | Phase::Setup
+        );
     }
     found.retain(|_, join| join.sizes.len() >= 2 && join.sizes.is_sorted());
     found

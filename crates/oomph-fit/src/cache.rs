@@ -95,7 +95,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// What a search came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The job fits unchanged.
@@ -107,7 +107,7 @@ pub enum Answer {
 }
 
 /// What a search found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Entry {
     /// What it came to.
     pub answer: Answer,
@@ -172,7 +172,7 @@ impl Entry {
 }
 
 /// A real run that had not ended when this was written.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Started {
     /// The machine and its GPU.
     pub machine: String,
@@ -185,7 +185,7 @@ pub struct Started {
 }
 
 /// The file of a job.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Kept {
     /// [`FORMAT`].
     pub format: String,

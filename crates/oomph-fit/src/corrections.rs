@@ -11,7 +11,9 @@ pub const NEWEST: usize = 5;
 const OTHERS: u64 = 64 << 20;
 
 /// What a plan promises of a run.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema,
+)]
 pub struct Planned {
     /// Peak in tensors.
     pub allocated_bytes: u64,
@@ -48,7 +50,7 @@ pub struct Free {
 }
 
 /// What a real run used.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct RealRun {
     /// The machine and its GPU.
     pub machine: String,

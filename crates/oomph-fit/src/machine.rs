@@ -2,10 +2,10 @@
 //!
 //! NVML is asked, which makes no CUDA context: a context would take memory of the GPU that the script needs.
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
 use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Nvml, cuda_driver_version_major, cuda_driver_version_minor};
 use oomph_gpus::Reported;
 
 /// A GPU of this machine.
@@ -17,6 +17,15 @@ pub struct MachineGpu {
     pub reported: Reported,
     /// Bytes that nobody holds now.
     pub free_bytes: u64,
+}
+
+/// The driver of a machine's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// Its version, such as `580.65.06`.
+    pub version: String,
+    /// The newest CUDA that it knows.
+    pub cuda: (i32, i32),
 }
 
 /// Why the GPUs of a machine are not known.
@@ -128,6 +137,20 @@ fn visible(
         return Err(MachineError::Hidden(all.clone()));
     }
     Ok(found)
+}
+
+/// The driver of this machine.
+pub fn driver() -> Result<Driver, MachineError> {
+    let driver = |error: NvmlError| MachineError::Driver(one_line(&error));
+    let nvml = Nvml::init().map_err(driver)?;
+    let cuda = nvml.sys_cuda_driver_version().map_err(driver)?;
+    Ok(Driver {
+        version: nvml.sys_driver_version().map_err(driver)?,
+        cuda: (
+            cuda_driver_version_major(cuda),
+            cuda_driver_version_minor(cuda),
+        ),
+    })
 }
 
 /// The GPUs that a script on this machine sees, in the order in which it sees them.

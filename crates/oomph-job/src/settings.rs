@@ -34,7 +34,7 @@ pub mod variables {
 }
 
 /// The recorder's settings. They are in the run's directory, so they contain no path.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent settings of a run"
@@ -56,7 +56,7 @@ pub struct Settings {
 }
 
 /// What to record of a script, and what to change in it. The default changes nothing.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent settings of a run"
@@ -105,7 +105,7 @@ impl Default for Recording {
 }
 
 /// One of the two runs whose outputs `oomph drift` compares.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Drift {
     /// Whether it is the second run, with the plan.
     pub planned: bool,
@@ -117,7 +117,7 @@ pub struct Drift {
 }
 
 /// How a job is made smaller or larger, to see what that would need. Nothing is changed by default.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Resize {
     /// Samples in each batch of a data loader.
     pub batch: Option<u64>,

@@ -5,7 +5,7 @@ use oomph_python_source::{Edit, Ranged};
 use serde::Serialize;
 
 /// How far a fix can be trusted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Applicability {
     /// May change what the program computes, or needs a newer PyTorch.

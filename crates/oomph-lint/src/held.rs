@@ -39,12 +39,17 @@ impl HeldBytes {
         if finding.start.cell.is_some() {
             return 0;
         }
-        let Some(lines) = self.by_file.get(file) else {
-            return 0;
-        };
         let (first, last) = match finding.scope {
             Scope::Line => (finding.start.line, finding.end.line),
             Scope::Loop(first, last) | Scope::Function(first, last) => (first, last),
+        };
+        self.of_lines(file, first, last)
+    }
+
+    /// The bytes held by the lines of a file from `first` to `last`, which count from 1.
+    pub fn of_lines(&self, file: &str, first: usize, last: usize) -> u64 {
+        let Some(lines) = self.by_file.get(file) else {
+            return 0;
         };
         // A stack may pass through several of the lines; its bytes count once.
         let mut stacks: Vec<usize> = lines
@@ -58,6 +63,11 @@ impl HeldBytes {
             .into_iter()
             .filter_map(|stack| self.bytes.get(stack))
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// The files that it knows lines of.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.by_file.keys().map(String::as_str)
     }
 }
 

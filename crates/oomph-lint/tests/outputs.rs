@@ -151,6 +151,8 @@ fn sarif_form() {
         let index = result["ruleIndex"].as_u64().unwrap() as usize;
         assert_eq!(rules[index]["id"], result["ruleId"]);
     }
+    let version = parsed["runs"][0]["tool"]["driver"]["version"].take();
+    assert_eq!(version, env!("CARGO_PKG_VERSION"));
     insta::assert_snapshot!(serde_json::to_string_pretty(&parsed).unwrap());
 }
 

@@ -107,7 +107,6 @@ unsafe extern "C" fn choose(handle: *mut c_void, name: *const c_char) -> Choice 
 
 /// `dlsym`. Who asks the driver for a function that puts work on the GPU gets the one that stands in front
 /// of it. For all else the next `dlsym` is jumped to, which then sees the caller and not this function.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {

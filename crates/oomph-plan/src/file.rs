@@ -57,8 +57,7 @@ pub enum PlanError {
 }
 
 /// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanFile {
     /// [`FORMAT`].
     pub format: String,
@@ -79,8 +78,7 @@ pub struct PlanFile {
 }
 
 /// A script and its arguments.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct PlanJob {
     /// The script's path, or `-m module`.
@@ -92,8 +90,7 @@ pub struct PlanJob {
 }
 
 /// A GPU.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct PlanGpu {
     /// Its name in the catalogue.
@@ -103,8 +100,7 @@ pub struct PlanGpu {
 }
 
 /// Versions.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(default)]
 pub struct Versions {
     /// Of oomph.
@@ -114,8 +110,7 @@ pub struct Versions {
 }
 
 /// What a plan comes to.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Figures {
     /// Peak in tensors.
     pub allocated_bytes: u64,

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::model::{Call, Event, Model};
 
 /// The least that a run needs with its operators as they are.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Floor {
     /// The sum.
     pub bytes: u64,

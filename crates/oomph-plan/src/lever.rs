@@ -13,9 +13,20 @@ use crate::sharding::{Fabric, Passes, Sharing, Volume};
 use crate::units::Sequence;
 
 /// How far results stay the same under a lever; the later, the less.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Results {
     /// Bitwise the same on the same kernels.
     Exact,
@@ -26,9 +37,10 @@ pub enum Results {
 }
 
 /// A floating-point type of fewer bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "the types' own names")]
 pub enum Dtype {
     #[default]

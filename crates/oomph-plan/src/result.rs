@@ -14,7 +14,7 @@ use serde::Serialize;
 pub const FORMAT: &str = "oomph.fit/1";
 
 /// How the search ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     /// The job fits as it is.
@@ -28,7 +28,7 @@ pub enum Outcome {
 }
 
 /// The GPU and how much of it may be used.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct FitGpu {
     /// Its name in the catalogue.
     pub id: String,
@@ -43,7 +43,7 @@ pub struct FitGpu {
 }
 
 /// One plan.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct PlanResult {
     /// What is changed.
     pub levers: Vec<Lever>,
@@ -68,7 +68,7 @@ pub struct PlanResult {
 }
 
 /// A lever that was left out, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Rejected {
     /// Its name.
     pub lever: String,
@@ -77,7 +77,7 @@ pub struct Rejected {
 }
 
 /// A GPU that would do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Alternative {
     /// Its name in the catalogue.
     pub id: String,
@@ -92,7 +92,7 @@ pub struct Alternative {
 }
 
 /// The fewest GPUs that do.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Smallest {
     /// How many.
     pub gpus: u32,
@@ -109,7 +109,7 @@ pub struct Smallest {
 }
 
 /// Another job that is like this one but smaller.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct SmallerJob {
     /// What is smaller.
     pub what: String,
@@ -120,7 +120,7 @@ pub struct SmallerJob {
 }
 
 /// The largest size that fits.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Largest {
     /// `batch`, `length` or `resolution`.
     pub of: String,
@@ -143,7 +143,7 @@ pub struct Largest {
 }
 
 /// Everything that `oomph fit` writes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Fit {
     /// [`FORMAT`].
     pub format: &'static str,

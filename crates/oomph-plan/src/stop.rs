@@ -16,7 +16,7 @@ pub struct Stop {
 }
 
 /// Why a search ended before it was through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, thiserror::Error, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Stopped {
     /// The user asked for it.

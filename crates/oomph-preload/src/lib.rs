@@ -22,6 +22,7 @@ pub struct Choice {
 /// The body of a naked function of at most two arguments. Asks `$choose`, which takes the same ones and returns a
 /// [`Choice`]; returns what it found, or jumps to the next function with the caller's arguments, which then sees
 /// the caller and not this library.
+#[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! return_or_jump {
     ($choose:ident) => {
@@ -43,6 +44,29 @@ macro_rules! return_or_jump {
     };
 }
 
+/// The same in ARM's registers.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! return_or_jump {
+    ($choose:ident) => {
+        std::arch::naked_asm!(
+            "stp x0, x1, [sp, #-32]!",
+            "str x30, [sp, #16]",
+            "bl {choose}",
+            "mov x9, x0",
+            "mov x10, x1",
+            "ldr x30, [sp, #16]",
+            "ldp x0, x1, [sp], #32",
+            "cbz x9, 2f",
+            "mov x0, x9",
+            "ret",
+            "2:",
+            "br x10",
+            choose = sym $choose,
+        )
+    };
+}
+
 /// The result of `find`, repeated until it succeeds.
 pub fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
     let known = cache.load(Ordering::Relaxed);
@@ -57,8 +81,8 @@ pub fn once(cache: &AtomicUsize, find: impl FnOnce() -> usize) -> usize {
 /// The C library's `dlsym`, which cannot be asked for itself; 0 if it has another version than those known.
 pub fn system_symbol() -> usize {
     static FOUND: AtomicUsize = AtomicUsize::new(0);
-    /// The version since glibc 2.34, and the first one.
-    const VERSIONS: [&CStr; 2] = [c"GLIBC_2.34", c"GLIBC_2.2.5"];
+    /// The version since glibc 2.34, and the first ones of x86-64 and ARM.
+    const VERSIONS: [&CStr; 3] = [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"];
     once(&FOUND, || {
         let find = |version: &CStr| {
             // SAFETY: name and version are C strings that live for ever.

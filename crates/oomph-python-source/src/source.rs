@@ -65,6 +65,13 @@ impl Source {
         self.notebook.is_some()
     }
 
+    /// The cells of a notebook that [`code`](Self::code) has, in order: the number of each, from 1, and
+    /// the bytes of the code that it is. None for a script.
+    pub fn cells(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> + '_ {
+        let cells = self.notebook.iter().flat_map(|notebook| &notebook.cells);
+        cells.map(|cell| (cell.number, cell.range.to_std_range()))
+    }
+
     /// Applies groups of edits of [`code`](Self::code), as [`apply_groups`] does. Returns the text of
     /// the file, that text as a source, and how many groups went in. In a notebook, groups that
     /// cross cells are left out. `None` if the text is no longer such a file.

@@ -25,6 +25,19 @@ impl Serialize for Figure {
     }
 }
 
+impl schemars::JsonSchema for Figure {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Figure".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A number, which may be infinite.",
+            "anyOf": [{ "type": "number" }, { "const": "infinite" }],
+        })
+    }
+}
+
 impl<'de> Deserialize<'de> for Figure {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
@@ -44,7 +57,7 @@ impl<'de> Deserialize<'de> for Figure {
 }
 
 /// One output of a model, over all compared calls.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Output {
     /// Its place in the model's output.
     pub name: String,
@@ -69,7 +82,7 @@ pub struct Output {
 }
 
 /// How the error grew in one layer, in the first call.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Layer {
     /// Its path in the model.
     pub name: String,
@@ -84,10 +97,11 @@ pub struct Layer {
 }
 
 /// What a comparison found.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Measured {
     /// How the script ended.
     #[serde(skip_serializing)]
+    #[schemars(skip)]
     pub outcome: Outcome,
     /// What it computed on.
     pub device: String,
@@ -124,7 +138,7 @@ impl Measured {
 }
 
 /// Everything that `oomph drift` writes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Drift {
     /// [`FORMAT`].
     pub format: &'static str,

@@ -10,7 +10,7 @@ use crate::run::line;
 use crate::terminal::{BOLD, paint, wrap};
 
 /// How one process of a run ended.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Ended {
     /// The name of its directory; empty for the only one.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -12,7 +12,7 @@ use crate::table::{Align, Table};
 use crate::terminal::{BAD, BOLD, DIM, GOOD, WARN, heading, shorten, wrap};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
-const FORMAT: &str = "oomph.estimate/1";
+pub const FORMAT: &str = "oomph.estimate/1";
 /// GPUs listed unless all are asked for.
 const LISTED: usize = 8;
 
@@ -448,7 +448,7 @@ fn count(number: u64) -> String {
 }
 
 /// What `oomph estimate --json` writes.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct EstimateJson<'a> {
     format: &'static str,
     version: &'static str,
@@ -463,7 +463,7 @@ pub struct EstimateJson<'a> {
     problems: Vec<&'a str>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Source<'a> {
     path: String,
     format: &'static str,
@@ -474,14 +474,14 @@ struct Source<'a> {
     max_positions: Option<u64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Weights {
     tensors: u64,
     elements: u64,
     bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Load {
     batch: u64,
     tokens: Option<u64>,
@@ -491,7 +491,7 @@ struct Load {
     training: Option<LoadTraining>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct LoadTraining {
     optimizer: &'static str,
     accumulation: u64,
@@ -499,7 +499,7 @@ struct LoadTraining {
     adapter: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Amounts<'a> {
     weight_bytes: u64,
     kv_bytes_per_token: Option<u64>,
@@ -515,7 +515,7 @@ struct Amounts<'a> {
     total_bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Fit<'a> {
     id: &'a str,
     usable_bytes: u64,
@@ -524,7 +524,7 @@ struct Fit<'a> {
     usd_per_hour: Option<f64>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Asked<'a> {
     gpu: &'a str,
     count: u32,

@@ -13,7 +13,7 @@ const SHOWN: usize = 3;
 const AMOUNT: usize = 10;
 
 /// A finding and what it holds.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct HeldFinding {
     /// The rule.
     pub code: &'static str,

@@ -10,7 +10,7 @@ use crate::table::{Align, Table};
 use crate::terminal::{self, BOLD, DIM};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
-const FORMAT: &str = "oomph.gpus/1";
+pub const FORMAT: &str = "oomph.gpus/1";
 
 /// All of `gpus` in a table of at most `width` columns.
 pub fn gpu_table(gpus: &[&Gpu], note: Option<&str>, width: usize) -> String {
@@ -273,7 +273,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 }
 
 /// GPUs as JSON.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 pub struct GpuList<'a> {
     format: &'static str,
     version: &'static str,
@@ -292,7 +292,7 @@ impl<'a> GpuList<'a> {
 }
 
 /// One GPU as JSON: bytes, bytes per second and operations per second as integers.
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct Entry<'a> {
     id: &'a str,
     name: &'a str,
@@ -335,7 +335,7 @@ struct Entry<'a> {
     sources: std::collections::BTreeMap<&'static str, SourceEntry<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct RateEntry {
     fp32: u64,
     tf32: Option<u64>,
@@ -345,7 +345,7 @@ struct RateEntry {
     int8: Option<u64>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct ContextEntry {
     base: u64,
     first_kernel: u64,
@@ -359,7 +359,7 @@ struct ContextEntry {
     nccl_communicator: u64,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, schemars::JsonSchema)]
 struct SourceEntry<'a> {
     kind: &'static str,
     note: &'a str,

@@ -13,8 +13,11 @@ use serde::Serialize;
 use crate::table::{Align, Table};
 use crate::time::{bound, seconds};
 
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
+pub const FORMAT: &str = "oomph.gpus-for/1";
+
 /// What comes first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
     /// The cheapest step.
@@ -24,7 +27,7 @@ pub enum Order {
 }
 
 /// A price of renting a GPU.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Price {
     /// US dollars an hour.
     pub usd_per_hour: f64,
@@ -35,7 +38,7 @@ pub struct Price {
 }
 
 /// What a script takes on one GPU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Suit {
     /// The GPU.
     pub gpu: String,
@@ -119,7 +122,7 @@ impl Suit {
 }
 
 /// The result of `oomph gpus --for`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct GpusFor {
     /// `oomph.gpus-for/1`.
     pub format: &'static str,
@@ -145,7 +148,7 @@ impl GpusFor {
                 .then(a.gpu.cmp(&b.gpu))
         });
         Self {
-            format: "oomph.gpus-for/1",
+            format: FORMAT,
             script: summary.script.clone(),
             trains: summary.trains,
             order,

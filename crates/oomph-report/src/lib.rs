@@ -1,5 +1,6 @@
 //! How results are shown: terminal, JSON, HTML.
 
+pub mod doctor;
 pub mod drift;
 pub mod ending;
 pub mod estimate;

@@ -12,10 +12,10 @@ use serde::Serialize;
 use crate::terminal::{ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, pad, pad_left, paint, wrap};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
-const FORMAT: &str = "oomph.replay/1";
+pub const FORMAT: &str = "oomph.replay/1";
 
 /// What `oomph replay --json` writes.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub struct ReplayReport {
     format: &'static str,
     file: PathBuf,
@@ -39,20 +39,20 @@ pub struct ReplayReport {
     problems: Vec<ProblemRow>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Example {
     event: u32,
     what: String,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct PeakReserved {
     recorded: u64,
     replayed: u64,
     predicted: u64,
 }
 
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 struct Setting {
     alloc_conf: String,
     fits: bool,
@@ -66,14 +66,14 @@ struct Setting {
 }
 
 /// Where no setting fits: the one that needs the least.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Nearest {
     alloc_conf: String,
     needs_bytes: u64,
     short_bytes: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct ProblemRow {
     kind: &'static str,
     message: String,

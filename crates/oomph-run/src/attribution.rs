@@ -105,18 +105,136 @@ pub struct Needless {
     pub caches: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
+    /// Where each was last read: the row before which that was. One that is not there was never read; `None` if nobody looked.
+    pub last_reads: Option<HashMap<u32, u32>>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
 /// not, a backward pass may have been about to come.
 pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Needless {
     let rows = trace.rows_of(device);
+    let last_reads = last_reads(trace, record, rows.clone());
     Needless {
-        unused_graphs: unused_graphs(trace, record, rows.clone(), ended),
-        replaced: replaced(trace, record, rows.clone()),
+        unused_graphs: unused_graphs(trace, record, rows.clone(), ended, last_reads.as_ref()),
+        replaced: replaced(trace, record, rows.clone(), last_reads.as_ref()),
         caches: caches(trace, record, rows.clone()),
         held: held(trace, record, rows),
+        last_reads,
     }
+}
+
+/// When each allocation was last read, as the row before which that was.
+fn last_reads(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+) -> Option<HashMap<u32, u32>> {
+    if record.reads.is_empty() {
+        return None;
+    }
+    let by_address = by_address(trace, &lives(trace, rows.clone()));
+    let time = |row: usize| trace.events.time(row).0;
+    let row_at = |at: i64| {
+        let (mut low, mut high) = (rows.start, rows.end);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if time(middle) <= at {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low as u32
+    };
+    let mut found = HashMap::new();
+    for spans in &record.reads {
+        let Some((&address, spans)) = spans.split_first() else {
+            continue;
+        };
+        for life in by_address
+            .get(&address.cast_unsigned())
+            .into_iter()
+            .flatten()
+        {
+            let freed = if life.free < rows.end {
+                time(life.free)
+            } else {
+                i64::MAX
+            };
+            // What is read as it is freed counts; what is read as another one takes its place does not.
+            let last = spans
+                .chunks_exact(2)
+                .filter(|span| span[0] < freed && span[1] > time(life.alloc))
+                .map(|span| span[1].min(freed))
+                .max();
+            if let Some(last) = last {
+                found.insert(life.alloc as u32, row_at(last).min(life.free as u32));
+            }
+        }
+    }
+    Some(found)
+}
+
+/// One part in as many of the gradients that a pass made are few.
+const FEW: u64 = 10;
+
+/// Calls of models that a backward pass went through for nothing: it made gradients of their parameters, and nothing read any of
+/// them before they were freed.
+fn unread_gradients(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    call_of: impl Fn(usize) -> u32,
+    last_reads: &HashMap<u32, u32>,
+) -> HashSet<u32> {
+    let Some(labels) = &trace.labels else {
+        return HashSet::new();
+    };
+    let own: HashSet<u32> = record.own_graphs.iter().copied().collect();
+    let mut sizes: HashSet<(StringId, u64)> = HashSet::new();
+    for row in rows.clone() {
+        let label = labels.get(row);
+        if label.category == Category::Parameter && trace.events.action(row) == Action::Alloc {
+            sizes.insert((label.module, trace.events.size(row).0));
+        }
+    }
+    let read_after = |life: &Life, row: usize| {
+        // What is alive at the end may yet be read.
+        let last = last_reads.get(&(life.alloc as u32));
+        life.free >= rows.end || last.is_some_and(|&last| last as usize > row)
+    };
+    // The gradients that are there, and of each call how many bytes of them it made, and how many were read.
+    let mut there: HashMap<(StringId, u64), Vec<Life>> = HashMap::new();
+    let mut made: HashMap<u32, (u64, u64)> = HashMap::new();
+    for life in lives(trace, rows.clone()) {
+        let label = labels.get(life.alloc);
+        let key = (label.module, trace.events.size(life.alloc).0);
+        let Some(scope) = scope_id(trace, life.alloc) else {
+            continue;
+        };
+        if label.phase != Phase::Backward || !sizes.contains(&key) {
+            continue;
+        }
+        let kept = there.entry(key).or_default();
+        kept.retain(|older| older.free > life.alloc);
+        let call = call_of(scope);
+        if own.contains(&call) {
+            // One that is added to an older one is read for that and gone; then the older one counts.
+            let added = kept.iter().any(|older| older.free > life.free);
+            let read = if added {
+                kept.iter().any(|older| read_after(older, life.free))
+            } else {
+                read_after(&life, life.alloc)
+            };
+            let (bytes, bytes_read) = made.entry(call).or_default();
+            *bytes += key.1;
+            *bytes_read += if read { key.1 } else { 0 };
+        }
+        kept.push(life);
+    }
+    // Something else may have the size of a small parameter.
+    made.retain(|_, (bytes, read)| *read * FEW <= *bytes);
+    made.into_keys().collect()
 }
 
 fn held(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Option<HashSet<u32>> {
@@ -135,6 +253,7 @@ fn unused_graphs(
     record: &Record,
     rows: std::ops::Range<usize>,
     ended: bool,
+    last_reads: Option<&HashMap<u32, u32>>,
 ) -> HashSet<u32> {
     // The outermost call around each call: a call's number is above that of the call around it.
     let mut outermost: Vec<u32> = Vec::with_capacity(record.calls.len());
@@ -155,6 +274,9 @@ fn unused_graphs(
         .collect();
     let last = outermost.last().copied().unwrap_or(0);
     let infers = record.steps == 0 && record.inferences > 1;
+    let for_nothing = last_reads.map_or_else(HashSet::new, |last_reads| {
+        unread_gradients(trace, record, rows.clone(), call_of, last_reads)
+    });
     let unused = |call: u32| {
         if call == 0 || call as usize >= record.calls.len() {
             return false;
@@ -162,7 +284,7 @@ fn unused_graphs(
         let discarded = record.discarded_graphs.contains(&call);
         if walked.contains(&call) {
             // A loss on a teacher's output goes back through the teacher, for gradients nobody reads.
-            return discarded;
+            return discarded || for_nothing.contains(&call);
         }
         let idle = discarded || record.idle_graphs.contains(&call);
         ended || (call != last && (idle || infers))
@@ -183,7 +305,12 @@ fn unused_graphs(
         .collect()
 }
 
-fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+fn replaced(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    last_reads: Option<&HashMap<u32, u32>>,
+) -> HashSet<u32> {
     let Some(labels) = &trace.labels else {
         return HashSet::new();
     };
@@ -221,6 +348,13 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             .map(|new| new.first_us)
             .min();
         let Some(newer) = newer else { continue };
+        // What is read later on is in use: weights that several models share, a state that was read from a file.
+        let in_use = |row: usize| {
+            let last = last_reads.and_then(|reads| reads.get(&(row as u32)));
+            last.is_some_and(|&last| {
+                (last as usize) < rows.end && trace.events.time(last as usize).0 > newer
+            })
+        };
         for row in rows.clone() {
             let label = labels.get(row);
             let before = match label.category {
@@ -232,6 +366,7 @@ fn replaced(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Has
             if trace.events.action(row) == Action::Alloc
                 && trace.events.time(row).0 < before
                 && root(row) == Some(old.name.as_str())
+                && !in_use(row)
             {
                 found.insert(row as u32);
             }

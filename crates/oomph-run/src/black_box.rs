@@ -147,7 +147,9 @@ pub struct Sample {
 }
 
 /// What PyTorch's allocator held of a GPU, in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema,
+)]
 #[serde(default)]
 pub struct DeviceHeld {
     /// The GPU.
@@ -164,7 +166,9 @@ pub struct DeviceHeld {
 }
 
 /// Host memory, in bytes; 0 where it could not be read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize, schemars::JsonSchema,
+)]
 #[serde(default)]
 pub struct HostHeld {
     /// Of the process.
@@ -176,7 +180,7 @@ pub struct HostHeld {
 }
 
 /// The snapshot beside the box.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct HeldAt {
     /// When it was written, in µs since the epoch.
     pub time_us: i64,
@@ -200,7 +204,7 @@ pub struct Entry {
 }
 
 /// How what steps leave behind has grown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Grown {
     /// From the end of this step,
     pub from_step: u32,

@@ -32,7 +32,7 @@ pub struct Outside {
 }
 
 /// How a process ended, and what it did last.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Ending {
     /// How it ended, as far as that is known.
     pub how: String,
@@ -65,7 +65,7 @@ pub struct Ending {
 }
 
 /// A next step.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Next {
     /// What for.
     pub what: String,

@@ -63,7 +63,7 @@ pub struct Processes {
 }
 
 /// A process of a run that shared its GPU with others.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct ProcessSummary {
     /// Its id.
     pub process: u32,

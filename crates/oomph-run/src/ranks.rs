@@ -8,7 +8,7 @@ use crate::record::{Blame, Record};
 use crate::summary::{Peak, Summary, Verdict};
 
 /// The result of one rank.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct RankSummary {
     /// Its rank in the whole job.
     pub rank: u32,
@@ -34,7 +34,7 @@ pub struct RankSummary {
 }
 
 /// A rank that differs from the others.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Outlier {
     /// Its rank.
     pub rank: u32,
@@ -45,7 +45,7 @@ pub struct Outlier {
 }
 
 /// A part of a difference.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Difference {
     /// What is held.
     pub name: &'static str,
@@ -54,7 +54,7 @@ pub struct Difference {
 }
 
 /// The rank that made the others fail.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Culprit {
     /// Its rank.
     pub rank: u32,

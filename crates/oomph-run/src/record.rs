@@ -82,6 +82,10 @@ pub struct Record {
     /// Where the memory of all tensors began that Python held when the script failed for want of memory.
     #[serde(default)]
     pub held: Vec<u64>,
+    /// When operators read each piece of memory, on a virtual GPU: where it begins, then the times in µs at which spans of reads
+    /// begin and end, in turn.
+    #[serde(default)]
+    pub reads: Vec<Vec<i64>>,
     /// What an allocation's metadata means: phase, module, operator, step.
     pub scopes: Vec<(String, String, String, u32)>,
     /// Which memory holds what: kind, time in µs, address, owner.
@@ -116,6 +120,9 @@ pub struct Record {
     /// The outermost models that were called.
     #[serde(default)]
     pub outermost_models: Vec<OutermostModel>,
+    /// Calls of outermost models that recorded a graph of inputs without one: for gradients of their own parameters alone.
+    #[serde(default)]
+    pub own_graphs: Vec<u32>,
     /// Calls of outermost models in evaluation mode that recorded a graph, of inputs without one.
     #[serde(default)]
     pub idle_graphs: Vec<u32>,
@@ -394,7 +401,7 @@ pub struct Assumption {
 }
 
 /// What a lever did.
-#[derive(Debug, Clone, Deserialize, serde::Serialize)]
+#[derive(Debug, Clone, Deserialize, serde::Serialize, schemars::JsonSchema)]
 pub struct LeverReport {
     /// Its name, as in the plan file.
     pub name: String,

@@ -39,7 +39,7 @@ pub struct Rhythm {
 }
 
 /// Memory that each step leaves behind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct Growth {
     /// How much a step.
     pub bytes_per_step: u64,

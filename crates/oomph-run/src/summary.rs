@@ -25,7 +25,7 @@ const UNRECORDED: f64 = 0.01;
 const ROUNDING: u64 = 512;
 
 /// How a run ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The job fits.
@@ -41,7 +41,7 @@ pub enum Verdict {
 }
 
 /// What a verdict rests on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The whole script ran.
@@ -53,7 +53,7 @@ pub enum Basis {
 }
 
 /// The GPU.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct GpuSummary {
     /// Its name, as the driver reports it.
     pub name: String,
@@ -66,7 +66,7 @@ pub struct GpuSummary {
 }
 
 /// The peak amounts, each at its own moment.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Peak {
     /// In tensors.
     pub allocated_bytes: u64,
@@ -79,7 +79,7 @@ pub struct Peak {
 }
 
 /// A row of a table: a name, and its bytes at the peak.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Share {
     /// The module, operator, phase or place.
     pub name: String,
@@ -88,7 +88,7 @@ pub struct Share {
 }
 
 /// The peak within a phase or a step.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct StepPeak {
     /// The step, counted from 1; 0 is before the first.
     pub step: u32,
@@ -97,7 +97,7 @@ pub struct StepPeak {
 }
 
 /// Where memory ran out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Oom {
     /// The step, counted from 1.
     pub step: u32,
@@ -120,7 +120,7 @@ pub struct Oom {
 }
 
 /// An assumption behind the figures.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Assumption {
     /// `value`, `shape`, `attribution` or `library`.
     pub kind: String,
@@ -133,7 +133,7 @@ pub struct Assumption {
 }
 
 /// The plan that was applied.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct AppliedPlan {
     /// Its file.
     pub file: String,
@@ -144,7 +144,7 @@ pub struct AppliedPlan {
 }
 
 /// Everything that `oomph run` writes.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Summary {
     /// [`FORMAT`].
     pub format: &'static str,

@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::Record;
 
 /// The time of a step, and what follows from it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct StepTime {
     /// The clocks' estimate.
     #[serde(flatten)]

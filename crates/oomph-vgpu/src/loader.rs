@@ -79,7 +79,6 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
 
 /// `dlopen` resolves names relative to its caller, so this jumps to the C library's function, which then sees
 /// the caller and not this function.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void {
@@ -158,7 +157,6 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
 }
 
 /// `dlsym`; the C library's is jumped to, so that it sees the caller and not this function.
-#[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {

@@ -92,6 +92,7 @@ class OutermostModels:
         some = any(model["optimized"] for model in models)
         return dict(
             outermost_models=models,
+            own_graphs=[call for call, *_ in self._graphs],
             idle_graphs=[call for call, _, evaluates in self._graphs if evaluates],
             discarded_graphs=[
                 call

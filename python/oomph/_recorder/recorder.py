@@ -31,6 +31,7 @@ from oomph._recorder.optimizer_steps import OptimizerSteps
 from oomph._recorder.out_of_memory import OutOfMemory
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
+from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import sources
 from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
@@ -81,6 +82,7 @@ class Recorder:
         self.before_record: list[Callable[[dict[str, Any]], None]] = []
         """Called with the outcome when the script has ended, before the record is written."""
         self.layer = ValueLayer(self.assumptions, settings.unknown, self.virtual, settings.compute)
+        self._reads = self.layer.reads = Reads()
         self._began = time.time()
         self._finished = False
         busy = library.busy() if self.virtual else None
@@ -310,7 +312,7 @@ class Recorder:
             # A fork that is more than a helper of the program.
             self.process = os.getpid()
             self._modules.watch()
-        for kept in (self._scopes, self.passes, self._modules, self.out_of_memory):
+        for kept in (self._scopes, self.passes, self._modules, self.out_of_memory, self._reads):
             kept.forget()
         self._progress.forget()
         self.assumptions.forget()
@@ -448,6 +450,7 @@ class Recorder:
             sources=[] if self._in_parts else sources(os.path.realpath(self.directory.run.path)),
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
+            **self._reads.as_dict(),
             **self.out_of_memory.as_dict(),
         )
 

@@ -25,6 +25,7 @@ from oomph._older_python import pairwise
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import GpuMemory
 from oomph._training.release import format_bytes
+from oomph._training.trackers import tracker
 
 log = logging.getLogger("oomph")
 
@@ -49,8 +50,7 @@ def watch(
     *,
     every: int = 100,
     jsonl: str | os.PathLike[str] | None = None,
-    tensorboard: Any = None,
-    log_to: Callable[[dict[str, float]], Any] | None = None,
+    log_to: Any = None,
     snapshot: str | os.PathLike[str] | None = "oomph-oom.pickle",
     history: bool = False,
     device: torch.device | int | str | None = None,
@@ -65,9 +65,10 @@ def watch(
                 print(memory.line())
 
     Every `every` steps a line goes to the logger "oomph" (allocated, reserved, peak, what is outside
-    the allocator, by category), to the file `jsonl`, to `tensorboard` (anything with `add_scalar`)
-    and to `log_to` (anything that takes a dict of numbers). If memory grows from step to step, it
-    warns with the step at which memory will run out and the stack that allocates it. With `model`
+    the allocator, by category; all in bytes), to the file `jsonl` and to `log_to`: a `SummaryWriter`
+    of TensorBoard, a run of Weights & Biases, the module `mlflow`, one of Lightning's loggers, a
+    function of a dict of numbers, or a list of these. If memory grows from step to step, it warns
+    with the step at which memory will run out and the stack that allocates it. With `model`
     and `optimizer` there are categories, and peaks for forward, backward and optimizer; `phase` gives
     peaks of your own phases. After an out-of-memory error that leaves the block, it writes a snapshot
     to `snapshot` and explains it; `history=True` records every allocation's stack for it, at a cost.
@@ -76,8 +77,8 @@ def watch(
     beginning: `Watch.peak` has that.
     """
     return Watch(
-        model, optimizer, every=every, jsonl=jsonl, tensorboard=tensorboard, log_to=log_to,
-        snapshot=snapshot, history=history, device=device,
+        model, optimizer, every=every, jsonl=jsonl, log_to=log_to, snapshot=snapshot, history=history,
+        device=device,
     )  # fmt: skip
 
 
@@ -106,8 +107,7 @@ class Watch:
         *,
         every: int = 100,
         jsonl: str | os.PathLike[str] | None = None,
-        tensorboard: Any = None,
-        log_to: Callable[[dict[str, float]], Any] | None = None,
+        log_to: Any = None,
         snapshot: str | os.PathLike[str] | None = "oomph-oom.pickle",
         history: bool = False,
         device: torch.device | int | str | None = None,
@@ -118,8 +118,7 @@ class Watch:
         self._model, self._optimizer = model, optimizer
         self._every = every
         self._jsonl_path = jsonl
-        self._tensorboard = tensorboard
-        self._log_to = log_to
+        self._log = None if log_to is None else tracker(log_to)
         self._snapshot_path = snapshot
         self._history = history
         self._device_asked = device
@@ -349,12 +348,9 @@ class Watch:
         if self._file is not None:
             self._file.write(json.dumps(dict(facts, time=time.time())) + "\n")
             self._file.flush()
-        numbers = {f"memory/{name}": value for name, value in facts.items() if name != "step"}
-        if self._tensorboard is not None:
-            for name, value in numbers.items():
-                self._tensorboard.add_scalar(name, value, self.steps)
-        if self._log_to is not None:
-            self._log_to(numbers)
+        if self._log is not None:
+            numbers = {f"memory/{name}": value for name, value in facts.items() if name != "step"}
+            self._log(numbers, self.steps)
 
     # ---- out of memory ----
 

@@ -1,4 +1,4 @@
-"""What operators that only CUDA has compute, by those of the CPU: normalization, attention, recurrent layers.
+"""What operators that only CUDA has compute, by those of the CPU: normalization, convolution, attention, recurrent layers.
 
 Each function takes the operator's arguments, with tensors on the CPU, and gives its results in order, less those
 at the end that no program reads (reserve spaces, logarithms of sums, random states). It raises `ValueError` for what cannot be computed:
@@ -26,6 +26,133 @@ def _batch_norm_backward(x, grad, weight, mean, var, save_mean, save_invstd, eps
     return _aten.native_batch_norm_backward(
         grad, x, weight, mean, var, save_mean, save_invstd, True, eps, [True, True, True]
     )
+
+
+# ---- batch normalization of several ranks, in parts ----
+
+
+def _but_channels(x):
+    return [d for d in range(x.dim()) if d != 1]
+
+
+def _by_channel(x, values):
+    """One value for each channel, as `x` has them: in its second dimension."""
+    return values.view([-1 if d == 1 else 1 for d in range(x.dim())])
+
+
+def _batch_norm_stats(x, eps):
+    var, mean = torch.var_mean(x.float(), _but_channels(x), correction=0)
+    return [mean, (var + eps).rsqrt()]
+
+
+def _batch_norm_elemt(x, weight, bias, mean, invstd, eps):
+    normal = (x.float() - _by_channel(x, mean)) * _by_channel(x, invstd)
+    normal = normal if weight is None else normal * _by_channel(x, weight.float())
+    normal = normal if bias is None else normal + _by_channel(x, bias.float())
+    return [normal.to(x.dtype)]
+
+
+def _batch_norm_gather(x, means, invstds, running_mean, running_var, momentum, eps, counts):
+    """`counts` elements for each of the ranks, which are the rows of `means` and `invstds`."""
+    counts = torch.as_tensor(counts, dtype=means.dtype).expand(means.shape[0])[:, None]
+    total = counts.sum()
+    mean = (means * counts).sum(0) / total
+    squares = ((invstds.pow(-2) - eps + (means - mean) ** 2) * counts).sum(0)
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(momentum * mean)
+    if running_var is not None:
+        running_var.mul_(1 - momentum).add_(momentum * squares / (total - 1))
+    return [mean, (squares / total + eps).rsqrt()]
+
+
+def _batch_norm_backward_reduce(
+    grad, x, mean, invstd, weight, wants_input, wants_weight, wants_bias
+):
+    dims, grad = _but_channels(x), grad.float()
+    of_mean = grad.sum(dims)
+    of_normal = (grad * (x.float() - _by_channel(x, mean))).sum(dims)
+    kind = invstd.dtype if weight is None else weight.dtype
+    none = torch.empty(0)
+    return [
+        *((of_mean, of_normal) if wants_input else (none, none)),
+        (of_normal * invstd).to(kind) if wants_weight else none,
+        of_mean.to(kind) if wants_bias else none,
+    ]
+
+
+def _batch_norm_backward_elemt(grad, x, mean, invstd, weight, of_mean, of_normal, counts):
+    total = counts.sum()
+    gradient = grad.float() - _by_channel(x, of_mean / total)
+    centred = x.float() - _by_channel(x, mean)
+    gradient = gradient - centred * _by_channel(x, invstd * invstd * of_normal / total)
+    scale = invstd if weight is None else invstd * weight.float()
+    return [(gradient * _by_channel(x, scale)).to(grad.dtype)]
+
+
+# ---- convolutions and grids by the names of cuDNN, and products with another type of result ----
+
+
+def _convolution(x, weight, padding, stride, dilation, groups, *_):
+    return [_aten.convolution(x, weight, None, stride, padding, dilation, False, [0], groups)]
+
+
+def _transposed(x, weight, padding, output_padding, stride, dilation, groups, *_):
+    return [
+        _aten.convolution(x, weight, None, stride, padding, dilation, True, output_padding, groups)
+    ]
+
+
+def _convolution_relu(x, weight, bias, stride, padding, dilation, groups):
+    return [
+        _aten.convolution(x, weight, bias, stride, padding, dilation, False, [0], groups).relu()
+    ]
+
+
+def _convolution_add_relu(x, weight, z, alpha, bias, stride, padding, dilation, groups):
+    out = _aten.convolution(x, weight, bias, stride, padding, dilation, False, [0], groups)
+    return [(out + z * (1 if alpha is None else alpha)).relu()]
+
+
+def _depthwise(x, weight, size, bias, stride, padding, dilation):
+    return [
+        _aten.convolution(x, weight, bias, stride, padding, dilation, False, [0], x.shape[-len(size) - 1])
+    ]  # fmt: skip
+
+
+def _grid(theta, n, c, h, w):
+    return [_aten.affine_grid_generator(theta, [n, c, h, w], True)]
+
+
+def _grid_backward(grad, n, c, h, w):
+    return [_aten.affine_grid_generator_backward(grad, [n, c, h, w], True)]
+
+
+def _sampler(x, grid):
+    return [_aten.grid_sampler_2d(x, grid, 0, 0, True)]
+
+
+def _sampler_backward(x, grid, grad):
+    return _aten.grid_sampler_2d_backward(grad, x, grid, 0, 0, True, [True, True])
+
+
+def _ctc_loss(
+    log_probs, targets, input_lengths, target_lengths, blank, deterministic, zero_infinity
+):
+    targets = targets.long()
+    given = (log_probs, targets, input_lengths, target_lengths)
+    loss, alpha = _aten._ctc_loss(*given, blank, zero_infinity)
+    ones = torch.ones_like(loss)
+    return [loss, _aten._ctc_loss_backward(ones, *given, loss, alpha, blank, zero_infinity)]
+
+
+def _product_of_type(product: Any) -> Any:
+    """`product` of tensors in half precision, as another type."""
+
+    def typed(*given, **options):
+        *given, dtype = given
+        return [product(*(t.float() for t in given), **options).to(dtype)]
+
+    return typed
 
 
 # ---- attention: (batch, heads, length, width) ----
@@ -238,6 +365,28 @@ def _rms_norm_backward(grad, x, shape, rstd, weight, wanted):
 EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::cudnn_batch_norm": _batch_norm,
     "aten::cudnn_batch_norm_backward": _batch_norm_backward,
+    "aten::batch_norm_stats": _batch_norm_stats,
+    "aten::batch_norm_elemt": _batch_norm_elemt,
+    "aten::batch_norm_gather_stats": _batch_norm_gather,
+    "aten::batch_norm_gather_stats_with_counts": _batch_norm_gather,
+    "aten::batch_norm_backward_reduce": _batch_norm_backward_reduce,
+    "aten::batch_norm_backward_elemt": _batch_norm_backward_elemt,
+    "aten::cudnn_convolution": _convolution,
+    "aten::cudnn_convolution_transpose": _transposed,
+    "aten::cudnn_convolution_relu": _convolution_relu,
+    "aten::cudnn_convolution_add_relu": _convolution_add_relu,
+    "aten::_conv_depthwise2d": _depthwise,
+    "aten::conv_depthwise3d": _depthwise,
+    "aten::cudnn_affine_grid_generator": _grid,
+    "aten::cudnn_affine_grid_generator_backward": _grid_backward,
+    "aten::cudnn_grid_sampler": _sampler,
+    "aten::cudnn_grid_sampler_backward": _sampler_backward,
+    "aten::_cudnn_ctc_loss": _ctc_loss,
+    "aten::_masked_scale": lambda x, mask, scale: [x * mask * scale],
+    "aten::mm.dtype": _product_of_type(torch.mm),
+    "aten::bmm.dtype": _product_of_type(torch.bmm),
+    "aten::addmm.dtype": _product_of_type(torch.addmm),
+    "aten::baddbmm.dtype": _product_of_type(torch.baddbmm),
     "aten::_scaled_dot_product_efficient_attention": _efficient,
     "aten::_scaled_dot_product_efficient_attention_backward": _efficient_backward,
     "aten::_scaled_dot_product_flash_attention": _flash,
@@ -252,4 +401,4 @@ EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::_thnn_fused_gru_cell_backward": _gru_cell_backward,
     "aten::_fused_rms_norm_backward": _rms_norm_backward,
 }
-"""By operator."""
+"""By operator, or by one of its overloads."""

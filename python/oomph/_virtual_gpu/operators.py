@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from oomph._older_python import zip
+from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.dispatch import is_composite, is_view
 
 # Their result has no contents yet.
@@ -79,7 +80,7 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "composite", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
+        "composite", "equivalent", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
     )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
@@ -101,6 +102,7 @@ class Operator:
         self.reads = self.name in _READS
         self.special = special
         self.composite = is_composite(func.name())
+        self.equivalent = EQUIVALENTS.get(func.name()) or EQUIVALENTS.get(self.name)
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
 
     def inputs(self, args: tuple, kwargs: dict) -> list[torch.Tensor]:

@@ -25,7 +25,6 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.contents import Contents, Place
-from oomph._virtual_gpu.cuda_only import EQUIVALENTS
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.graph_values import Graphs, alias
@@ -83,6 +82,8 @@ class ValueLayer:
         self._filling = Filling(unknown)
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
+        # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
+        self.reads: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -127,6 +128,7 @@ class ValueLayer:
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
+            "aten::_linalg_check_errors": self._check_errors,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -236,6 +238,7 @@ class ValueLayer:
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
             if not self._virtual:
                 return func(*args, **kwargs)
+            reads = self.reads if self.before is not None else None
             for t in tensors(args, []):
                 kind = type(t)
                 plain = self._plain_types.get(kind)
@@ -245,6 +248,8 @@ class ValueLayer:
                     self._plain_types[kind] = plain
                 if not plain:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
+                if reads is not None and t.is_cuda:
+                    reads(t)
             if self._awaited:
                 self._collect()
             if self._replace_host is not None:
@@ -458,8 +463,9 @@ class ValueLayer:
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
-            equivalent = EQUIVALENTS.get(op.name) if self._budget is not None else None
+            equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
+                cpu_kwargs.pop("out", None)
                 return _write(targets, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
@@ -613,7 +619,17 @@ class ValueLayer:
         elif unknown:
             self.assumptions.read("unknown tensors were assumed to be equal")
             return op.name == "aten::allclose" or a.shape == b.shape
+        if a.is_cuda:
+            _wait()
         return func(*self._to_cpu(list(args)), **kwargs)
+
+    def _check_errors(self, func, op, args, kwargs):
+        """Whether a matrix was singular, …: the operator reads it back, and raises."""
+        status = args[0]
+        if status.is_cuda and not self.is_unknown(status):
+            _wait()
+            return func(*self._to_cpu(list(args)), **kwargs)
+        return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
@@ -725,6 +741,7 @@ class ValueLayer:
         inputs = [t for t in tensors(args, []) if t.is_cuda]
         if not inputs:
             return func(*args, **kwargs)
+        _wait()
         unknown = [t for t in inputs if self.is_unknown(t)]
         if unknown:
             rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
@@ -789,7 +806,7 @@ class ValueLayer:
     def _product(self, func, op, args, kwargs):
         """A product with a sparse matrix coalesces it first."""
         for t in args[:3]:
-            if t.layout is torch.sparse_coo and t.is_cuda and not t.is_coalesced():
+            if isinstance(t, torch.Tensor) and t.is_sparse and t.is_cuda and not t.is_coalesced():
                 self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
         return self._run(func, op, args, kwargs)
 
@@ -831,6 +848,7 @@ class ValueLayer:
         if kwargs.get("output_size") is None:
             if self.is_unknown(args[0]):
                 self.assumptions.add("shape", "repeat_interleave by unknown counts", user_line())
+            _wait()
             kwargs = dict(kwargs, output_size=int(cpu_alias(args[0]).sum()))
         return self._run(func, op, args, kwargs)
 
@@ -855,13 +873,24 @@ def _draw(op, drawn, outs, args, kwargs) -> bool:
 _PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
 
 
+def _wait() -> None:
+    """As an operator that reads a value back: `torch.cuda.set_sync_debug_mode` may have PyTorch raise."""
+    torch.cuda.current_stream().synchronize()
+
+
 def _write(outs, results) -> bool:
-    """Put results of the CPU where device memory stands; False if they are of other shapes."""
+    """Put results of the CPU where device memory stands; False if they are of other shapes.
+
+    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    """
     for to, value in zip(outs, results, strict=False):
         if to is not None:
-            if to.shape != value.shape:
+            if to.shape == value.shape:
+                to.copy_(value)
+            elif value.numel() == 0 < to.numel():
+                to.zero_()
+            elif to.numel():
                 return False
-            to.copy_(value)
     return True
 
 

@@ -16,7 +16,7 @@ use crate::check_file::{self, CheckedJob};
 use crate::{ExitStatus, json, page, stdout};
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
-const FORMAT: &str = "oomph.check/1";
+pub(crate) const FORMAT: &str = "oomph.check/1";
 /// By which a pull request's comment is found again.
 const MARK: &str = "<!-- oomph check -->";
 /// Lines and modules of a change that are listed.
@@ -54,8 +54,8 @@ pub struct Args {
 }
 
 /// What `oomph check` found.
-#[derive(Debug, Serialize)]
-struct Checked {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct Checked {
     format: &'static str,
     /// Whether all jobs pass.
     passes: bool,
@@ -65,7 +65,7 @@ struct Checked {
 }
 
 /// A job, as it ended.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Row {
     name: String,
     /// The GPU's name, as the driver reports it.
@@ -167,7 +167,7 @@ impl Args {
 const fn rank(status: ExitStatus) -> u8 {
     match status {
         ExitStatus::Error | ExitStatus::Interrupted => 0,
-        ExitStatus::ScriptFailed => 1,
+        ExitStatus::Failed => 1,
         ExitStatus::Findings => 2,
         ExitStatus::NoVerdict => 3,
         ExitStatus::AbovePeak => 4,
@@ -280,10 +280,7 @@ fn judge(job: &CheckedJob, now: &Ran, row: &Row) -> (ExitStatus, Option<String>)
             let what = now
                 .text("/failure")
                 .map_or_else(|| format!("exit status {status}"), str::to_owned);
-            (
-                ExitStatus::ScriptFailed,
-                format!("the script failed: {what}"),
-            )
+            (ExitStatus::Failed, format!("the script failed: {what}"))
         }
     };
     if status != ExitStatus::Success {
@@ -605,9 +602,9 @@ mod tests {
             ExitStatus::Success,
             ExitStatus::AbovePeak,
             ExitStatus::Findings,
-            ExitStatus::ScriptFailed,
+            ExitStatus::Failed,
         ];
         let found = worst.into_iter().min_by_key(|status| rank(*status));
-        assert_eq!(found, Some(ExitStatus::ScriptFailed));
+        assert_eq!(found, Some(ExitStatus::Failed));
     }
 }

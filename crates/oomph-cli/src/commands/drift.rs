@@ -126,7 +126,7 @@ impl Args {
                         ""
                     };
                     eprintln!("oomph: the script failed, {what}{hint}");
-                    return Ok(ExitStatus::ScriptFailed);
+                    return Ok(ExitStatus::Failed);
                 }
                 _ => {}
             }

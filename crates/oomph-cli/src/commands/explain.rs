@@ -58,6 +58,11 @@ pub struct Args {
     no_report: bool,
 }
 
+/// Version of the JSON for several files.
+pub(crate) const RANKS_FORMAT: &str = "oomph.explain-ranks/1";
+/// Version of the JSON for a run that left no history.
+pub(crate) const ENDINGS_FORMAT: &str = "oomph.endings/1";
+
 struct Input {
     path: PathBuf,
     trace: Trace,
@@ -65,15 +70,15 @@ struct Input {
 }
 
 /// Several ranks in one JSON.
-#[derive(Debug, Serialize)]
-struct Ranks<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct Ranks<'a> {
     format: &'static str,
     verdict: String,
     #[serde(rename = "ranks")]
     files: Vec<Rank<'a>>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct Rank<'a> {
     file: &'a Path,
     #[serde(flatten)]
@@ -81,7 +86,7 @@ struct Rank<'a> {
 }
 
 /// An explanation, and what the linter finds on the lines that hold memory.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 pub(crate) struct Found {
     #[serde(flatten)]
     pub(crate) explanation: Explanation,
@@ -89,8 +94,8 @@ pub(crate) struct Found {
 }
 
 /// An explanation, and how the processes of its run ended.
-#[derive(Debug, Serialize)]
-struct Whole<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct Whole<'a> {
     #[serde(flatten)]
     found: &'a Found,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
@@ -98,8 +103,9 @@ struct Whole<'a> {
 }
 
 /// The latter alone.
-#[derive(Debug, Serialize)]
-struct Endings<'a> {
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub(crate) struct Endings<'a> {
+    format: &'static str,
     endings: &'a [Ended],
 }
 
@@ -223,11 +229,17 @@ impl Args {
                         endings: &ended,
                     },
                 )?,
-                [] => json::write(target, &Endings { endings: &ended })?,
+                [] => json::write(
+                    target,
+                    &Endings {
+                        format: ENDINGS_FORMAT,
+                        endings: &ended,
+                    },
+                )?,
                 many => json::write(
                     target,
                     &Ranks {
-                        format: "oomph.explain-ranks/1",
+                        format: RANKS_FORMAT,
                         verdict: across_ranks(many),
                         files: many
                             .iter()

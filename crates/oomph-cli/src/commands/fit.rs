@@ -142,7 +142,7 @@ impl Args {
                 if is_rank {
                     say_is_rank(&gpu.id, &attempts.attempts.script);
                 }
-                return Ok(ExitStatus::ScriptFailed);
+                return Ok(ExitStatus::Failed);
             }
         };
         note_own_attention(&mut found);

@@ -111,7 +111,7 @@ impl Args {
         else {
             eprint!("{}", fs::read_to_string(&log).unwrap_or_default());
             eprintln!("oomph: the script failed in the rehearsal");
-            return Ok(ExitStatus::ScriptFailed);
+            return Ok(ExitStatus::Failed);
         };
         let suits = gpus
             .iter()

@@ -3,19 +3,21 @@
 
 use crate::ExitStatus;
 
-mod check;
+pub(crate) mod check;
 mod clean;
 mod completions;
 mod diff;
+mod doctor;
 mod drift;
 mod estimate;
-mod explain;
+pub(crate) mod explain;
 pub(crate) mod fit;
 mod gpus;
 mod lint;
+mod lsp;
 mod replay;
 mod report;
-mod run;
+pub(crate) mod run;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
@@ -38,10 +40,14 @@ pub enum Command {
     Report(report::Args),
     /// Find the lines of training code that waste or leak GPU memory
     Lint(lint::Args),
+    /// Serve editors with the findings of lint and the bytes of the last run (language server)
+    Lsp(lsp::Args),
     /// List the known GPUs and their memory
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
     Replay(replay::Args),
+    /// Say what works here, and what to do about what does not
+    Doctor(doctor::Args),
     /// Remove what earlier runs left in oomph-report
     Clean(clean::Args),
     /// Print the completions of a shell
@@ -61,8 +67,10 @@ impl Command {
             Self::Diff(args) => args.run(),
             Self::Report(args) => args.run(),
             Self::Lint(args) => args.run(),
+            Self::Lsp(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
+            Self::Doctor(args) => args.run(),
             Self::Clean(args) => args.run(),
             Self::Completions(args) => args.run(),
         }

@@ -291,7 +291,7 @@ impl Args {
             Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
             Verdict::Fits => ExitStatus::Success,
             Verdict::OutOfMemory => ExitStatus::Findings,
-            Verdict::ScriptFailed => ExitStatus::ScriptFailed,
+            Verdict::ScriptFailed => ExitStatus::Failed,
             Verdict::NoVerdict => ExitStatus::NoVerdict,
             Verdict::Refused => {
                 let reason = summary.failure.as_deref().unwrap_or("no reason was given");
@@ -518,7 +518,7 @@ impl Args {
             return Ok(if found.explanation.out_of_memory {
                 ExitStatus::Findings
             } else {
-                ExitStatus::ScriptFailed
+                ExitStatus::Failed
             });
         }
         if let Some(one) = one
@@ -547,7 +547,7 @@ impl Args {
             } else if status.success() {
                 ExitStatus::NoVerdict
             } else {
-                ExitStatus::ScriptFailed
+                ExitStatus::Failed
             });
         }
         match status.code() {
@@ -558,7 +558,7 @@ impl Args {
                 );
                 Ok(ExitStatus::Success)
             }
-            _ => Ok(ExitStatus::ScriptFailed),
+            _ => Ok(ExitStatus::Failed),
         }
     }
 
@@ -688,8 +688,8 @@ fn this_gpu(job: &Job) -> oomph_plan::PlanGpu {
 }
 
 /// The summary, why memory ran out and what would help, and what the linter finds on the lines that hold memory.
-#[derive(serde::Serialize)]
-struct Output<'a> {
+#[derive(serde::Serialize, schemars::JsonSchema)]
+pub(crate) struct Output<'a> {
     #[serde(flatten)]
     summary: &'a Summary,
     cause: Option<&'a Cause>,
@@ -706,10 +706,15 @@ fn processes(held: &[Held]) -> String {
     format!("process{s} {}", ids.join(", "))
 }
 
-/// Whether the driver of a real GPU is there: its files, or what else can be asked as one.
-fn has_real_gpu() -> bool {
+/// Whether there are files of a driver.
+pub(crate) fn has_driver() -> bool {
     let files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
     files.iter().any(|file| Path::new(file).exists())
+}
+
+/// Whether the driver of a real GPU is there: its files, or what else can be asked as one.
+fn has_real_gpu() -> bool {
+    has_driver()
         || machine::gpus(&machine::Visibility::of_environment()).is_ok_and(|gpus| !gpus.is_empty())
 }
 

@@ -79,6 +79,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     )];
     evidence.extend(stack_evidence(facts, in_attention));
     let confidence = (0.7 + share / 3.0).min(0.95);
+    let split = facts.split(in_attention);
     let unfused = unfused_modules(facts);
     let of_unfused: u64 = facts
         .live
@@ -108,14 +109,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         evidence,
         fixes: vec![
             if is_unfused {
-                fuse(scores)
+                fuse(split.saves(0.0))
             } else {
-                fix(scores)
+                fix(split.saves(0.0))
             },
             Fix::advice(
                 "shorter_sequences",
                 "half the length needs a quarter of the scores",
-                scores / 4 * 3,
+                split.saves(0.25),
                 Basis::Estimated,
                 "other inputs",
             ),
@@ -244,8 +245,7 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
         .filter(|(_, sizes)| !sizes.is_empty())
         .collect();
     facts
-        .live
-        .iter()
+        .every()
         .filter(|block| {
             let row = facts.row_of(block);
             if row == NO_ROW {

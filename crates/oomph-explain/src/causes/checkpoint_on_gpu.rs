@@ -2,7 +2,7 @@
 
 use oomph_trace::{Bytes, Category, StringId};
 
-use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, stack_evidence};
 use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats;
@@ -10,31 +10,7 @@ use crate::repeats;
 /// A checkpoint below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.2;
 
-/// Unless it is this share at least, and there would have been enough without it.
-const ENOUGH: f64 = 0.1;
-
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    found(facts, DECISIVE)
-}
-
-/// A checkpoint that is less, but without which the job that failed as `cut` says would have had enough. It should not be there,
-/// whatever else the job needs.
-pub(super) fn that_is_enough(cut: &Facts, whole: &Facts) -> Option<Cause> {
-    if check(whole).is_some() {
-        return None;
-    }
-    let cause = found(whole, ENOUGH)?;
-    let loaded = cause.evidence.first()?.bytes?;
-    if fits_without(cut, whole, loaded) != Some(true) {
-        return None;
-    }
-    Some(Cause {
-        confidence: 0.92,
-        ..cause
-    })
-}
-
-fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
     // A recorder knows what models have; the rest of a file is used by none on the GPU.
     let owned = |block: &Live| facts.module(block) != StringId::EMPTY;
     let models = facts
@@ -46,7 +22,7 @@ fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
     let sizes = repeats::sizes(facts, loads);
     let loaded: u64 = sizes.iter().sum();
     let share = facts.share(loaded);
-    if share < decisive {
+    if !facts.is_decisive(loaded, DECISIVE) {
         return None;
     }
     // Weights that were loaded straight to the GPU and are used there are no copy; several files of the same
@@ -70,7 +46,7 @@ fn found(facts: &Facts, decisive: f64) -> Option<Cause> {
             Bytes(loaded)
         ),
         evidence,
-        fixes: vec![fix(loaded)],
+        fixes: vec![fix(facts.saves(loads))],
     })
 }
 

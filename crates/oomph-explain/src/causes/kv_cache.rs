@@ -9,6 +9,8 @@ use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats::{self, Join};
 
+/// Buffers of one size and line are those of as many layers at least.
+const LAYERS: usize = 4;
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
 
@@ -30,14 +32,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             .to_owned(),
     )];
     evidence.extend(stack_evidence(facts, in_cache));
-    let parts = enough_parts(facts, cached);
+    let split = facts.split(in_cache);
+    let parts = enough_parts(facts, &split);
     let mut fixes = vec![Fix::advice(
         "smaller_batch",
         match parts {
             2 => "generate for half as many sequences at once".to_owned(),
             _ => format!("generate for one part in {parts} of the sequences at once"),
         },
-        cached - cached / parts,
+        split.saves(1.0 / parts as f64),
         Basis::Estimated,
         "exact",
     )];
@@ -47,7 +50,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::lever(
                 lever::KV_CACHE,
                 "store the cache in 8 bits (cache_implementation=\"quantized\")",
-                cached / 2,
+                split.saves(0.5),
                 Basis::Estimated,
                 "numerics change",
             ),
@@ -133,18 +136,30 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
     for join in joins.values() {
         *alike.entry(&join.sizes).or_default() += 1;
     }
-    let is_cache = |join: &Join| {
-        join.in_module && in_modules || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+    // One line may join keys and values of all layers, which attention reads.
+    let mut by_size: HashMap<(StackId, u64), usize> = HashMap::new();
+    for block in &facts.live {
+        *by_size.entry((block.stack, block.bytes)).or_default() += 1;
+    }
+    let attends = facts.attends();
+    let of_layers = |stack: StackId| {
+        attends
+            && by_size
+                .iter()
+                .any(|(key, &n)| key.0 == stack && n >= LAYERS)
+    };
+    let is_cache = |stack: StackId, join: &Join| {
+        join.in_module && in_modules
+            || alike.get(join.sizes.as_slice()).is_some_and(|&n| n > 1)
+            || of_layers(stack)
     };
     let stacks: HashSet<StackId> = joins
         .iter()
-        .filter(|(_, join)| is_cache(join))
+        .filter(|&(&stack, join)| is_cache(stack, join))
         .map(|(&stack, _)| stack)
         .collect();
-    let joined = facts
-        .live
-        .iter()
-        .filter(|block| stacks.contains(&block.stack));
+    // Also those of other moments, which may be as high.
+    let joined = facts.every().filter(|block| stacks.contains(&block.stack));
     blocks.extend(joined.map(|block| block.id));
     blocks
 }

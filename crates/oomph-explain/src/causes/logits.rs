@@ -73,6 +73,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         ),
     ];
     evidence.extend(stack_evidence(facts, |block| is_copy(block.bytes)));
+    let split = facts.split(|block| is_copy(block.bytes));
     Some(Cause {
         id: "logits",
         confidence: (0.75 + share / 4.0).min(0.95),
@@ -86,14 +87,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::lever(
                 lever::CHUNKED_CROSS_ENTROPY,
                 "a fused or chunked cross-entropy, which never holds all logits",
-                copies / 10 * 9,
+                split.saves(0.1),
                 Basis::Estimated,
                 "exact to rounding",
             ),
             Fix::lever(
                 lever::MICRO_BATCH,
                 "half as many tokens at once, with accumulation",
-                copies / 2,
+                split.saves(0.5),
                 Basis::Estimated,
                 "exact with the right denominator",
             ),

@@ -32,11 +32,13 @@ fn unused(facts: &Facts) -> Option<Cause> {
     sizes.sort_unstable();
     let kept: u64 = sizes.iter().sum();
     let share = facts.share(kept);
-    if share < DECISIVE {
+    if !facts.is_decisive(kept, DECISIVE) {
         return None;
     }
     // Without a graph, an operator's input and output are alive.
-    let saved = kept.saturating_sub(sizes.iter().rev().take(2).sum());
+    let saved = facts
+        .saves(is_unused)
+        .saturating_sub(sizes.iter().rev().take(2).sum());
     let place = top_stacks(facts, is_unused)
         .first()
         .and_then(|&(stack, ..)| calling_line(facts, stack))

@@ -19,6 +19,8 @@ const DECISIVE: f64 = 0.5;
 const FEW: f64 = 0.1;
 /// A line that one block runs holds a few tensors at a time: q, k, v, or the heads of a loop.
 const REPEATED: usize = 8;
+/// Modules that run a line, from which on they belong to several blocks.
+const MODULES: usize = 5;
 /// A mitigation that covers less than one part in as many, of what it leaves, covers little.
 const LITTLE: u64 = 4;
 
@@ -219,13 +221,19 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
 
 /// What checkpointed blocks made is alive many times over.
 fn piled_up(facts: &Facts) -> Option<Cause> {
-    let mut by_stack: HashMap<StackId, usize> = HashMap::new();
+    let mut by_stack: HashMap<StackId, (usize, HashSet<StringId>)> = HashMap::new();
     for block in &facts.live {
         if facts.stacks.get(block.stack).in_checkpoint() {
-            *by_stack.entry(block.stack).or_default() += 1;
+            let (count, modules) = by_stack.entry(block.stack).or_default();
+            *count += 1;
+            modules.insert(facts.module(block));
         }
     }
-    let piles = |stack: StackId| by_stack.get(&stack).is_some_and(|&count| count >= REPEATED);
+    let piles = |stack: StackId| {
+        by_stack
+            .get(&stack)
+            .is_some_and(|(count, modules)| *count >= REPEATED || modules.len() >= MODULES)
+    };
     let mut kept = 0_u64;
     let mut recomputed = 0_u64;
     let mut count = 0_usize;
@@ -240,7 +248,7 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
         }
         count += 1;
     }
-    if facts.share(kept + recomputed) < DECISIVE {
+    if !facts.is_decisive(kept + recomputed, DECISIVE) {
         return None;
     }
     let (what, verdict) = if kept > recomputed {

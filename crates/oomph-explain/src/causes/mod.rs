@@ -29,6 +29,7 @@ use std::collections::HashSet;
 use oomph_trace::{Category, StackId};
 use serde::Serialize;
 
+use crate::counterfactual::Split;
 use crate::facts::Facts;
 use crate::lever::{self, Lever};
 use crate::stacks::frame_text;
@@ -39,7 +40,7 @@ const WORTH_NAMING: f64 = 0.3;
 const SHOWN_STACKS: usize = 3;
 
 /// Why a job ran out of memory.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Cause {
     /// The identifier, such as `graph_retained`.
     pub id: &'static str,
@@ -54,7 +55,7 @@ pub struct Cause {
 }
 
 /// A fact that supports a cause.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Evidence {
     /// The fact in words.
     pub what: String,
@@ -93,7 +94,7 @@ impl Evidence {
 }
 
 /// How a predicted saving was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The simulator ran the history with it.
@@ -105,7 +106,7 @@ pub enum Basis {
 }
 
 /// What a fix is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Remedy {
     /// A lever of `oomph fit` makes the change.
@@ -115,7 +116,7 @@ pub enum Remedy {
 }
 
 /// Something that helps.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Fix {
     /// What it is: `lever` or `advice`.
     #[serde(flatten)]
@@ -280,19 +281,23 @@ pub(crate) fn stack_evidence(
 
 /// Fixes for activations, with what each saves.
 pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
-    let activations =
-        facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Temporary) + facts.request;
+    let split = facts.split(|block| {
+        matches!(
+            block.category,
+            Category::Activation | Category::Temporary | Category::Input
+        )
+    });
     let autocast = Fix::lever(
         lever::MIXED_PRECISION,
         "bf16 autocast, if the job runs in fp32",
-        activations / 2,
+        split.saves(0.5),
         Basis::Estimated,
         "numerics change",
     );
     // Several passes and no backward: there are no gradients to accumulate, and no saved activations
     // to recompute.
-    let parts = enough_parts(facts, activations);
-    let saves = activations - activations / parts;
+    let parts = enough_parts(facts, &split);
+    let saves = split.saves(1.0 / parts as f64);
     if facts.infers() {
         let what = match parts {
             2 => "run half as much at once".to_owned(),
@@ -322,7 +327,7 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
         fixes.push(Fix::lever(
             lever::CHECKPOINT,
             "recompute activations in backward (torch.utils.checkpoint on the repeated blocks)",
-            activations / 10 * 6,
+            split.saves(0.4),
             Basis::Estimated,
             "exact",
         ));
@@ -330,14 +335,12 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     fixes
 }
 
-/// Into how many parts something of `bytes` must be split so that one of them is not too much: a power of two.
-pub(crate) fn enough_parts(facts: &Facts, bytes: u64) -> u64 {
+/// Into how many parts the second part of `split` must be divided so that one of them is not too much: a power of two.
+pub(crate) fn enough_parts(facts: &Facts, split: &Split) -> u64 {
     /// A batch rarely has more samples.
     const MOST: u64 = 64;
-    let enough = |&parts: &u64| {
-        let short = facts.short.unwrap_or(0);
-        bytes - bytes / parts >= short
-    };
+    let short = facts.short.unwrap_or(0);
+    let enough = |&parts: &u64| split.saves(1.0 / parts as f64) >= short;
     let mut powers = (1..)
         .map(|power| 1 << power)
         .take_while(|&parts| parts <= MOST);
@@ -400,36 +403,69 @@ pub(crate) fn fits_without(cut: &Facts, whole: &Facts, bytes: u64) -> Option<boo
     Some(whole.needed().saturating_sub(bytes) <= room.at_least)
 }
 
-/// Of what should not be there, something without which the job would have had enough is why it ran out before something
-/// without which it would not.
+/// What should not be there, whatever the job's size.
+const DEFECTS: [&str; 8] = [
+    "graph_retained",
+    "missing_no_grad",
+    "tensors_kept",
+    "stale_model",
+    "checkpoint_on_gpu",
+    "cast_on_gpu",
+    "mitigation_inert",
+    "fragmentation",
+];
+/// The sizes of a job: what is left when nothing more special explains the failure.
+const SIZES: [&str; 2] = ["batch_too_large", "model_too_large"];
+
+/// From this confidence on the evidence is decisive.
+const DECISIVE: f64 = 0.8;
+/// How likely a cause of which mending alone would not be enough may be, beside one of `best`.
+const BELOW: f64 = 0.01;
+
+/// Puts first what is why memory ran out by what would have been without it: a defect that is enough by itself comes before all
+/// that only has a size, and before defects that are not enough; and what is less than half of what is missing comes after
+/// what is all of it.
 fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
-    const SHOULD_NOT_BE_THERE: [&str; 6] = [
-        "graph_retained",
-        "missing_no_grad",
-        "tensors_kept",
-        "stale_model",
-        "checkpoint_on_gpu",
-        "fragmentation",
-    ];
-    let enough = |cause: &Cause| {
-        let most = cause.fixes.iter().map(|fix| fix.saves_bytes).max()?;
-        match whole.short {
-            Some(short) => Some(most >= short),
-            None => fits_without(cut, whole, most),
+    let short = whole.short.or_else(|| {
+        let room = cut.room?.at_least;
+        Some(whole.needed().saturating_sub(room)).filter(|&short| short > 0)
+    });
+    let Some(short) = short else { return };
+    let most = |cause: &Cause| cause.fixes.iter().map(|fix| fix.saves_bytes).max();
+    let enough = |cause: &Cause| most(cause).is_some_and(|most| most >= short);
+    let best = |causes: &[Cause], of: &dyn Fn(&Cause) -> bool| {
+        // A replay that fits where holes are ordinary is as likely as any counts.
+        let likely = causes
+            .iter()
+            .filter(|cause| cause.confidence >= fragmentation::FITS);
+        likely
+            .filter(|cause| enough(cause) && of(cause))
+            .map(|cause| cause.confidence)
+            .fold(0.0, f64::max)
+    };
+    let cap = |cause: &mut Cause, best: f64| {
+        if best > 0.0 {
+            cause.confidence = cause.confidence.min(best - BELOW);
         }
     };
-    let best = causes
-        .iter()
-        .filter(|cause| cause.confidence >= fragmentation::FITS)
-        .filter(|cause| SHOULD_NOT_BE_THERE.contains(&cause.id) && enough(cause) == Some(true))
-        .map(|cause| cause.confidence)
-        .fold(0.0, f64::max);
-    if best == 0.0 {
-        return;
-    }
+    let is_defect = |cause: &Cause| DEFECTS.contains(&cause.id);
+    let defect = best(causes, &is_defect);
+    // Ordinary holes, and a mitigation that covers little, say nothing against what is large.
+    let decisive = best(causes, &|cause| {
+        is_defect(cause) && cause.confidence >= DECISIVE
+    });
+    let any = best(causes, &|cause| !SIZES.contains(&cause.id));
+    let size = best(causes, &|_| true);
     for cause in causes.iter_mut() {
-        if SHOULD_NOT_BE_THERE.contains(&cause.id) && enough(cause) == Some(false) {
-            cause.confidence = cause.confidence.min(best - 0.01);
+        let saves_half = most(cause).is_some_and(|most| most >= short / 2);
+        if is_defect(cause) && !enough(cause) {
+            cap(cause, defect);
+        }
+        if !is_defect(cause) {
+            cap(cause, decisive);
+        }
+        if !saves_half && !SIZES.contains(&cause.id) && most(cause).is_some() {
+            cap(cause, if any > 0.0 { any } else { size });
         }
     }
 }
@@ -449,7 +485,6 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
         .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .chain(optimizer_state::beside_the_step(cut, whole))
-        .chain(checkpoint_on_gpu::that_is_enough(cut, whole))
         .chain(data)
         .collect();
     for cause in &mut causes {

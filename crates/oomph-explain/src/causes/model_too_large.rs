@@ -21,7 +21,13 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let parameters = facts.bytes_of(Category::Parameter);
-    let parts = enough_parts(facts, persistent);
+    let split = facts.split(|block| {
+        matches!(
+            block.category,
+            Category::Parameter | Category::Gradient | Category::OptimizerState
+        )
+    });
+    let parts = enough_parts(facts, &split);
     let mut evidence = vec![
         Evidence::of(
             persistent,
@@ -72,7 +78,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                     2 => "shard over two GPUs (fully_shard)".to_owned(),
                     _ => format!("shard over {parts} GPUs (fully_shard)"),
                 },
-                persistent - persistent / parts,
+                split.saves(1.0 / parts as f64),
                 Basis::Estimated,
                 "exact to rounding",
             ),

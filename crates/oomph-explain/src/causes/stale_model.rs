@@ -19,6 +19,7 @@ const MIN_SIZE: u64 = 64 << 10;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     replaced(facts)
+        .or_else(|| idle(facts))
         .or_else(|| copied(facts))
         .or_else(|| repeated(facts))
 }
@@ -66,8 +67,7 @@ fn replaced(facts: &Facts) -> Option<Cause> {
         .filter(|block| is_stale(block))
         .map(|block| block.bytes)
         .sum();
-    let share = facts.share(stale);
-    if share < DECISIVE {
+    if !facts.is_decisive(stale, DECISIVE) {
         return None;
     }
     let place =
@@ -82,6 +82,40 @@ fn replaced(facts: &Facts) -> Option<Cause> {
         0.93,
         format!(
             "an earlier model{place} is still referenced although another one took its place: {}",
+            Bytes(stale)
+        ),
+        evidence,
+    ))
+}
+
+/// What the recorder saw: weights, gradients and state of optimizers that nothing has read since before this step, and that
+/// nothing reads afterwards.
+fn idle(facts: &Facts) -> Option<Cause> {
+    let is_idle = |block: &Live| {
+        matches!(
+            block.category,
+            Category::Parameter | Category::Gradient | Category::OptimizerState
+        ) && (facts.module(block) != StringId::EMPTY
+            || facts.stacks.get(block.stack).copies_parameter())
+            && !facts.stacks.get(block.stack).loads_file()
+            && facts.is_idle(block)
+    };
+    let stale = repeats::bytes(facts, is_idle);
+    if !facts.is_decisive(stale, DECISIVE) {
+        return None;
+    }
+    let place =
+        largest_line(facts, is_idle).map_or_else(String::new, |line| format!(" (made at {line})"));
+    let mut evidence = vec![Evidence::of(
+        stale,
+        "parameters, gradients and optimizer state that nothing uses any more".to_owned(),
+    )];
+    evidence.extend(stack_evidence(facts, is_idle));
+    Some(cause(
+        stale,
+        0.92,
+        format!(
+            "a model{place} is still referenced although nothing uses it any more: {}",
             Bytes(stale)
         ),
         evidence,

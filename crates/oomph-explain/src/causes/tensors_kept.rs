@@ -25,6 +25,35 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     collected(facts)
         .or_else(|| joined(facts))
         .or_else(|| computed(facts))
+        .or_else(|| idle(facts))
+}
+
+/// What the recorder saw: results and data of earlier steps that nothing reads in this step or afterwards.
+fn idle(facts: &Facts) -> Option<Cause> {
+    let is_idle = |block: &Live| {
+        matches!(
+            block.category,
+            Category::Activation | Category::Input | Category::Temporary | Category::Unknown
+        ) && !facts.stacks.get(block.stack).loads_file()
+            && !(facts.options.seen.unused_graphs).contains(&facts.row_of(block))
+            && facts.is_idle(block)
+    };
+    let kept = repeats::bytes(facts, is_idle);
+    // What a graph keeps, Python does not refer to.
+    if !facts.is_decisive(kept, DATA) || is_graph(&facts.growth) {
+        return None;
+    }
+    let place = largest_line(facts, is_idle).map_or_else(String::new, |line| format!(" at {line}"));
+    Some(Cause {
+        id: "tensors_kept",
+        confidence: 0.86,
+        verdict: format!(
+            "tensors made{place} in earlier steps are kept on the GPU, and nothing reads them any more: {}",
+            Bytes(kept)
+        ),
+        evidence: stack_evidence(facts, is_idle),
+        fixes: vec![fix(kept)],
+    })
 }
 
 /// Data that the script put on the GPU before its first step and keeps there, although each step uses a small part of it.

@@ -73,9 +73,6 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let held = facts.bytes_of(Category::Workspace);
     let asked = if stack.is_workspace { facts.request } else { 0 };
     let share = facts.share(held + asked);
-    if share < DECISIVE || held + asked < USUAL {
-        return None;
-    }
     let of_convolution = stack.is_convolution_workspace()
         || top_stacks(facts, |block| block.category == Category::Workspace)
             .first()
@@ -97,8 +94,18 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .map(|block| facts.operator(block))
         .chain([failed])
         .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
+    // Convolutions and products have some in every job; without a transform's or a factorization's it would fit, or not.
+    let usual = if of_transform || of_factorization {
+        0
+    } else {
+        USUAL
+    };
+    if share < DECISIVE || held + asked < usual {
+        return None;
+    }
     let place = largest_line(facts, |block| block.category == Category::Workspace)
         .map_or_else(String::new, |line| format!(" at {line}"));
+    let saves = facts.saves(|block| block.category == Category::Workspace);
     let whose = if of_convolution {
         "a convolution"
     } else {
@@ -129,7 +136,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "smaller_factorization",
                 "factor a smaller matrix (the products of the fewer rows or columns, full_matrices=False, torch.pca_lowrank for a few \
                  components), or do it on the CPU: cuSOLVER's workspace grows with the matrix",
-                held + asked,
+                saves,
                 Basis::Estimated,
                 "exact to rounding, except with fewer components",
             )
@@ -137,7 +144,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             Fix::advice(
                 "smaller_transforms",
                 "transform fewer at once: cuFFT takes as much workspace as the transform's result",
-                held.midpoint(asked),
+                saves / 2,
                 Basis::Estimated,
                 "exact",
             )
@@ -146,7 +153,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 lever::CUDNN_BENCHMARK,
                 "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
                  workspaces",
-                held + asked,
+                saves,
                 Basis::Estimated,
                 "exact to rounding",
             )
@@ -156,7 +163,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "blas_workspace",
                 "multiply matrices on fewer streams, or give each a smaller workspace (cuBLAS takes \
                  one for each stream, 32 MiB on Hopper)",
-                (held + asked) / 8 * 7,
+                saves / 8 * 7,
                 Basis::Estimated,
                 "exact to rounding",
             )

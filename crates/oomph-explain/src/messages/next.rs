@@ -8,7 +8,7 @@ use oomph_trace::{Bytes, is_users_own};
 use serde::Serialize;
 
 /// A step to take next.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct NextStep {
     /// What it is for.
     pub what: String,

@@ -1,7 +1,7 @@
 //! JSON, for editors and scripts.
 //!
 //! ```json
-//! {"version": 1, "findings": [{"code": "OOM101", "path": "train.py", "start": {"line": 9, "column": 9}, ...}],
+//! {"format": "oomph.lint/1", "version": 1, "findings": [{"code": "OOM101", "path": "train.py", "start": {"line": 9, "column": 9}, ...}],
 //!  "problems": [...]}
 //! ```
 //!
@@ -12,17 +12,21 @@ use serde::Serialize;
 use super::FileReport;
 use crate::{Applicability, Position};
 
-/// Version of the layout.
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
+pub const FORMAT: &str = "oomph.lint/1";
+/// The same as a number, which was all there was at first.
 const JSON_VERSION: u32 = 1;
 
-#[derive(Serialize)]
-struct Document<'a> {
+/// The whole document.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Document<'a> {
+    format: &'static str,
     version: u32,
     findings: Vec<JsonFinding<'a>>,
     problems: Vec<JsonProblem<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct JsonFinding<'a> {
     code: &'a str,
     name: &'a str,
@@ -44,27 +48,27 @@ struct JsonFinding<'a> {
     fix: Option<JsonFix<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct JsonPosition {
     line: usize,
     column: usize,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct JsonFix<'a> {
     applicability: Applicability,
     message: &'a str,
     edits: Vec<JsonEdit<'a>>,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct JsonEdit<'a> {
     start: usize,
     end: usize,
     content: &'a str,
 }
 
-#[derive(Serialize)]
+#[derive(Debug, Serialize, schemars::JsonSchema)]
 struct JsonProblem<'a> {
     path: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,6 +90,7 @@ impl From<Position> for JsonPosition {
 /// Writes one JSON document.
 pub fn json(files: &[FileReport]) -> Result<String, serde_json::Error> {
     let mut document = Document {
+        format: FORMAT,
         version: JSON_VERSION,
         findings: Vec::new(),
         problems: Vec::new(),

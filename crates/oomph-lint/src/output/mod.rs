@@ -8,7 +8,7 @@ mod text;
 
 pub use counts::{rules, statistics, summary};
 pub use github::github;
-pub use json::json;
+pub use json::{Document, FORMAT, json};
 pub use sarif::sarif;
 pub use text::{TextOptions, text};
 

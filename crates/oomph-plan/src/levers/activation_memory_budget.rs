@@ -19,12 +19,11 @@ const PERCENTS: [u32; 4] = [70, 50, 30, 10];
 const SETTING: &str = "torch._functorch.config.activation_memory_budget";
 
 /// `torch._functorch.config.activation_memory_budget`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ActivationMemoryBudget {
     /// Of what would be kept without it. 0 keeps what checkpointing all that is compiled would.
-    #[cfg_attr(test, schemars(range(min = 0, max = 100)))]
+    #[schemars(range(min = 0, max = 100))]
     pub percent: u32,
 }
 

@@ -20,9 +20,8 @@ const EXPANDABLE: &str = "expandable_segments:True";
 const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
 /// Settings of PyTorch's allocator, as in `PYTORCH_CUDA_ALLOC_CONF`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Allocator {
     /// `key:value` pairs, separated by commas.
     pub conf: String,

@@ -18,9 +18,8 @@ use crate::search::Options;
 const PLAIN: &str = "_scaled_dot_product_attention_math";
 
 /// A kernel of `scaled_dot_product_attention`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[expect(missing_docs, reason = "PyTorch's own names")]
 pub enum Backend {
     Flash,
@@ -29,9 +28,8 @@ pub enum Backend {
 }
 
 /// Attention that never writes the matrix of scores.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Attention {
     /// The kernel to prefer.
     pub backend: Backend,

@@ -23,9 +23,8 @@ use crate::units::{self, Sequence};
 const HOST_NS: f64 = 80_000.0;
 
 /// The inside of modules is computed again in the backward pass.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Checkpoint {
     /// Whose inside is not kept.
     pub modules: Vec<String>,

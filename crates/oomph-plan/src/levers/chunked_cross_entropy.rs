@@ -25,9 +25,8 @@ const LEAST_BYTES: u64 = 64 << 20;
 const CHUNKS: u32 = 8;
 
 /// Cross-entropy over a large vocabulary, a part of the rows at a time.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChunkedCrossEntropy {
     /// How many parts.
     pub chunks: u32,

@@ -15,9 +15,8 @@ use crate::search::Options;
 const LOGITS: u64 = 32 << 20;
 
 /// Inference with those logits over a vocabulary only that are looked at, a part at a time.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ChunkedLogits {}
 
 impl Facets for ChunkedLogits {

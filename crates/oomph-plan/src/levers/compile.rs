@@ -10,9 +10,8 @@ use crate::lever::{Facets, Results, Stage};
 use crate::sharding::Sharing;
 
 /// Models compiled by `torch.compile`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Compile {}
 
 impl Facets for Compile {

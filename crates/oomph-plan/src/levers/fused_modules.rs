@@ -24,9 +24,8 @@ const WRITTEN_OUT: [&str; 6] = [
 const KERNELS: [&str; 2] = ["RMSNorm", "PytorchGELUTanh"];
 
 /// Modules of several operators become one kernel.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct FusedModules {
     /// Activations and normalizations.
     pub modules: Vec<String>,

@@ -11,9 +11,8 @@ use crate::model::Model;
 use crate::search::Options;
 
 /// Inference with weights and activations in 16 bits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct HalfWeights {
     /// The type.
     pub dtype: Dtype,

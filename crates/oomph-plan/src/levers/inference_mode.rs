@@ -12,9 +12,8 @@ use crate::model::Model;
 use crate::search::Options;
 
 /// Inference without a graph.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InferenceMode {}
 
 impl Facets for InferenceMode {

@@ -17,9 +17,8 @@ use crate::search::Options;
 const KINDS: [&str; 6] = ["ReLU", "ReLU6", "LeakyReLU", "ELU", "Hardtanh", "Dropout"];
 
 /// Activation functions write over their inputs.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct InplaceActivations {
     /// The activation modules.
     pub modules: Vec<String>,

@@ -14,9 +14,8 @@ use crate::search::Options;
 const WORTH: f64 = 0.2;
 
 /// How linear layers with weights of 8 bits multiply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Kind {
     /// The weights are made wide for the product.
     WeightOnly,
@@ -25,9 +24,8 @@ pub enum Kind {
 }
 
 /// Inference with the weights of linear layers in 8 bits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Int8Linear {
     /// How they multiply.
     pub kind: Kind,

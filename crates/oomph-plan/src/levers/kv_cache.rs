@@ -14,9 +14,8 @@ use crate::search::Options;
 const BITS: u32 = 8;
 
 /// Generation with a cache of keys and values in few bits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct KvCache {
     /// How many.
     pub bits: u32,

@@ -12,9 +12,8 @@ use crate::model::Model;
 use crate::search::Options;
 
 /// Checkpoints are read into host memory, and models cast before they are moved.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LoadOnCpu {
     /// The type to cast to.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -17,9 +17,8 @@ use crate::search::Options;
 const MOST: u64 = 64;
 
 /// A batch in `parts` micro-batches, with the gradients accumulated.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MicroBatch {
     /// How many.
     pub parts: u32,

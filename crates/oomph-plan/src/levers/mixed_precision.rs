@@ -43,9 +43,8 @@ const FOLLOWERS: [&str; 16] = [
 const WIDE: [&str; 6] = ["softmax", "nll", "loss", "layer_norm", "sum", "norm"];
 
 /// Autocast around the forward pass; with gradient scaling for fp16.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MixedPrecision {
     /// The lower precision.
     pub dtype: Dtype,

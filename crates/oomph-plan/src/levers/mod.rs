@@ -90,9 +90,8 @@ macro_rules! levers {
     ($($(#[$serde:meta])? $module:ident::$lever:ident,)*) => {
         /// One change. Modules are named as `oomph run` names them: the class of the outermost module,
         /// then the path as in `named_modules()`, such as `GPT.blocks.3`.
-        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
         #[serde(tag = "name", rename_all = "snake_case")]
-        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[expect(missing_docs, reason = "each has its own")]
         pub enum Lever {
             $($(#[$serde])? $lever($module::$lever),)*

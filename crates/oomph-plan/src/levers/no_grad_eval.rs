@@ -12,9 +12,8 @@ use crate::model::Model;
 use crate::search::Options;
 
 /// No graph while the model evaluates.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NoGradEval {}
 
 impl Facets for NoGradEval {

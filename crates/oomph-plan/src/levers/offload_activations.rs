@@ -19,9 +19,8 @@ use crate::sharding::Sharing;
 use crate::units::{self, Sequence};
 
 /// Saved activations wait in pinned host memory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OffloadActivations {
     /// Whose activations.
     pub modules: Vec<String>,

@@ -21,9 +21,8 @@ const BLOCK: u64 = 256;
 const LEAST_VALUES: u64 = 4096;
 
 /// The optimizer's state in 8 bits.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Optimizer8bit {}
 
 impl Facets for Optimizer8bit {

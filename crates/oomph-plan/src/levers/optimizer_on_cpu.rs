@@ -28,9 +28,8 @@ const SHARE: u64 = 16;
 const FEWEST: u64 = 4 << 20;
 
 /// The optimizer's state in host memory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OptimizerOnCpu {}
 
 impl Facets for OptimizerOnCpu {

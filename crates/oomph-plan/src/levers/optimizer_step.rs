@@ -19,9 +19,8 @@ use crate::search::Options;
 const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
 
 /// How an optimizer goes over its parameters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Kind {
     /// One kernel for many tensors, without temporaries.
     Fused,
@@ -30,9 +29,8 @@ pub enum Kind {
 }
 
 /// Another implementation of the optimizer's step.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OptimizerStep {
     /// Which.
     pub kind: Kind,

@@ -64,9 +64,8 @@ const KEPT: [&str; 8] = [
 ];
 
 /// Results of cheap modules are computed again in the backward pass.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Recompute {
     /// Whose results are not kept.
     pub modules: Vec<String>,

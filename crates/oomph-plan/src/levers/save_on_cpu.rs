@@ -25,9 +25,8 @@ use crate::sharding::Sharing;
 const FEW_IN_FLIGHT: u64 = 16 << 20;
 
 /// What autograd saves waits in pinned host memory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SaveOnCpu {
     /// Bytes that may be under way each way: the more, the better they hide.
     pub in_flight: u64,

@@ -17,9 +17,8 @@ use crate::model::{Event, Model};
 use crate::search::Options;
 
 /// `zero_grad(set_to_none=True)`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SetToNone {}
 
 impl Facets for SetToNone {

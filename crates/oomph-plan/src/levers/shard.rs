@@ -21,9 +21,8 @@ const GROUP: [&str; 3] = [
 ];
 
 /// Several GPUs train together, each with its part of every batch.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Shard {
     /// How many, one rank each.
     pub gpus: u32,

@@ -20,9 +20,8 @@ use crate::sharding::Sharing;
 const CALL: &str = "torch.autograd.set_multithreading_enabled(False)";
 
 /// `torch.autograd.set_multithreading_enabled(False)`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SingleThreadedBackward {}
 
 impl Facets for SingleThreadedBackward {

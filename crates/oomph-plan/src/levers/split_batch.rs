@@ -18,9 +18,8 @@ use crate::search::Options;
 const PARTS: [u32; 4] = [2, 4, 8, 16];
 
 /// Inference with a part of the batch at a time.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SplitBatch {
     /// How many parts.
     pub parts: u32,

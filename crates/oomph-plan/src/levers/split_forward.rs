@@ -26,9 +26,8 @@ const PARTS: [u32; 6] = [2, 4, 8, 16, 32, 64];
 const HOST_NS: f64 = 150_000.0;
 
 /// The outermost models' calls in `parts` pieces, computed again for the backward pass.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SplitForward {
     /// How many.
     pub parts: u32,

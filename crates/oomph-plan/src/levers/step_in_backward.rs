@@ -18,9 +18,8 @@ use crate::search::Options;
 use crate::sharding::Sharing;
 
 /// Each parameter steps as soon as its gradient is there, which is then freed.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StepInBackward {}
 
 impl Facets for StepInBackward {

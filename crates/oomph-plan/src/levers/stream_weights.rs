@@ -20,9 +20,8 @@ const SLOTS: usize = 2;
 const SMALLEST: u64 = 4 << 10;
 
 /// Inference with modules' weights in host memory, brought ahead of their use.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamWeights {
     /// The modules.
     pub modules: Vec<String>,

@@ -195,13 +195,6 @@ fn is_generated(path: &str, text: &str) {
 }
 
 #[test]
-fn the_schema_of_plan_files_is_of_these_levers() {
-    let schema = schemars::schema_for!(PlanFile);
-    let text = serde_json::to_string_pretty(&schema).unwrap() + "\n";
-    is_generated("docs/plan-schema.json", &text);
-}
-
-#[test]
 fn the_table_in_the_documents_is_of_these_levers() {
     const BEGIN: &str =
         "<!-- OOMPH_UPDATE_DOCS=1 cargo test -p oomph-plan writes this table. -->\n";

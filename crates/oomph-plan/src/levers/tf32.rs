@@ -16,9 +16,8 @@ use crate::search::Options;
 const LEAST_GAIN: f64 = 0.05;
 
 /// TF32 in matrix products and convolutions.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Tf32 {
     /// Whether it is allowed.
     pub enabled: bool,

@@ -9,12 +9,21 @@ mod firefox;
 mod perfetto;
 mod picture;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::html::Page;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::html::growth::StepLeft;
 use crate::html::history::{Digest, digest};
 use crate::html::redact::Redactor;
+use crate::html::what_if::WhatIf;
+use crate::html::{Kind, Page, PlanRow};
+
+/// Version of the JSON. Adding fields keeps it; changing their meaning does not.
+pub const FORMAT: &str = "oomph.report/1";
 
 /// A format to export to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,33 +104,89 @@ pub fn export(format: Format, page: &Page) -> Option<Vec<u8>> {
 }
 
 /// All figures of the page in one document.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+pub struct Report<'a> {
+    /// `oomph.report/1`.
+    format: &'static str,
+    /// The version of oomph that wrote it.
+    oomph: &'static str,
+    /// What the page is of.
+    kind: Kind,
+    /// The run, as `oomph.run/1` or what is left of it.
+    summary: Option<Value>,
+    /// The explanation, as `oomph.explain/1`.
+    explanation: Option<Value>,
+    /// What changed, as `oomph.diff/1`.
+    diff: Option<Value>,
+    /// The plans that `oomph fit` found.
+    plans: &'a [PlanRow],
+    /// Other settings of the allocator.
+    what_if: &'a [WhatIf],
+    /// What was alive, through the history.
+    timeline: Timeline<'a>,
+    /// What each step needed and left.
+    steps: &'a [StepLeft],
+    /// When the most was alive.
+    peak: PeakMoment,
+}
+
+/// Columns of one length: a row for each moment at which the height of the curve is kept.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+struct Timeline<'a> {
+    /// Events of the history.
+    moments: Vec<u32>,
+    /// Microseconds.
+    time_us: Vec<u64>,
+    /// Bytes by what they hold.
+    categories: BTreeMap<&'static str, Vec<u64>>,
+    /// Bytes that the allocator held: pairs of a moment and a height.
+    reserved: &'a [(u32, u64)],
+}
+
+/// The moment at which the most was alive.
+#[derive(Debug, Serialize, schemars::JsonSchema)]
+struct PeakMoment {
+    /// An event of the history.
+    moment: u32,
+    /// Bytes.
+    bytes: u64,
+}
+
 fn json(digest: &Digest, page: &Page, redact: &mut Redactor) -> String {
     // The packed form names every module and file first, so that sentences can be redacted.
     let _ = digest.pack(redact);
     let curve: Vec<_> = digest.curve();
-    let mut document = |value: &Option<serde_json::Value>| value.as_ref().map(|v| redact.json(v));
-    let mut text = serde_json::json!({
-        "format": "oomph.report/1",
-        "oomph": env!("CARGO_PKG_VERSION"),
-        "kind": page.kind,
-        "summary": document(&page.summary),
-        "explanation": document(&page.explanation),
-        "diff": document(&page.diff),
-        "plans": page.plans,
-        "what_if": page.what_if,
-        "timeline": {
-            "moments": curve.iter().map(|(moment, _)| *moment).collect::<Vec<_>>(),
-            "time_us": curve.iter().map(|(moment, _)| digest.time(*moment)).collect::<Vec<_>>(),
-            "categories": oomph_trace::Category::ALL.iter().enumerate().map(|(index, category)| {
-                let bytes: Vec<u64> = curve.iter().map(|(_, bytes)| bytes[index]).collect();
-                (category.id(), bytes)
-            }).collect::<std::collections::BTreeMap<_, _>>(),
-            "reserved": digest.reserved,
+    let mut document = |value: &Option<Value>| value.as_ref().map(|v| redact.json(v));
+    let report = Report {
+        format: FORMAT,
+        oomph: env!("CARGO_PKG_VERSION"),
+        kind: page.kind,
+        summary: document(&page.summary),
+        explanation: document(&page.explanation),
+        diff: document(&page.diff),
+        plans: &page.plans,
+        what_if: &page.what_if,
+        timeline: Timeline {
+            moments: curve.iter().map(|(moment, _)| *moment).collect(),
+            time_us: curve
+                .iter()
+                .map(|(moment, _)| digest.time(*moment))
+                .collect(),
+            categories: oomph_trace::Category::ALL
+                .iter()
+                .enumerate()
+                .map(|(index, category)| {
+                    let bytes = curve.iter().map(|(_, bytes)| bytes[index]).collect();
+                    (category.id(), bytes)
+                })
+                .collect(),
+            reserved: &digest.reserved,
         },
-        "steps": digest.growth.steps,
-        "peak": { "moment": digest.peak.0, "bytes": digest.peak.1 },
-    })
-    .to_string();
-    text.push('\n');
-    text
+        steps: &digest.growth.steps,
+        peak: PeakMoment {
+            moment: digest.peak.0,
+            bytes: digest.peak.1,
+        },
+    };
+    serde_json::to_string(&report).unwrap_or_default() + "\n"
 }

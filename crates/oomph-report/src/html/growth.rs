@@ -12,7 +12,7 @@ use super::lod::Change;
 const LISTED: usize = 60;
 
 /// What steps leave behind.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub(crate) struct Growth {
     /// Per step.
     pub steps: Vec<StepLeft>,
@@ -21,7 +21,7 @@ pub(crate) struct Growth {
 }
 
 /// What one step left.
-#[derive(Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub(crate) struct StepLeft {
     /// The step's number.
     pub number: u32,
@@ -35,7 +35,7 @@ pub(crate) struct StepLeft {
 }
 
 /// What one kind of blocks left.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub(crate) struct KindLeft {
     /// Its number.
     pub kind: u32,

@@ -7,7 +7,7 @@
 //! What takes long over millions of events is done here: the levels of detail ([`lod`]), what each
 //! step leaves behind, other allocator settings ([`what_if`]).
 
-mod growth;
+pub(crate) mod growth;
 pub mod history;
 pub mod lod;
 pub mod payload;
@@ -29,7 +29,7 @@ const BUNDLE: &str = include_str!("../../../../web/dist/report.html");
 const MARKER: &str = "<!--oomph:data-->";
 
 /// What a report is about; decides which view is shown first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// A recorded run.
@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 /// A way to make a job fit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 pub struct PlanRow {
     /// The levers, as text: `micro-batch 8 × 2`.
     pub levers: String,

@@ -14,7 +14,7 @@ const BISECTION: usize = 13;
 const FEWEST: usize = 2;
 
 /// What one setting would have done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct WhatIf {
     /// `PYTORCH_CUDA_ALLOC_CONF`; empty for the settings of the run.
     pub conf: String,

@@ -1,0 +1,75 @@
+"""What a release says of itself: one version, all dependencies, and files that name the repository alike."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.command import ROOT
+
+sys.path.insert(0, str(Path(ROOT, "release")))
+import notes
+
+ROOT = Path(ROOT)
+CARGO, PYPROJECT = ((ROOT / name).read_text() for name in ("Cargo.toml", "pyproject.toml"))
+# Of the environment that oomph is installed in.
+# Triton comes with torch.
+NOT_DECLARED = {"torch", "triton"}
+NAMES = {"IPython": "ipython"}
+
+
+def test_the_version_stands_in_one_place():
+    version = notes.version(CARGO)
+    note, text = notes.notes((ROOT / "CHANGELOG.md").read_text(), version)
+    assert text and (note == "unreleased" or re.fullmatch(r"\d{4}-\d\d-\d\d", note))
+    words = [
+        "git",
+        "grep",
+        "-lF",
+        version,
+        "--",
+        ".",
+        ":!*.lock",
+        ":!bench",
+        ":(exclude,glob)crates/*/src/**",
+    ]
+    places = subprocess.run(
+        words, cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    # npm wants one of its own for the extension, which must be the same.
+    npm = [f"editors/vscode/{name}.json" for name in ("package", "package-lock")]
+    assert sorted(places) == ["CHANGELOG.md", "Cargo.toml", *sorted(npm)]
+
+
+def test_what_the_package_imports_is_declared():
+    declared = set(re.findall(r'^\w+ = \["([\w-]+)', PYPROJECT, re.M)) | NOT_DECLARED
+    used = set()
+    for path in ROOT.glob("python/oomph/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module]
+            used |= {name.partition(".")[0] for name in names}
+    foreign = {name for name in used if name not in sys.stdlib_module_names and name != "oomph"}
+    assert {"torch", "torchao", "transformers"} <= foreign
+    assert {NAMES.get(name, name) for name in foreign} <= declared
+
+
+def test_the_repository_has_one_name():
+    (repository,) = re.findall(r'^repository = "https://github\.com/(.+)"', CARGO, re.M)
+    owner = repository.partition("/")[0]
+    words = [
+        "git",
+        "grep",
+        "-hoE",
+        r"[A-Za-z0-9_-]+/oomph(@|/blob|/raw|/security|/tree|\.git)",
+        "--",
+        "*.md",
+        "*.yml",
+        "*.yaml",
+        "*.toml",
+        "*.rs",
+    ]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert {line.partition("/")[0] for line in found.splitlines()} == {owner}
