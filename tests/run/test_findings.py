@@ -17,13 +17,14 @@ KEPT = """
     def train():
         model = nn.Linear(2048, 2048).cuda()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        kept = []
+        losses = []
         for step in range(400):
             optimizer.zero_grad()
             out = model(torch.randn(16384, 2048, device="cuda"))
-            out.square().mean().backward()
+            loss = out.square().mean()
+            losses.append(loss)
+            out.mean().backward()
             optimizer.step()
-            kept.append(out)
 
     train()
 """
@@ -40,15 +41,15 @@ def test_findings_on_lines_that_hold_memory_come_with_their_bytes(oomph, tmp_pat
     run = oomph(KEPT, "--no-measure")
     assert run.status == 3
     (finding,) = run.json["findings"]
-    assert (finding["code"], finding["held_by"]) == ("OOM103", "loop")
+    assert (finding["code"], finding["held_by"]) == ("OOM102", "loop")
     # Everything but parameters and gradients was made in the loop.
     assert finding["held_bytes"] > 10 << 30
-    assert "OOM103" in run.out and len(run.out.splitlines()) < 50
+    assert "OOM102" in run.out and len(run.out.splitlines()) < 50
 
     explained = oomph_command("explain", tmp_path / "run", "--json", "-", cwd=tmp_path)
     assert explained.returncode == 3, explained.stderr
     found = schemas.read(explained.stdout)
-    assert found["cause"]["id"] == "tensors_kept"
+    assert found["cause"]["id"] == "graph_retained"
     assert found["findings"] == [finding]
 
     linted = oomph_command(

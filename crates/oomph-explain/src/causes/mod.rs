@@ -501,6 +501,10 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
     ];
     let explained = beside_weights || causes.iter().any(|cause| twice.contains(&cause.id));
     let state_alone = optimizer_state::beside_the_step(cut, whole).is_some();
+    // A state that is written by hand looks like results that are kept, and nothing else would have to go.
+    if state_alone && optimizer_state::is_by_hand(whole) {
+        causes.retain(|cause| cause.id != "tensors_kept");
+    }
     let alone = causes
         .iter()
         .all(|cause| cause.id == "batch_too_large" || cause.confidence < WORTH_NAMING);

@@ -99,6 +99,11 @@ pub(super) fn beside_the_step(cut: &Facts, whole: &Facts) -> Option<Cause> {
     })
 }
 
+/// Whether some of the state is written by hand.
+pub(super) fn is_by_hand(facts: &Facts) -> bool {
+    !by_hand(facts).is_empty()
+}
+
 /// Blocks of a state that is written by hand: tensors that the script itself made in the sizes of the parameters, for all of
 /// them, and that do not become more from step to step.
 fn by_hand(facts: &Facts) -> HashSet<u32> {
