@@ -107,6 +107,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         caches,
         held,
         last_reads,
+        broadcasts: record.broadcasts.clone(),
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
         wants_freezing: record.wants_freezing,

@@ -129,6 +129,28 @@ pub(crate) fn pile_of_sums(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Opt
     numbers.values().any(sums).then_some(pile)
 }
 
+/// Adds to a pile what backward passes made since it began for a graph of their own (`create_graph=True`), in which no line is
+/// known: it goes when that graph goes.
+pub(crate) fn add_derivatives(facts: &Facts, pile: &mut Pile) {
+    let blocks = facts
+        .live
+        .iter()
+        .filter(|block| pile.blocks.contains(&block.id));
+    let Some(first) = blocks.map(|block| block.id).min() else {
+        return;
+    };
+    for block in facts.live.iter().filter(|block| block.id > first) {
+        if is_derivative(block) && pile.blocks.insert(block.id) {
+            pile.bytes += block.bytes;
+        }
+    }
+}
+
+/// Whether a backward pass made a block for a graph of its own.
+pub(crate) fn is_derivative(block: &Live) -> bool {
+    block.category == Category::Activation && block.phase == Phase::Backward
+}
+
 /// The blocks of lines that ran often enough: `iterations` says how often a line ran by its blocks, if that is.
 fn pile_of(
     facts: &Facts,

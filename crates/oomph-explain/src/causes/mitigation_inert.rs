@@ -158,13 +158,25 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
             .then(|| labels.get(row as usize).module)
             .filter(|&module| module != StringId::EMPTY)
     };
-    let before: HashSet<StringId> = facts
-        .program
-        .allocations
-        .iter()
-        .filter(|allocation| checkpointed(allocation.stack))
-        .filter_map(|allocation| module_of(allocation.alloc_row))
-        .collect();
+    // What is checkpointed in this pass, too, has not been switched off.
+    let since = facts
+        .current_step()
+        .and_then(|step| facts.steps.get(step))
+        .map_or(0, |step| step.start as u32);
+    let (mut before, mut now): (HashSet<StringId>, HashSet<StringId>) = Default::default();
+    for allocation in &facts.program.allocations {
+        if checkpointed(allocation.stack)
+            && let Some(module) = module_of(allocation.alloc_row)
+        {
+            let of_pass = if allocation.alloc_row < since {
+                &mut before
+            } else {
+                &mut now
+            };
+            of_pass.insert(module);
+        }
+    }
+    before.retain(|module| !now.contains(module));
     if !idle && before.is_empty() {
         return None;
     }
@@ -248,10 +260,26 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
         }
         count += 1;
     }
+    // Gradients with a graph keep what is recomputed for them, beside what they are made of.
+    let derived = repeats::bytes(facts, repeats::is_derivative);
+    let differentiates = recomputed > kept && derived > 0;
+    if differentiates {
+        recomputed += repeats::bytes(facts, |block| {
+            repeats::is_derivative(block) && !piles(block.stack)
+        });
+    }
     if !facts.is_decisive(kept + recomputed, DECISIVE) {
         return None;
     }
-    let (what, verdict) = if kept > recomputed {
+    let (what, verdict) = if differentiates {
+        (
+            "recomputed activations, and gradients, are alive at once",
+            format!(
+                "activation checkpointing is on, but gradients with a graph (create_graph=True) keep all that it recomputes: {}",
+                Bytes(recomputed)
+            ),
+        )
+    } else if kept > recomputed {
         (
             "activations made inside checkpointed blocks are alive",
             format!(

@@ -482,6 +482,7 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
     let mut causes: Vec<Cause> = OF_THE_FAILURE
         .iter()
         .filter_map(|check| check(cut))
+        .chain(huge_request::column_and_row(cut, whole))
         .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .chain(optimizer_state::beside_the_step(cut, whole))

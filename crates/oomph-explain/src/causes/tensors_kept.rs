@@ -204,7 +204,7 @@ fn collected(facts: &Facts) -> Option<Cause> {
     if is_graph(growth) {
         return None;
     }
-    let grows = |block: &Live| growth.stacks.binary_search(&block.stack).is_ok();
+    let grows = |block: &Live| facts.grows(block);
     let place = largest_line(facts, grows).map_or_else(String::new, |line| format!(" at {line}"));
     // A few blocks a step from the script itself are also how fragmentation begins; that cause
     // has its own evidence.
