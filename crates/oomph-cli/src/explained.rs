@@ -100,6 +100,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         caches,
         held,
         last_reads,
+        read_on,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
@@ -107,6 +108,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         caches,
         held,
         last_reads,
+        read_on,
         broadcasts: record.broadcasts.clone(),
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,

@@ -70,6 +70,8 @@ pub struct Seen {
     pub held: Option<HashSet<u32>>,
     /// Where each was last read, as the row before which that was. One that is not there was never read; `None` if nobody looked.
     pub last_reads: Option<HashMap<u32, u32>>,
+    /// Of those that one line made again and again, the ones that were read over and over as later ones were made.
+    pub read_on: HashSet<u32>,
     /// Where a column `(n, 1)` met a row `(n,)`, which gives `(n, n)`: n, and the line.
     pub broadcasts: Vec<(u64, String)>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.

@@ -76,18 +76,15 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
     for life in &lives {
         let scope = scope_of(trace, life.alloc);
         let mut label = scope;
-        match categories.get(&life.alloc) {
-            Some(&(category, owner)) => {
-                label.category = category;
-                if owner != StringId::EMPTY {
-                    label.module = owner;
-                }
+        if let Some(&(category, owner)) = categories.get(&life.alloc) {
+            label.category = category;
+            if owner != StringId::EMPTY {
+                label.module = owner;
             }
-            None => {
-                let in_graph =
-                    scope_id(trace, life.alloc).is_some_and(|id| differentiable.contains(&id));
-                label.category = by_scope(trace, &handles_have, *life, scope, in_graph);
-            }
+        } else {
+            let in_graph =
+                scope_id(trace, life.alloc).is_some_and(|id| differentiable.contains(&id));
+            label.category = by_scope(trace, &handles_have, *life, scope, in_graph);
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -112,6 +109,8 @@ pub struct Needless {
     pub held: Option<HashSet<u32>>,
     /// Where each was last read: the row before which that was. One that is not there was never read; `None` if nobody looked.
     pub last_reads: Option<HashMap<u32, u32>>,
+    /// Of those that one line made again and again, the ones that were read as later ones were made.
+    pub read_on: HashSet<u32>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
@@ -127,9 +126,62 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
         },
         replaced: replaced(trace, record, rows.clone(), last_reads.as_ref()),
         caches: caches(trace, record, rows.clone()),
+        read_on: read_on(trace, record, rows.clone()),
         held: held(trace, record, rows),
         last_reads,
     }
+}
+
+/// Of allocations of one size that one line made again and again, those that were read over and over as later ones were made: a state
+/// that is carried on, such as the keys and values of earlier tokens. What is collected for the end is not read meanwhile.
+fn read_on(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    /// Of a line with less, nothing is said.
+    const MANY: usize = 16;
+    /// In so many times between two allocations.
+    const OFTEN: usize = 3;
+    let mut by_line: HashMap<(StackId, u64), Vec<Life>> = HashMap::new();
+    for life in lives(trace, rows.clone()) {
+        let key = (
+            trace.events.stack(life.alloc),
+            trace.events.size(life.alloc).0,
+        );
+        by_line.entry(key).or_default().push(life);
+    }
+    by_line.retain(|_, lives| lives.len() >= MANY);
+    let spans: HashMap<u64, &[i64]> = record
+        .reads
+        .iter()
+        .filter_map(|spans| spans.split_first())
+        .map(|(&address, spans)| (address.cast_unsigned(), spans))
+        .collect();
+    let time = |row: usize| trace.events.time(row).0;
+    let mut found = HashSet::new();
+    for lives in by_line.values() {
+        let made: Vec<i64> = lives.iter().map(|life| time(life.alloc)).collect();
+        for (at, life) in lives.iter().enumerate() {
+            let freed = if life.free < rows.end {
+                time(life.free)
+            } else {
+                i64::MAX
+            };
+            let address = trace.events.addr(life.alloc).0;
+            let reads = spans.get(&address).copied().unwrap_or_default();
+            let mut meanwhile: HashSet<usize> = HashSet::new();
+            for span in reads.chunks_exact(2) {
+                let (from, to) = (span[0].max(made[at]), span[1].min(freed));
+                if from <= to {
+                    let first = made.partition_point(|&time| time <= from);
+                    let last = made.partition_point(|&time| time <= to);
+                    meanwhile.extend((first..=last).take(OFTEN + 1));
+                }
+            }
+            meanwhile.remove(&(at + 1));
+            if meanwhile.len() >= OFTEN {
+                found.insert(life.alloc as u32);
+            }
+        }
+    }
+    found
 }
 
 /// When each allocation was last read, as the row before which that was.

@@ -170,6 +170,7 @@ class Scopes:
 
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
+
         def of_phase(wanted: str) -> list[int]:
             return [number for key, number in self._numbers.items() if key[0] is wanted]
 
