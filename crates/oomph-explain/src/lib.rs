@@ -82,6 +82,8 @@ pub struct Seen {
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     pub wants_freezing: bool,
+    /// Whether mixed precision was switched on for the CPU alone, around a model that is on the GPU.
+    pub autocast_elsewhere: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
     pub offloads: Vec<(i64, i64)>,
     /// Whether the run was ended after some steps: what grows in it would have grown on.

@@ -204,6 +204,9 @@ pub struct Facts {
     pub loading_ns: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,
+    /// Whether autocast was on for the CPU alone around a model that is on the GPU.
+    #[serde(default)]
+    pub autocast_elsewhere: bool,
     /// Whether a gradient scaler was used.
     pub scaled: bool,
     /// Whether gradients were clipped by PyTorch's functions.

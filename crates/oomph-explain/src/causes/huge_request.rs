@@ -50,8 +50,8 @@ pub(super) fn column_and_row(cut: &Facts, whole: &Facts) -> Option<Cause> {
     } else {
         0
     };
-    let held = |facts: &Facts| repeats::bytes(facts, is_square) + asked;
-    let squares = held(whole).max(held(cut));
+    // What failed is among what a run without a limit holds.
+    let squares = repeats::bytes(whole, is_square).max(repeats::bytes(cut, is_square) + asked);
     if squares == 0 || fits_without(cut, whole, squares) == Some(false) {
         return None;
     }

@@ -29,6 +29,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     piled_up(facts)
         .or_else(|| switched_off(facts))
         .or_else(|| frozen_in_name(facts))
+        .or_else(|| autocast_elsewhere(facts))
         .or_else(|| covers_little(facts))
 }
 
@@ -60,6 +61,8 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
         .map(|block| facts.row_of(block))
         .min()?;
     // What the same forward pass made inside, most of which is gone again.
+    let step = facts.current_step().and_then(|step| facts.steps.get(step));
+    let last = step.map_or(u32::MAX, |step| step.end as u32);
     let mut covered = 0_u64;
     let mut uses = !spans.is_empty();
     for allocation in &facts.program.allocations {
@@ -69,7 +72,7 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
             && facts.holds(allocation, true).1 == Phase::Forward
         {
             uses = true;
-            if row >= first {
+            if (first..=last).contains(&row) {
                 covered += allocation.requested;
             }
         }
@@ -105,6 +108,32 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
     // Other causes of what is kept there come first.
     cause.confidence = 0.78;
     Some(cause)
+}
+
+/// Mixed precision is switched on, but for the CPU: the model on the GPU computes in fp32.
+fn autocast_elsewhere(facts: &Facts) -> Option<Cause> {
+    if !facts.options.seen.autocast_elsewhere {
+        return None;
+    }
+    let kept = facts.bytes_of(Category::Activation);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    Some(cause(
+        format!(
+            "mixed precision is switched on for the CPU, but the model is on the GPU: its {} of activations stay as they are",
+            Bytes(kept)
+        ),
+        vec![Evidence::of(kept, "activations")],
+        Fix::advice(
+            "autocast_device",
+            "switch autocast on for the device that the model is on",
+            kept / 2,
+            Basis::Estimated,
+            "numerics change, as the script intends",
+        )
+        .apply("with torch.autocast(\"cuda\", dtype=torch.bfloat16):"),
+    ))
 }
 
 /// A module's `requires_grad` was set to False, as one does with a tensor's: its parameters train on, and forward keeps what their

@@ -30,11 +30,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 
 /// What the recorder saw: results and data of earlier steps that nothing reads in this step or afterwards.
 fn idle(facts: &Facts) -> Option<Cause> {
+    // What the step before gave has a name until the same line runs again: one of it is no collection.
+    let current = facts.current_step()?;
     let is_idle = |block: &Live| {
-        matches!(
-            block.category,
-            Category::Activation | Category::Input | Category::Temporary | Category::Unknown
-        ) && !facts.stacks.get(block.stack).loads_file()
+        block.step.is_none_or(|step| step + 1 < current)
+            && matches!(
+                block.category,
+                Category::Activation | Category::Input | Category::Temporary | Category::Unknown
+            )
+            && !facts.stacks.get(block.stack).loads_file()
             && !(facts.options.seen.unused_graphs).contains(&facts.row_of(block))
             && facts.is_idle(block)
     };
