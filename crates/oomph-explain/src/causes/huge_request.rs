@@ -1,5 +1,5 @@
-//! `huge_request`: one request is larger than the whole GPU; an unintended shape is the best
-//! explanation.
+//! `huge_request`: one request is larger than the whole GPU, and an unintended shape is the best
+//! explanation; or a column of shape `(n, 1)` met a row of shape `(n,)`.
 
 use oomph_trace::Bytes;
 
