@@ -912,7 +912,7 @@ PAGES = """
                 page[0], page[1] = k, v
                 pages.append(page)
                 keys, values = (torch.cat([p[i] for p in pages], 1) for i in range(2))
-                nn.functional.scaled_dot_product_attention(q, keys, values)
+                nn.functional.scaled_dot_product_attention(q[None], keys[None], values[None])
 """
 
 # An evaluation in functions alone, after training.
