@@ -84,6 +84,8 @@ class ValueLayer:
         self.before: Any = None
         # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
         self.reads: Any = None
+        # And with both tensors of an operator that computes element by element.
+        self.pairs: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -239,7 +241,8 @@ class ValueLayer:
             if not self._virtual:
                 return func(*args, **kwargs)
             reads = self.reads if self.before is not None else None
-            for t in tensors(args, []):
+            given = tensors(args, [])
+            for t in given:
                 kind = type(t)
                 plain = self._plain_types.get(kind)
                 if plain is None:
@@ -250,6 +253,8 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
+                self.pairs(*given[:2])
             if self._awaited:
                 self._collect()
             if self._replace_host is not None:
