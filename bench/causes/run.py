@@ -23,10 +23,10 @@ LIMIT = 900
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
-SIXTH_READER = "sixth_reader"
+SIXTH_READER, SEVENTH_READER = "sixth_reader", "seventh_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
-    SIXTH_READER,
+    SIXTH_READER, SEVENTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -270,6 +270,31 @@ JOBS = {
     "speech_token_by_token": ("kv_cache", "0.9GiB", SIXTH_READER),
     "answers_many_beams": ("kv_cache", "0.75GiB", SIXTH_READER),
     "stages_checkpointed": ("mitigation_inert", "0.95GiB", SIXTH_READER),
+    "clouds_over_fields": ("batch_too_large", "2GiB", SEVENTH_READER),
+    "knee_slices_unrolled": ("batch_too_large", "1.5GiB", SEVENTH_READER),
+    "weather_place_by_place": ("model_too_large", "1.6GiB", SEVENTH_READER),
+    "muon_on_matrices": ("optimizer_state", "1.2GiB", SEVENTH_READER),
+    "genome_by_kmers": ("logits", "2.5GiB", SEVENTH_READER),
+    "captions_in_many_tongues": ("logits", "2.2GiB", SEVENTH_READER),
+    "enhancers_with_alibi": ("attention_scores", "1.6GiB", SEVENTH_READER),
+    "curves_from_context": ("attention_scores", "1.8GiB", SEVENTH_READER),
+    "one_slow_film": ("input_spike", "1GiB", SEVENTH_READER),
+    "one_deep_tree": ("input_spike", "1GiB", SEVENTH_READER),
+    "baseline_of_returns": ("graph_retained", "0.9GiB", SEVENTH_READER),
+    "flows_watched": ("graph_retained", "1.5GiB", SEVENTH_READER),
+    "chains_of_langevin": ("tensors_kept", "0.9GiB", SEVENTH_READER),
+    "poses_as_heatmaps": ("tensors_kept", "0.8GiB", SEVENTH_READER),
+    "slides_graded": ("missing_no_grad", "1.5GiB", SEVENTH_READER),
+    "moves_searched": ("missing_no_grad", "1.2GiB", SEVENTH_READER),
+    "prunings_in_rounds": ("stale_model", "1.1GiB", SEVENTH_READER),
+    "rounds_of_labelling": ("stale_model", "1.2GiB", SEVENTH_READER),
+    "detector_warm_start": ("checkpoint_on_gpu", "0.6GiB", SEVENTH_READER),
+    "prior_over_codes": ("checkpoint_on_gpu", "0.5GiB", SEVENTH_READER),
+    "keys_between_distances": ("fragmentation", "2.2GiB", SEVENTH_READER),
+    "particles_with_maps": ("fragmentation", "2GiB", SEVENTH_READER),
+    "laplacian_of_a_city": ("workspace", "1.5GiB", SEVENTH_READER),
+    "images_pixel_by_pixel": ("kv_cache", "1.2GiB", SEVENTH_READER),
+    "dense_links_checkpointed": ("mitigation_inert", "0.95GiB", SEVENTH_READER),
 }
 
 
