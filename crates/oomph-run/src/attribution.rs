@@ -366,8 +366,7 @@ fn unused_graphs(
         .collect()
 }
 
-/// What functions without modules made for a graph, and no backward pass read: not before it was freed, nor before memory was
-/// at its end with a backward pass after it.
+/// What functions without modules made for a graph, and no backward pass read before it was freed.
 fn unused_outside_modules(
     trace: &Trace,
     record: &Record,
@@ -413,8 +412,11 @@ fn unused_outside_modules(
         let Some(scope) = scope_id(trace, life.alloc) else {
             return false;
         };
-        let in_call = record.scope_calls.get(scope).is_some_and(|&call| call != 0);
-        if phase_of(scope) != "forward" || in_call || graphless.contains(&scope) {
+        let in_module = record
+            .scopes
+            .get(scope)
+            .is_none_or(|scope| !scope.1.is_empty());
+        if phase_of(scope) != "forward" || in_module || graphless.contains(&scope) {
             return false;
         }
         let born = trace.events.time(life.alloc).0;
@@ -423,6 +425,11 @@ fn unused_outside_modules(
         } else {
             i64::MAX
         };
+        // What outlives the next backward passes is retained, by what refers to it.
+        let begun = |time: i64| backward.partition_point(|&(begin, _)| begin <= time);
+        if begun(freed) > begun(born) + 1 {
+            return false;
+        }
         // The backward pass may have been about to come.
         if freed == i64::MAX && !ended && last_backward < born {
             return false;
