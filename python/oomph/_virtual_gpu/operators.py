@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -69,18 +70,15 @@ DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
 either, which would take the time and the memory of one byte for each element."""
 
-# What they read back is a status, and zero means success.
-CHECKS = {
-    "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
-    "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
-}  # fmt: skip
+CHECKS = ("aten::linalg_", "aten::_linalg_")
+"""So begin the names of operators that read back a status, of which zero means success."""
 
 
 class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "composite", "equivalent", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
+        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
     )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
@@ -101,6 +99,10 @@ class Operator:
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
         self.special = special
+        # Without modes and subclasses that see functions, as below PyTorch's Python; a kernel in Python may be for them.
+        self.apart = (
+            torch._C.DisableTorchFunction if self.name.startswith("aten::") else contextlib.nullcontext
+        )
         self.composite = is_composite(func.name())
         self.equivalent = EQUIVALENTS.get(func.name()) or EQUIVALENTS.get(self.name)
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
