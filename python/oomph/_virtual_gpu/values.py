@@ -260,11 +260,18 @@ class ValueLayer:
                 replaced = self._replace_host(op.name, args)
                 if replaced is not NotImplemented:
                     return replaced
-            # A mode of the program's (`torch.set_default_device`) would see what runs here.
+            # A mode of the program's (`torch.set_default_device`) and its tracer would see what runs here.
             with op.apart():
-                if op.special is not None:
-                    return op.special(func, op, args, kwargs)
-                return self._run(func, op, args, kwargs)
+                tracing = torch._C._get_tracing_state()
+                if tracing is not None:
+                    torch._C._set_tracing_state(None)
+                try:
+                    if op.special is not None:
+                        return op.special(func, op, args, kwargs)
+                    return self._run(func, op, args, kwargs)
+                finally:
+                    if tracing is not None:
+                        torch._C._set_tracing_state(tracing)
 
     # ---- collectives ----
 
@@ -471,9 +478,11 @@ class ValueLayer:
             if targets is None:
                 targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
+            cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+            into = cpu_kwargs.get("out")
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
-            cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+                cpu_kwargs = {name: _widened(value) for name, value in cpu_kwargs.items()}
             equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
                 cpu_kwargs.pop("out", None)
@@ -488,6 +497,8 @@ class ValueLayer:
                 result = self._run_random(func, cpu_args, cpu_kwargs, generator)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
+                if into is not None and into is not cpu_kwargs["out"]:
+                    into.copy_(cpu_kwargs["out"])
             return bool(op.mutated) or _write(targets, tensors(result, []))
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
