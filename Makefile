@@ -73,10 +73,11 @@ test-all: SUITE := --start-each
 test-all: test
 
 # Always the whole workspace: what its crates ask of dependencies is then compiled once, for clippy, for the tests,
-# for those in documents and for the wheel. One of the examples is the command for tests.
+# for those in documents and for the wheel. One of the examples is the command for tests; the others are for benchmarks,
+# and `make check` reads them.
 .PHONY: compile-tests
 compile-tests:
-	$(CARGO) build -q --workspace --examples
+	$(CARGO) build -q --workspace --example oomph
 	$(CARGO) test -q --workspace --lib --bins --tests --no-run
 
 test-rust: compile-tests

@@ -44,7 +44,8 @@ impl Private {
 
     fn path(&mut self, path: Option<&Path>, stands: &'static str) {
         let is_common = |path: &&Path| ["/", "/usr", "/usr/local"].map(Path::new).contains(path);
-        let Some(path) = path.filter(|path| !is_common(path)) else {
+        // Where HOME is not set, or Python is found by name alone, there is nothing to take out.
+        let Some(path) = path.filter(|path| path.is_absolute() && !is_common(path)) else {
             return;
         };
         for path in [Some(path.to_path_buf()), path.canonicalize().ok()] {
@@ -129,6 +130,7 @@ mod tests {
         private.name("alice", "USER");
         private.name("node7.acme.example", "HOST");
         private.name("al", "USER");
+        private.path(Some(Path::new("")), "~");
         for (text, expected) in [
             (
                 "no torch in /home/alice/secret/.venv. Install it",

@@ -73,12 +73,20 @@ either, which would take the time and the memory of one byte for each element.""
 CHECKS = ("aten::linalg_", "aten::_linalg_")
 """So begin the names of operators that read back a status, of which zero means success."""
 
+# They compute element by element from their first two arguments, whose shapes they broadcast.
+_PAIRS = {
+    "aten::add", "aten::sub", "aten::rsub", "aten::mul", "aten::div", "aten::pow", "aten::maximum", "aten::minimum",
+    "aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::mse_loss", "aten::smooth_l1_loss",
+    "aten::huber_loss",
+}  # fmt: skip
+
 
 class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
+        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
+        "view",
     )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
@@ -98,10 +106,13 @@ class Operator:
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
+        self.pairs = self.name in _PAIRS
         self.special = special
         # Without modes and subclasses that see functions, as below PyTorch's Python; a kernel in Python may be for them.
         self.apart = (
-            torch._C.DisableTorchFunction if self.name.startswith("aten::") else contextlib.nullcontext
+            torch._C.DisableTorchFunction
+            if self.name.startswith("aten::")
+            else contextlib.nullcontext
         )
         self.composite = is_composite(func.name())
         self.equivalent = EQUIVALENTS.get(func.name()) or EQUIVALENTS.get(self.name)

@@ -85,6 +85,8 @@ class ValueLayer:
         self.before: Any = None
         # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
         self.reads: Any = None
+        # And with both tensors of an operator that computes element by element.
+        self.pairs: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -243,7 +245,8 @@ class ValueLayer:
             if not self._virtual:
                 return func(*args, **kwargs)
             reads = self.reads if self.before is not None else None
-            for t in tensors(args, []):
+            given = tensors(args, [])
+            for t in given:
                 kind = type(t)
                 plain = self._plain_types.get(kind)
                 if plain is None:
@@ -254,6 +257,8 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
+                self.pairs(*given[:2])
             if self._awaited:
                 self._collect()
             if self._replace_host is not None:
@@ -438,7 +443,13 @@ class ValueLayer:
                 # It draws as much each time; how much, a first draw tells, into nothing that anybody reads.
                 trial = Drawn(generator, 1 << 40)
                 with contextlib.suppress(ValueError):
-                    _draw(op, trial, [torch.empty_like(t) for t in results], self._to_cpu(args), kwargs)
+                    _draw(
+                        op,
+                        trial,
+                        [torch.empty_like(t) for t in results],
+                        self._to_cpu(args),
+                        kwargs,
+                    )
                     at = self._graphs.draw((1 << 40) - trial.offset)
 
         def replay() -> None:
