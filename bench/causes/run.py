@@ -23,10 +23,10 @@ LIMIT = 900
 TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
-SIXTH_READER = "sixth_reader"
+SIXTH_READER, SEVENTH_READER, EIGHTH_READER = "sixth_reader", "seventh_reader", "eighth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
-    SIXTH_READER,
+    SIXTH_READER, SEVENTH_READER, EIGHTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -270,6 +270,56 @@ JOBS = {
     "speech_token_by_token": ("kv_cache", "0.9GiB", SIXTH_READER),
     "answers_many_beams": ("kv_cache", "0.75GiB", SIXTH_READER),
     "stages_checkpointed": ("mitigation_inert", "0.95GiB", SIXTH_READER),
+    "clouds_over_fields": ("batch_too_large", "2GiB", SEVENTH_READER),
+    "knee_slices_unrolled": ("batch_too_large", "1.5GiB", SEVENTH_READER),
+    "weather_place_by_place": ("model_too_large", "1.6GiB", SEVENTH_READER),
+    "muon_on_matrices": ("optimizer_state", "1.2GiB", SEVENTH_READER),
+    "genome_by_kmers": ("logits", "2.5GiB", SEVENTH_READER),
+    "captions_in_many_tongues": ("logits", "2.2GiB", SEVENTH_READER),
+    "enhancers_with_alibi": ("attention_scores", "1.6GiB", SEVENTH_READER),
+    "curves_from_context": ("attention_scores", "1.8GiB", SEVENTH_READER),
+    "one_slow_film": ("input_spike", "1GiB", SEVENTH_READER),
+    "one_deep_tree": ("input_spike", "1GiB", SEVENTH_READER),
+    "baseline_of_returns": ("graph_retained", "0.9GiB", SEVENTH_READER),
+    "flows_watched": ("graph_retained", "1.5GiB", SEVENTH_READER),
+    "chains_of_langevin": ("tensors_kept", "0.9GiB", SEVENTH_READER),
+    "poses_as_heatmaps": ("tensors_kept", "0.8GiB", SEVENTH_READER),
+    "slides_graded": ("missing_no_grad", "1.5GiB", SEVENTH_READER),
+    "moves_searched": ("missing_no_grad", "1.2GiB", SEVENTH_READER),
+    "prunings_in_rounds": ("stale_model", "1.1GiB", SEVENTH_READER),
+    "rounds_of_labelling": ("stale_model", "1.2GiB", SEVENTH_READER),
+    "detector_warm_start": ("checkpoint_on_gpu", "0.6GiB", SEVENTH_READER),
+    "prior_over_codes": ("checkpoint_on_gpu", "0.5GiB", SEVENTH_READER),
+    "keys_between_distances": ("fragmentation", "2.2GiB", SEVENTH_READER),
+    "particles_with_maps": ("fragmentation", "2GiB", SEVENTH_READER),
+    "laplacian_of_a_city": ("workspace", "1.5GiB", SEVENTH_READER),
+    "images_pixel_by_pixel": ("kv_cache", "1.2GiB", SEVENTH_READER),
+    "dense_links_checkpointed": ("mitigation_inert", "0.95GiB", SEVENTH_READER),
+    "views_contrasted": ("batch_too_large", "1.2GiB", EIGHTH_READER),
+    "flattened_into_linear": ("model_too_large", "1.6GiB", EIGHTH_READER),
+    "ensemble_by_vmap": ("model_too_large", "1.7GiB", EIGHTH_READER),
+    "heat_by_lbfgs": ("optimizer_state", "1GiB", EIGHTH_READER),
+    "masters_in_single": ("optimizer_state", "1.2GiB", EIGHTH_READER),
+    "triples_against_all": ("logits", "2GiB", EIGHTH_READER),
+    "brainwaves_relative": ("attention_scores", "1.2GiB", EIGHTH_READER),
+    "one_rush_hour": ("input_spike", "1.3GiB", EIGHTH_READER),
+    "climate_rolled_out": ("graph_retained", "1.1GiB", EIGHTH_READER),
+    "pictures_restored": ("graph_retained", "1GiB", EIGHTH_READER),
+    "galaxies_in_motion": ("tensors_kept", "1GiB", EIGHTH_READER),
+    "speech_cleaned_live": ("tensors_kept", "0.9GiB", EIGHTH_READER),
+    "calibrated_afterwards": ("missing_no_grad", "1.3GiB", EIGHTH_READER),
+    "samples_at_epoch_end": ("missing_no_grad", "1.2GiB", EIGHTH_READER),
+    "tasks_one_by_one": ("stale_model", "0.9GiB", EIGHTH_READER),
+    "restarts_drawn": ("stale_model", "1GiB", EIGHTH_READER),
+    "averages_resumed": ("checkpoint_on_gpu", "0.5GiB", EIGHTH_READER),
+    "cells_neighbours": ("fragmentation", "1.8GiB", EIGHTH_READER),
+    "signs_aligned": ("workspace", "1.2GiB", EIGHTH_READER),
+    "heartbeats_of_a_night": ("workspace", "1.2GiB", EIGHTH_READER),
+    "robot_that_remembers": ("kv_cache", "1GiB", EIGHTH_READER),
+    "prefix_for_all_endings": ("kv_cache", "1.3GiB", EIGHTH_READER),
+    "config_said_checkpoint": ("mitigation_inert", "1GiB", EIGHTH_READER),
+    "wrapped_by_other_name": ("mitigation_inert", "1GiB", EIGHTH_READER),
+    "integrator_checkpointed": ("mitigation_inert", "1GiB", EIGHTH_READER),
 }
 
 

@@ -11,6 +11,7 @@ options, in a process of its own each. `cost` runs 500 small tests on the virtua
 
 import argparse
 import collections
+import concurrent.futures
 import datetime
 import json
 import os
@@ -65,43 +66,42 @@ def pytest_run(place, *options, **environment):
     return wall, cpu, done.returncode, done.stdout
 
 
-def repeats(times):
+def repeats(times, jobs):
     found = collections.defaultdict(collections.Counter)
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        for number, peaks in enumerate(pool.map(repeat, range(times))):
+            for name, peak in peaks:
+                found[name][peak] += 1
+            print(
+                number + 1,
+                {name: len(peaks) for name, peaks in found.items() if len(peaks) > 1},
+                flush=True,
+            )
+    different = {name: dict(peaks) for name, peaks in found.items() if len(peaks) > 1}
+    tests = {name: dict(peaks) for name, peaks in found.items()}
+    return dict(times=times, jobs=jobs, tests=tests, different=different)
+
+
+def repeat(number):
+    """Each test's name and its peak in bytes, in one run."""
     with tempfile.TemporaryDirectory() as place:
-        text = SUITE.read_text()
-        Path(place, "test_memory.py").write_text(text)
+        Path(place, "test_memory.py").write_text(SUITE.read_text())
         Path(place, "conftest.py").write_text(
             "import os, random\n"
             "def pytest_collection_modifyitems(items):\n"
             "    if os.environ.get('ORDER'):\n"
             "        random.Random(int(os.environ['ORDER'])).shuffle(items)\n"
         )
-        for number in range(times):
-            way = ("as written", "shuffled", "two workers")[number % 3]
-            options = ["-n", "2"] if way == "two workers" else []
-            order = str(number) if way != "as written" else ""
-            pytest_run(
-                place,
-                "--oomph-gpu",
-                "rtx-4090",
-                "--junitxml=out.xml",
-                "test_memory.py",
-                *options,
-                ORDER=order,
-            )
-            for case in ET.parse(Path(place, "out.xml")).iter("testcase"):
-                for one in case.iter("property"):
-                    if one.get("name") == "gpu_peak_bytes":
-                        found[case.get("name")][int(one.get("value"))] += 1
-            print(
-                number + 1,
-                way,
-                {name: len(peaks) for name, peaks in found.items() if len(peaks) > 1},
-                flush=True,
-            )
-    different = {name: dict(peaks) for name, peaks in found.items() if len(peaks) > 1}
-    tests = {name: dict(peaks) for name, peaks in found.items()}
-    return dict(times=times, tests=tests, different=different)
+        way = ("as written", "shuffled", "two workers")[number % 3]
+        options = ["--oomph-gpu", "rtx-4090", "--junitxml=out.xml", "test_memory.py"]
+        options += ["-n", "2"] if way == "two workers" else []
+        pytest_run(place, *options, ORDER=str(number) if way != "as written" else "")
+        return [
+            (case.get("name"), int(one.get("value")))
+            for case in ET.parse(Path(place, "out.xml")).iter("testcase")
+            for one in case.iter("property")
+            if one.get("name") == "gpu_peak_bytes"
+        ]
 
 
 ADDED = """
@@ -159,10 +159,12 @@ def main():
     )
     parser.add_argument("what", choices=["repeats", "start", "cost"])
     parser.add_argument("--times", type=int)
+    parser.add_argument("--jobs", type=int, default=1, help="so many of the repeats at once")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     times = given.times or dict(repeats=20, start=60, cost=3)[given.what]
-    found = dict(repeats=repeats, start=start, cost=cost)[given.what](times)
+    options = dict(jobs=given.jobs) if given.what == "repeats" else {}
+    found = dict(repeats=repeats, start=start, cost=cost)[given.what](times, **options)
     about = dict(
         command=" ".join(sys.argv), date=datetime.date.today().isoformat(), machine=platform.processor() or platform.machine(),
         cores=os.cpu_count(), python=platform.python_version(),

@@ -805,6 +805,137 @@ COMPARED = """
 """
 
 
+# Steps of an attack that are differentiable by mistake: most of what stays, backward passes made.
+DIFFERENTIATED = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 512), nn.Tanh()).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        x = torch.randn(16384, 512, device="cuda").requires_grad_()
+        for _ in range(8):
+            (gradient,) = torch.autograd.grad(model(x).square().mean(), x, create_graph=True)
+            x = x + 0.1 * gradient
+        optimizer.zero_grad()
+        model(x).mean().backward()
+        optimizer.step()
+"""
+
+# Checkpointing recomputes for a gradient that is differentiated: all of it stays.
+FORCES = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(256, 1024), nn.SiLU(), nn.Linear(1024, 256)) for _ in range(8)
+    ).cuda()
+    optimizer = torch.optim.SGD(blocks.parameters(), 0.1)
+    for _ in range(2):
+        places = x = torch.randn(8192, 256, device="cuda", requires_grad=True)
+        for block in blocks:
+            x = x + checkpoint(block, x, use_reentrant=False)
+        (force,) = torch.autograd.grad(x.sum(), places, create_graph=True)
+        optimizer.zero_grad()
+        force.square().mean().backward()
+        optimizer.step()
+"""
+
+# A column of predictions and a row of targets.
+COLUMN_AND_ROW = """
+    import torch
+
+    model = torch.nn.Linear(16, 1).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        x, y = torch.randn(16000, 16, device="cuda"), torch.randn(16000, device="cuda")
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+PLAIN_WEIGHTS = """
+    import torch
+
+    weights = [torch.randn(2048, 2048, device="cuda", requires_grad=True) for _ in range(24)]
+    for _ in range(3):
+        x = torch.randn(64, 2048, device="cuda")
+        for w in weights:
+            x = torch.tanh(x @ w)
+        gradients = torch.autograd.grad(x.mean(), weights)
+        with torch.no_grad():
+            for w, gradient in zip(weights, gradients):
+                w.sub_(gradient, alpha=1e-3)
+"""
+
+# One block of many is checkpointed, in every pass.
+ONE_OF_MANY = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(1024, 1024) for _ in range(12))
+
+        def forward(self, x):
+            for i, block in enumerate(self.blocks):
+                x = torch.tanh(checkpoint(block, x, use_reentrant=False) if i == 11 else block(x))
+            return x
+
+    model = Model().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(16384, 1024, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+
+# Pages of keys and values, of which nobody takes those back that belong to conversations that are over.
+PAGES = """
+    import torch
+    from torch import nn
+
+    layer = nn.Linear(1024, 3072, device="cuda", dtype=torch.float16)
+    conversations = []
+    with torch.inference_mode():
+        for _ in range(12):
+            pages = []
+            conversations.append(pages)
+            for _ in range(12):
+                x = torch.randn(256, 1024, device="cuda", dtype=torch.float16)
+                q, k, v = layer(x).view(256, 3, 16, 64).permute(1, 2, 0, 3)
+                page = torch.zeros(2, 16, 256, 64, device="cuda", dtype=torch.float16)
+                page[0], page[1] = k, v
+                pages.append(page)
+                keys, values = (torch.cat([p[i] for p in pages], 1) for i in range(2))
+                nn.functional.scaled_dot_product_attention(q[None], keys[None], values[None])
+"""
+
+# An evaluation in functions alone, after training.
+FUNCTIONS_EVALUATE = """
+    import torch
+
+    weights = [torch.randn(512, 512, device="cuda", requires_grad=True) for _ in range(8)]
+    optimizer = torch.optim.SGD(weights, 0.1)
+
+    def predict(x):
+        for w in weights:
+            x = torch.relu(x @ w).sin()
+        return x
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        predict(torch.randn(256, 512, device="cuda")).mean().backward()
+        optimizer.step()
+    for _ in range(4):
+        print(predict(torch.randn(16384, 512, device="cuda")).mean().item())
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
     [
@@ -895,11 +1026,36 @@ COMPARED = """
             "fragmentation",
             id="holes_are_the_cause_if_nothing_else_is_enough",
         ),
+        pytest.param(
+            DIFFERENTIATED, "0.8GiB", "graph_retained", id="gradients_with_a_graph_are_kept_by_it"
+        ),
+        pytest.param(
+            FORCES,
+            "0.7GiB",
+            "mitigation_inert",
+            id="gradients_with_a_graph_keep_what_is_recomputed",
+        ),
+        pytest.param(
+            COLUMN_AND_ROW, "1.5GiB", "huge_request", id="a_column_that_meets_a_row_is_a_square"
+        ),
+        pytest.param(PAGES, "0.3GiB", "kv_cache", id="pages_that_attention_reads_are_a_cache"),
+        pytest.param(
+            FUNCTIONS_EVALUATE,
+            "0.5GiB",
+            "missing_no_grad",
+            id="functions_have_graphs_that_nobody_needs",
+        ),
+        pytest.param(PLAIN_WEIGHTS, "0.7GiB", "model_too_large", id="weights_need_no_module"),
     ],
 )
 def test_the_first_cause(oomph, script, memory, cause):
     run = oomph(script, "--memory", memory)
     assert run.json["cause"]["id"] == cause, run.json["cause"]
+
+
+def test_what_is_checkpointed_in_this_pass_was_not_switched_off(oomph):
+    run = oomph(ONE_OF_MANY, "--memory", "0.8GiB")
+    assert "eval" not in run.json["cause"]["verdict"], run.json["cause"]
 
 
 def test_gradients_that_nobody_reads_need_no_graph(oomph):

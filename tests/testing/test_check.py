@@ -124,6 +124,7 @@ def test_the_action_says_what_a_pull_request_changes(repository, tmp_path):
     grew = job["peak_bytes"] - job["before_bytes"]
     # Twice the weights and gradients of two layers of 512 by 8192, and of their activations.
     assert 64 * 2**20 < grew < 96 * 2**20 and not found["passes"]
+    assert job["limit_bytes"] == job["before_bytes"] + 8 * 2**20
     weights = next(place for place in job["places"] if place["name"].startswith("train.py:15"))
     assert weights["bytes"][1] - weights["bytes"][0] > 32 * 2**20 and weights["what"] == "grew"
     assert {"Net.up", "Net.down"} <= {module["name"] for module in job["modules"]}
@@ -163,7 +164,7 @@ def test_a_job_is_held_to_its_limits(repository):
     assert done.returncode == 5, done.stderr
     found = json.loads((place / "check.json").read_text())
     [job] = found["jobs"]
-    assert job["peak_bytes"] > 200 * 2**20 and not found["passes"], found
+    assert job["peak_bytes"] > job["limit_bytes"] == 200 * 2**20 and not found["passes"], found
     assert "above max" in done.stdout and "the job fails" in (place / "check.md").read_text()
 
 

@@ -164,6 +164,29 @@ def test_large_values_are_computed_within_a_budget(suite):
     assert bad.status == 4 and "--oomph-compute: " in bad.text
 
 
+LEFT = """
+import gc, pytest, torch
+LEFT, searches = [], []
+gc.callbacks.append(lambda phase, about: searches.append(1) if (phase, about["generation"]) == ("start", 2) else None)
+
+def test_leaves_some():
+    LEFT.append(torch.ones(100, device="cuda"))
+
+@pytest.mark.parametrize("number", range(10))
+def test_small(number):
+    torch.ones(10, device="cuda")
+
+def test_how_often():
+    assert len(searches) < 8
+"""
+
+
+def test_garbage_is_looked_for_only_where_something_new_is_left(suite):
+    """A search takes longer than a small test."""
+    out = suite("test_left.py", "--oomph-compute", "none", files={"test_left.py": LEFT})
+    assert set(out.tests.values()) == {"passed"}, out.text
+
+
 def test_no_test_passes_that_checks_unknown_values(suite):
     out = suite("values_suite.py", "--oomph-compute", "none")
     expected = {

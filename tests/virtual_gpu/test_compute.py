@@ -102,6 +102,25 @@ CASES = {
         near(of_gpu[0], loss); near(of_gpu[1], logs.grad)
         half = torch.randn(8, 8).half()
         near(torch.mm(half.cuda(), half.cuda(), out_dtype=torch.float32), half.float() @ half.float())
+        out = torch.empty(8, 8).half().cuda(); torch.addmm(half.cuda(), half.cuda(), half.cuda(), out=out)
+        near(out.float(), torch.addmm(half.float(), half.float(), half.float()))
+        wide = half.cuda().requires_grad_(); wide.softmax(1, dtype=torch.float32)[:, 0].sum().backward()
+        single = half.float().requires_grad_(); single.softmax(1)[:, 0].sum().backward()
+        near(wide.grad.float(), single.grad)
+    """,
+    "what TorchScript would fuse": """
+        def plain(x): return (x.sigmoid() * x + 1).relu() * 2
+        x = torch.randn(100)
+        scripted = torch.jit.CompilationUnit("def f(x):\\n    return (x.sigmoid() * x + 1).relu() * 2\\n")
+        for _ in range(4):
+            assert torch.allclose(scripted.f(x.cuda()).cpu(), plain(x))
+    """,
+    "recurrent layers under autocast": """
+        layer, x = nn.GRU(8, 16, 2), torch.randn(3, 2, 8)
+        expected = layer(x)[0].detach()
+        with torch.autocast("cuda"):
+            out = layer.cuda()(x.cuda())[0]
+        assert torch.allclose(out.float().cpu(), expected, atol=5e-3)
     """,
 }  # fmt: skip
 
@@ -270,6 +289,15 @@ for wanted in eager:
     for a, b in zip(wanted, captured):
         assert torch.equal(a, b)
 print("drawn")
+
+state, step = torch.zeros(4, device="cuda"), torch.ones(4, device="cuda")
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    state.copy_(state + step); step.zero_()
+assert state.tolist() == [0] * 4 and step.tolist() == [1] * 4  # captured, not run
+for _ in range(2):
+    graph.replay()
+assert state.tolist() == [1] * 4 and step.tolist() == [0] * 4
 
 unknown = torch.randn(1 << 25, device="cuda")
 graph = torch.cuda.CUDAGraph()

@@ -208,3 +208,43 @@ def test_batch_normalization_of_a_scripted_model_is_evaluated(oomph):
         print("equal")
     """)  # fmt: skip
     assert "equal" in run.out and not run.json["assumptions"], run.err
+
+
+def test_operators_that_ask_for_values_get_them(oomph):
+    run = check(oomph, """
+x = torch.tensor([1., -2., 3.], device=cuda)
+x[x > 0] = torch.tensor(5., device=cuda)  # a number on the GPU: the mask becomes positions
+assert x.tolist() == [5, -2, 5]
+assert torch.normal(x, torch.full_like(x, 1e-6)).round().tolist() == [5, -2, 5]
+try: torch.normal(x, x)
+except RuntimeError as error: assert "std >= 0" in str(error)
+else: assert False
+assert torch.linalg.pinv(torch.diag(x)).diagonal().cpu().allclose(1 / x.cpu())
+assert torch.rand(0, 3, device=cuda).shape == (0, 3)
+chosen = torch.multinomial(torch.tensor([0., 1., 1.], device=cuda), 50, replacement=True)
+assert set(chosen.tolist()) == {1, 2}
+""")  # fmt: skip
+    assert not run.json["assumptions"]
+
+
+def test_a_programs_modes_do_not_see_what_computes_values(oomph):
+    check(oomph, """
+import pickle, torchvision
+from torch.overrides import TorchFunctionMode
+from torch.utils.flop_counter import FlopCounterMode
+
+class Seen(TorchFunctionMode):
+    names = []
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.__name__); return func(*args, **(kwargs or {}))
+
+x = torch.ones(4, 4, device=cuda)
+with Seen(): y = (x + x).sum()
+assert Seen.names == ["add", "sum"] or Seen.names == ["__add__", "sum"], Seen.names
+with FlopCounterMode(display=False):  # an operator of a library, under a mode
+    assert torchvision.ops.nms(torch.rand(5, 4, device=cuda).cumsum(1), torch.rand(5, device=cuda), 0.5).numel() >= 1
+torch.set_default_device("cuda")
+layer = torch.nn.Linear(4, 4)
+layer.load_state_dict(pickle.loads(pickle.dumps(layer.state_dict())))
+assert layer(x).shape == (4, 4)
+""")  # fmt: skip

@@ -100,6 +100,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         caches,
         held,
         last_reads,
+        read_on,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
@@ -107,9 +108,12 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         caches,
         held,
         last_reads,
+        read_on,
+        broadcasts: record.broadcasts.clone(),
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
         wants_freezing: record.wants_freezing,
+        autocast_elsewhere: record.facts.autocast_elsewhere,
         fused_attention: record.oom.as_ref().is_some_and(|oom| oom.fused_attention),
         offloads: record
             .facts

@@ -192,6 +192,7 @@ impl<'a> Facts<'a> {
                 let row = |id: u32| program.allocations.get(id as usize).map(|a| a.alloc_row);
                 let of_old_steps = live.iter().filter(|block| {
                     growth.stacks.binary_search(&block.stack).is_ok()
+                        && may_leak(block)
                         && block
                             .step
                             .is_some_and(|step| growth.in_steps.contains(&step))
@@ -430,6 +431,11 @@ impl<'a> Facts<'a> {
             .map_or(NO_ROW, |allocation| allocation.alloc_row)
     }
 
+    /// Whether a block is one of those that become more from step to step, or is like them.
+    pub fn grows(&self, block: &Live) -> bool {
+        self.growth.stacks.binary_search(&block.stack).is_ok() && may_leak(block)
+    }
+
     /// What was needed at that moment: everything alive and the request.
     pub fn needed(&self) -> u64 {
         self.live_bytes.saturating_add(self.request)
@@ -620,6 +626,14 @@ fn category(
     }
 }
 
+/// Whether a block is of the kind that steps leave behind without need.
+fn may_leak(block: &Live) -> bool {
+    matches!(
+        block.category,
+        Category::Activation | Category::Input | Category::Unknown | Category::Temporary
+    )
+}
+
 /// Finds the stacks that leave blocks behind step after step.
 fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row: usize) -> Growth {
     let Some(current) = steps::step_of(steps, row as u32) else {
@@ -629,12 +643,12 @@ fn growth(program: &Program, stacks: &Stacks, steps: &[Step], live: &[Live], row
     let mut by_stack: HashMap<StackId, (u64, usize, Vec<usize>)> = HashMap::new();
     for block in live {
         let facts = stacks.get(block.stack);
-        let may_leak = matches!(
-            block.category,
-            Category::Activation | Category::Input | Category::Unknown | Category::Temporary
-        ) && facts.phase != Phase::Setup;
+        let may_leak = may_leak(block) && facts.phase != Phase::Setup;
+        // Backward passes have no stack; what they make for a graph is known to be that.
+        let of_graph = block.category == Category::Activation && block.phase == Phase::Backward;
+        let is_known = block.stack != StackId::NONE || of_graph;
         match block.step {
-            Some(step) if step < current && may_leak && block.stack != StackId::NONE => {
+            Some(step) if step < current && may_leak && is_known => {
                 let entry = by_stack.entry(block.stack).or_default();
                 entry.0 += block.bytes;
                 entry.1 += 1;

@@ -70,6 +70,10 @@ pub struct Seen {
     pub held: Option<HashSet<u32>>,
     /// Where each was last read, as the row before which that was. One that is not there was never read; `None` if nobody looked.
     pub last_reads: Option<HashMap<u32, u32>>,
+    /// Of those that one line made again and again, the ones that were read over and over as later ones were made.
+    pub read_on: HashSet<u32>,
+    /// Where a column `(n, 1)` met a row `(n,)`, which gives `(n, n)`: n, and the line.
+    pub broadcasts: Vec<(u64, String)>,
     /// Whether a model's checkpointing is switched on but off for now, since the model evaluates.
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.
@@ -78,6 +82,8 @@ pub struct Seen {
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     pub wants_freezing: bool,
+    /// Whether mixed precision was switched on for the CPU alone, around a model that is on the GPU.
+    pub autocast_elsewhere: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
     pub offloads: Vec<(i64, i64)>,
     /// Whether the run was ended after some steps: what grows in it would have grown on.

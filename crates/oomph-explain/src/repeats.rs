@@ -124,9 +124,54 @@ pub(crate) fn pile_of_sums(facts: &Facts, wanted: impl Fn(&Live) -> bool) -> Opt
             *numbers.entry(allocation.stack).or_default() += 1;
         }
     }
+    let most = *numbers.values().max()?;
+    if without_modules(facts) {
+        // A line of a function runs once for each layer, too: the numbers count the parts.
+        return (PARTS..=pile.iterations).contains(&most).then(|| Pile {
+            iterations: most,
+            ..pile
+        });
+    }
     // The last part may be about to end in one.
-    let sums = |&count: &usize| count + 1 >= pile.iterations;
-    numbers.values().any(sums).then_some(pile)
+    (most + 1 >= pile.iterations).then_some(pile)
+}
+
+/// Whether a job computes in functions alone: nothing was made inside of a module.
+fn without_modules(facts: &Facts) -> bool {
+    let Some(labels) = &facts.trace.labels else {
+        return false;
+    };
+    facts.program.allocations.iter().all(|allocation| {
+        let row = allocation.alloc_row;
+        row == NO_ROW || {
+            let label = labels.get(row as usize);
+            label.module == StringId::EMPTY
+                || label.phase != Phase::Forward
+                || label.category == Category::Parameter
+        }
+    })
+}
+
+/// Adds to a pile what backward passes made since it began for a graph of their own (`create_graph=True`), in which no line is
+/// known: it goes when that graph goes.
+pub(crate) fn add_derivatives(facts: &Facts, pile: &mut Pile) {
+    let blocks = facts
+        .live
+        .iter()
+        .filter(|block| pile.blocks.contains(&block.id));
+    let Some(first) = blocks.map(|block| block.id).min() else {
+        return;
+    };
+    for block in facts.live.iter().filter(|block| block.id > first) {
+        if is_derivative(block) && pile.blocks.insert(block.id) {
+            pile.bytes += block.bytes;
+        }
+    }
+}
+
+/// Whether a backward pass made a block for a graph of its own.
+pub(crate) fn is_derivative(block: &Live) -> bool {
+    block.category == Category::Activation && block.phase == Phase::Backward
 }
 
 /// The blocks of lines that ran often enough: `iterations` says how often a line ran by its blocks, if that is.
@@ -136,6 +181,7 @@ fn pile_of(
     iterations: impl Fn(&[&Live]) -> Option<usize>,
 ) -> Option<Pile> {
     let labels = facts.trace.labels.as_ref()?;
+    let any_line = without_modules(facts);
     let mut by_line: HashMap<(StackId, StringId, StringId), Vec<&Live>> = HashMap::new();
     for block in facts.live.iter().filter(|block| wanted(block)) {
         let row = facts.row_of(block);
@@ -143,7 +189,7 @@ fn pile_of(
             continue;
         }
         let label = labels.get(row as usize);
-        if label.module != StringId::EMPTY {
+        if label.module != StringId::EMPTY || any_line {
             by_line
                 .entry((block.stack, label.module, label.op))
                 .or_default()

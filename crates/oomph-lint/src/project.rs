@@ -787,9 +787,22 @@ mod tests {
                 "b/train.py",
                 "import torch\nimport settings\nx = torch.ones(1).cuda()\n",
             ),
+            // The second line puts the CPU in the place of what the first one chose.
+            (
+                "c/main.py",
+                "import torch\nimport agent\nargs.device = 'cuda'\nargs.device = 'cpu'\n",
+            ),
+            ("c/agent.py", "import torch\n"),
+            (
+                "d/main.py",
+                "import torch\nimport agent\nargs.device = 'cpu'\nargs.device = 'cuda'\n",
+            ),
+            ("d/agent.py", "import torch\n"),
         ]);
         assert!(project.around(1).chooses_cpu());
         assert!(!project.around(3).chooses_cpu());
+        assert!(project.around(5).chooses_cpu() && !project.around(5).used_on_gpu);
+        assert!(!project.around(7).chooses_cpu() && project.around(7).used_on_gpu);
     }
 
     #[test]

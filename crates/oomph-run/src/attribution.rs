@@ -70,19 +70,21 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
     };
     spread(trace, &lives, &mut categories, scope_of);
 
+    let differentiable: HashSet<usize> = record.differentiable.iter().copied().collect();
     let mut labels = Labels::default();
     let mut handles: HashMap<Label, u32> = HashMap::new();
     for life in &lives {
         let scope = scope_of(trace, life.alloc);
         let mut label = scope;
-        match categories.get(&life.alloc) {
-            Some(&(category, owner)) => {
-                label.category = category;
-                if owner != StringId::EMPTY {
-                    label.module = owner;
-                }
+        if let Some(&(category, owner)) = categories.get(&life.alloc) {
+            label.category = category;
+            if owner != StringId::EMPTY {
+                label.module = owner;
             }
-            None => label.category = by_scope(trace, &handles_have, *life, scope),
+        } else {
+            let in_graph =
+                scope_id(trace, life.alloc).is_some_and(|id| differentiable.contains(&id));
+            label.category = by_scope(trace, &handles_have, *life, scope, in_graph);
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -107,6 +109,8 @@ pub struct Needless {
     pub held: Option<HashSet<u32>>,
     /// Where each was last read: the row before which that was. One that is not there was never read; `None` if nobody looked.
     pub last_reads: Option<HashMap<u32, u32>>,
+    /// Of those that one line made again and again, the ones that were read as later ones were made.
+    pub read_on: HashSet<u32>,
 }
 
 /// Finds what an attributed `trace` holds without need. `ended` is whether the run came to its end: if
@@ -115,12 +119,69 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
     let rows = trace.rows_of(device);
     let last_reads = last_reads(trace, record, rows.clone());
     Needless {
-        unused_graphs: unused_graphs(trace, record, rows.clone(), ended, last_reads.as_ref()),
+        unused_graphs: {
+            let mut found = unused_graphs(trace, record, rows.clone(), ended, last_reads.as_ref());
+            found.extend(unused_outside_modules(trace, record, rows.clone(), ended));
+            found
+        },
         replaced: replaced(trace, record, rows.clone(), last_reads.as_ref()),
         caches: caches(trace, record, rows.clone()),
+        read_on: read_on(trace, record, rows.clone()),
         held: held(trace, record, rows),
         last_reads,
     }
+}
+
+/// Of allocations of one size that one line made again and again, those that were read over and over as later ones were made: a state
+/// that is carried on, such as the keys and values of earlier tokens. What is collected for the end is not read meanwhile.
+fn read_on(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    /// Of a line with less, nothing is said.
+    const MANY: usize = 16;
+    /// In so many times between two allocations.
+    const OFTEN: usize = 3;
+    let mut by_line: HashMap<(StackId, u64), Vec<Life>> = HashMap::new();
+    for life in lives(trace, rows.clone()) {
+        let key = (
+            trace.events.stack(life.alloc),
+            trace.events.size(life.alloc).0,
+        );
+        by_line.entry(key).or_default().push(life);
+    }
+    by_line.retain(|_, lives| lives.len() >= MANY);
+    let spans: HashMap<u64, &[i64]> = record
+        .reads
+        .iter()
+        .filter_map(|spans| spans.split_first())
+        .map(|(&address, spans)| (address.cast_unsigned(), spans))
+        .collect();
+    let time = |row: usize| trace.events.time(row).0;
+    let mut found = HashSet::new();
+    for lives in by_line.values() {
+        let made: Vec<i64> = lives.iter().map(|life| time(life.alloc)).collect();
+        for (at, life) in lives.iter().enumerate() {
+            let freed = if life.free < rows.end {
+                time(life.free)
+            } else {
+                i64::MAX
+            };
+            let address = trace.events.addr(life.alloc).0;
+            let reads = spans.get(&address).copied().unwrap_or_default();
+            let mut meanwhile: HashSet<usize> = HashSet::new();
+            for span in reads.chunks_exact(2) {
+                let (from, to) = (span[0].max(made[at]), span[1].min(freed));
+                if from <= to {
+                    let first = made.partition_point(|&time| time <= from);
+                    let last = made.partition_point(|&time| time <= to);
+                    meanwhile.extend((first..=last).take(OFTEN + 1));
+                }
+            }
+            meanwhile.remove(&(at + 1));
+            if meanwhile.len() >= OFTEN {
+                found.insert(life.alloc as u32);
+            }
+        }
+    }
+    found
 }
 
 /// When each allocation was last read, as the row before which that was.
@@ -303,6 +364,106 @@ fn unused_graphs(
         })
         .map(|row| row as u32)
         .collect()
+}
+
+/// What functions without modules made for a graph, and no backward pass read before it was freed.
+fn unused_outside_modules(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    ended: bool,
+) -> HashSet<u32> {
+    /// A graph has as many lines and operators; less are results that are kept.
+    const LINES: usize = 3;
+    if record.reads.is_empty() {
+        return HashSet::new();
+    }
+    let graphless: HashSet<usize> = record.graphless.iter().copied().collect();
+    let phase_of = |scope: usize| {
+        record
+            .scopes
+            .get(scope)
+            .map_or("", |scope| scope.0.as_str())
+    };
+    // Backward passes, from their first allocation to their last.
+    let mut backward: Vec<(i64, i64)> = Vec::new();
+    let mut goes_on = false;
+    for row in rows.clone() {
+        let Some(scope) = scope_id(trace, row) else {
+            continue;
+        };
+        let time = trace.events.time(row).0;
+        let goes_back = phase_of(scope) == "backward";
+        match backward.last_mut() {
+            Some(last) if goes_back && goes_on => last.1 = time,
+            _ if goes_back => backward.push((time, time)),
+            _ => {}
+        }
+        goes_on = goes_back;
+    }
+    let spans: HashMap<u64, &[i64]> = record
+        .reads
+        .iter()
+        .filter_map(|spans| spans.split_first())
+        .map(|(&address, spans)| (address.cast_unsigned(), spans))
+        .collect();
+    let last_backward = backward.last().map_or(i64::MIN, |&(begin, _)| begin);
+    let is_unused = |life: &Life| {
+        let Some(scope) = scope_id(trace, life.alloc) else {
+            return false;
+        };
+        let in_module = record
+            .scopes
+            .get(scope)
+            .is_none_or(|scope| !scope.1.is_empty());
+        if phase_of(scope) != "forward" || in_module || graphless.contains(&scope) {
+            return false;
+        }
+        let born = trace.events.time(life.alloc).0;
+        let freed = if life.free < rows.end {
+            trace.events.time(life.free).0
+        } else {
+            i64::MAX
+        };
+        // What outlives the next backward passes is retained, by what refers to it.
+        let begun = |time: i64| backward.partition_point(|&(begin, _)| begin <= time);
+        if begun(freed) > begun(born) + 1 {
+            return false;
+        }
+        // The backward pass may have been about to come.
+        if freed == i64::MAX && !ended && last_backward < born {
+            return false;
+        }
+        let address = trace.events.addr(life.alloc).0;
+        let mut reads = spans
+            .get(&address)
+            .copied()
+            .unwrap_or_default()
+            .chunks_exact(2);
+        !reads.any(|span| {
+            let (from, to) = (span[0].max(born), span[1].min(freed));
+            let next = backward.partition_point(|&(_, end)| end < from);
+            from <= to && backward.get(next).is_some_and(|&(begin, _)| begin <= to)
+        })
+    };
+    let found: Vec<usize> = lives(trace, rows.clone())
+        .into_iter()
+        .filter(|life| outlives_operator(trace, *life) && is_unused(life))
+        .map(|life| life.alloc)
+        .collect();
+    let lines: HashSet<_> = found
+        .iter()
+        .map(|&row| {
+            (
+                trace.events.stack(row),
+                scope_id(trace, row).map(|id| &record.scopes[id].2),
+            )
+        })
+        .collect();
+    if lines.len() < LINES {
+        return HashSet::new();
+    }
+    found.into_iter().map(|row| row as u32).collect()
 }
 
 fn replaced(
@@ -634,9 +795,21 @@ fn handle_workspaces(
     by_stream.into_values().flatten().collect()
 }
 
-/// What an unmarked allocation holds.
-fn by_scope(trace: &Trace, handles_have: &HashSet<usize>, life: Life, scope: Label) -> Category {
-    let ends = life.free >= trace.events.len();
+/// Whether an allocation is not freed under the same operator that made it, as a workspace or an intermediate is.
+fn outlives_operator(trace: &Trace, life: Life) -> bool {
+    life.free >= trace.events.len()
+        || (life.alloc..life.free).any(|row| scope_id(trace, row) != scope_id(trace, life.alloc))
+}
+
+/// What an unmarked allocation holds. `in_graph` is whether a backward pass made it that is differentiated itself: a forward pass
+/// for the next one.
+fn by_scope(
+    trace: &Trace,
+    handles_have: &HashSet<usize>,
+    life: Life,
+    scope: Label,
+    in_graph: bool,
+) -> Category {
     let scratch = is_scratch(trace, scope);
     if handles_have.contains(&life.alloc) {
         return Category::Workspace;
@@ -645,10 +818,7 @@ fn by_scope(trace: &Trace, handles_have: &HashSet<usize>, life: Life, scope: Lab
     if scope.phase == Phase::Load {
         return Category::Parameter;
     }
-    // Freed under the same operator that allocated it: a workspace, or an intermediate.
-    let passing = !ends
-        && (life.alloc..life.free).all(|row| scope_id(trace, row) == scope_id(trace, life.alloc));
-    if passing {
+    if !outlives_operator(trace, life) {
         return if scratch {
             Category::Workspace
         } else {
@@ -657,6 +827,7 @@ fn by_scope(trace: &Trace, handles_have: &HashSet<usize>, life: Life, scope: Lab
     }
     match scope.phase {
         Phase::Forward | Phase::Inference => Category::Activation,
+        Phase::Backward if in_graph => Category::Activation,
         Phase::Backward | Phase::Optimizer => Category::Temporary,
         _ => Category::Unknown,
     }

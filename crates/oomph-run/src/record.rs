@@ -86,6 +86,9 @@ pub struct Record {
     /// begin and end, in turn.
     #[serde(default)]
     pub reads: Vec<Vec<i64>>,
+    /// Where a column met a row of as many elements, on a virtual GPU: how many, and the line.
+    #[serde(default)]
+    pub broadcasts: Vec<(u64, String)>,
     /// What an allocation's metadata means: phase, module, operator, step.
     pub scopes: Vec<(String, String, String, u32)>,
     /// Which memory holds what: kind, time in µs, address, owner.
@@ -111,6 +114,12 @@ pub struct Record {
     /// For each scope the call of a module that it was in: an index of `calls`.
     #[serde(default)]
     pub scope_calls: Vec<u32>,
+    /// Scopes of backward passes that make a graph themselves (`create_graph=True`).
+    #[serde(default)]
+    pub differentiable: Vec<usize>,
+    /// Scopes of operators outside of modules that have no node in the graph, although gradients were enabled.
+    #[serde(default)]
+    pub graphless: Vec<usize>,
     /// For each scope, on a virtual GPU: nanoseconds of work, the same in 16 bits, launches.
     #[serde(default)]
     pub scope_times: Vec<[u64; 3]>,
@@ -195,6 +204,9 @@ pub struct Facts {
     pub loading_ns: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,
+    /// Whether autocast was on for the CPU alone around a model that is on the GPU.
+    #[serde(default)]
+    pub autocast_elsewhere: bool,
     /// Whether a gradient scaler was used.
     pub scaled: bool,
     /// Whether gradients were clipped by PyTorch's functions.

@@ -52,6 +52,7 @@ class Facts:
         self._scaled = False
         self._clipped = False
         self._graph_in_evaluation = False
+        self._autocast_elsewhere = False
         self.backwards = 0
         self.graph = 0
         """Passes with a graph before the first backward pass."""
@@ -234,6 +235,8 @@ class Facts:
         """An outermost module is about to run."""
         if not root.training and torch.is_grad_enabled() and not self._graph_in_evaluation:
             self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
+        if not self._autocast and not self._autocast_elsewhere:
+            self._autocast_elsewhere = _casts_elsewhere(root)
         if not self._autocast and torch.is_autocast_enabled("cuda"):
             self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
 
@@ -247,6 +250,7 @@ class Facts:
             length=self._length,
             loading_ns=int(statistics.median(self._loading_ns or [0])),
             autocast=self._autocast,
+            autocast_elsewhere=self._autocast_elsewhere and not self._autocast,
             scaled=self._scaled,
             clipped=self._clipped,
             backwards=self.backwards,
@@ -265,6 +269,13 @@ class Facts:
             optimizers=list(self._optimizers.values()),
             offloads=self._offloads,
         )
+
+
+def _casts_elsewhere(root: torch.nn.Module) -> bool:
+    """Whether mixed precision is switched on for the CPU alone, while `root`, on the GPU, is called."""
+    if torch.is_autocast_enabled("cuda") or not torch.is_autocast_enabled("cpu"):
+        return False
+    return any(p.is_cuda for p in root.parameters())
 
 
 def allows_tf32() -> bool:

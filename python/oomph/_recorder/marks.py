@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
 from oomph._recorder.addresses import cuda_tensors, memory_of
 from oomph._recorder.progress import now
 
@@ -20,6 +21,9 @@ _PARAMETER, _GRADIENT, _STATE, _INPUT, _GIVEN, _CACHE = (
     "given",
     "cache",
 )
+
+_WEIGHTS = "weights"
+"""Who owns parameters that belong to no module."""
 
 _IS_CACHE = re.compile(r"cache|(^|_)(kv|past)(_|$)|^(k|keys?|v|values?)(_|$)").search
 """Names of buffers that hold keys and values of earlier tokens."""
@@ -57,6 +61,17 @@ class Marks:
         """`optimizer` holds state, and its parameters' gradients count."""
         self.optimizers.add(optimizer)
 
+    def add_weights(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Mark those of `tensors` that no known module has: they are trained all the same."""
+        new = [t for t in tensors if not self.knows(t)]
+        self._parameters.update((id(t), (weakref.ref(t), _WEIGHTS)) for t in new)
+        self._mark(_PARAMETER, ((t, _WEIGHTS) for t in new))
+
+    def knows(self, t: torch.Tensor) -> bool:
+        """Whether `t` is a parameter that is known."""
+        known = self._parameters.get(id(t))
+        return known is not None and known[0]() is t
+
     def inputs(self, args: Any) -> None:
         """Mark what a model was given."""
         self._mark(_INPUT, ((t, "") for t in cuda_tensors(args) if not t.requires_grad))
@@ -81,6 +96,7 @@ class Marks:
         pairs = []
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
+                self.add_weights(group["params"])
                 for p in group["params"]:
                     owner = self._parameters.get(id(p), (None, ""))[1]
                     if p.grad is not None:
@@ -90,6 +106,16 @@ class Marks:
             if p is not None and p.grad is not None:
                 pairs.append((p.grad, owner))
         self._mark(_GRADIENT, pairs)
+
+    def gradients_given(self, tensors: Iterable[Any], gradients: Iterable[Any]) -> None:
+        """Mark `gradients`, which a script got of `tensors`, where those are parameters that are known."""
+        pairs = zip(tensors, gradients, strict=False)
+        of_parameters = (
+            (grad, self._parameters[id(p)][1])
+            for p, grad in pairs
+            if grad is not None and self.knows(p)
+        )
+        self._mark(_GRADIENT, of_parameters)
 
     def optimizer_state(self) -> None:
         """Mark the state that optimizers hold."""

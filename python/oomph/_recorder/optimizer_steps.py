@@ -55,6 +55,7 @@ class OptimizerSteps:
             self._progress.trains = not inference
             original(optimizer, *args, **kwargs)
             self._made.add(optimizer)
+            self._marks.add_optimizer(optimizer)
 
         optim.Optimizer.__init__ = initialize  # type: ignore[method-assign]
 

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from oomph._protocol import Why
 from oomph._recorder import history
@@ -181,10 +182,15 @@ def allows_fused_attention() -> bool:
 def held_by_python() -> list[int]:
     """Where the memory of the CUDA tensors begins that Python refers to; graphs hold others.
 
-    PyTorch keeps the objects of tensors that only a graph refers to, so that there is one is not enough.
+    PyTorch keeps the objects of tensors that only a graph refers to, so that there is one is not enough. What a Function of
+    the user's own has put on its `ctx` is a graph's, too.
     """
-    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
+    objects = gc.get_objects()
+    tensors = [one for one in objects if issubclass(type(one), torch.Tensor)]
+    contexts = [one for one in objects if issubclass(type(one), FunctionCtx)]
+    del objects
     own = {id(tensors), id(sys._getframe())}
+    own.update(id(part) for one in contexts for part in (one, one.__dict__))
     found: set[int] = set()
     for holder in gc.get_referrers(*tensors):
         if id(holder) not in own:

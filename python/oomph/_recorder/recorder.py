@@ -23,7 +23,9 @@ from oomph._older_python import zip
 from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
 from oomph._recorder import devices, history, onnx_sessions
 from oomph._recorder.black_box import newest
+from oomph._recorder.broadcasts import Broadcasts
 from oomph._recorder.facts import Facts
+from oomph._recorder.leaves import Leaves
 from oomph._recorder.loading import Loading
 from oomph._recorder.marks import Marks
 from oomph._recorder.module_calls import ModuleCalls
@@ -83,6 +85,7 @@ class Recorder:
         """Called with the outcome when the script has ended, before the record is written."""
         self.layer = ValueLayer(self.assumptions, settings.unknown, self.virtual, settings.compute)
         self._reads = self.layer.reads = Reads()
+        self._broadcasts = self.layer.pairs = Broadcasts()
         self._began = time.time()
         self._finished = False
         busy = library.busy() if self.virtual else None
@@ -120,6 +123,7 @@ class Recorder:
         self._modules.watch()
         self._steps.watch_construction(self.settings.inference)
         Loading(self._progress, self._scopes).watch()
+        Leaves(self._progress, self._marks).watch()
         on_import("transformers.generation.utils", self.passes.watch_generation)
         on_import(
             "onnxruntime.capi.onnxruntime_inference_collection",
@@ -312,7 +316,9 @@ class Recorder:
             # A fork that is more than a helper of the program.
             self.process = os.getpid()
             self._modules.watch()
-        for kept in (self._scopes, self.passes, self._modules, self.out_of_memory, self._reads):
+        for kept in (
+            self._scopes, self.passes, self._modules, self.out_of_memory, self._reads, self._broadcasts,
+        ):  # fmt: skip
             kept.forget()
         self._progress.forget()
         self.assumptions.forget()
@@ -451,6 +457,7 @@ class Recorder:
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self._reads.as_dict(),
+            **self._broadcasts.as_dict(),
             **self.out_of_memory.as_dict(),
         )
 

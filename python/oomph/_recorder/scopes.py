@@ -30,6 +30,12 @@ _FRAME = "oomph_scope_"
 _NOWHERE = ("", 0)
 """No module, no call."""
 
+_DIFFERENTIABLE = "backward with a graph"
+"""The phase of a backward pass that makes a graph itself (`create_graph=True`), among the labels' keys."""
+
+_GRAPHLESS = "forward without a graph"
+"""The phase of an operator outside of modules that has no node in the graph, among the labels' keys."""
+
 _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
 
@@ -48,6 +54,10 @@ class Scopes:
         # Where each node of the graph was made, by its sequence number.
         self._nodes: dict[int, tuple[str, int]] = {}
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
+        self._first_sequence = self._next_sequence() if self._next_sequence else 0
+        """The number of the graph's first node, should the script make one."""
+        self._sequence = self._first_sequence
+        """The number of the next node when the last operator ran."""
         self._local = threading.local()
         # Without it the stack carries the scope.
         self._set_metadata = torch_features.find("memory_metadata")
@@ -86,9 +96,20 @@ class Scopes:
         Returns the function to call it through, where its frame carries the label.
         """
         phase, module, call = self.place()
+        if phase is SETUP and not module and self._has_graph():
+            # A forward pass without modules: in functions, on plain tensors.
+            self._progress.seen_forward = True
+            phase = FORWARD
         if phase is FORWARD and self._next_sequence is not None:
             # The operator's node was made before it came here.
-            self._nodes[self._next_sequence() - 1] = (module, call)
+            sequence = self._next_sequence()
+            if sequence != self._sequence:
+                self._nodes[sequence - 1] = (module, call)
+                self._sequence = sequence
+            elif not module:
+                phase = _GRAPHLESS
+        elif phase is BACKWARD and self._progress.differentiates and _grad_enabled():
+            phase = _DIFFERENTIABLE
         key = (phase, module, operator, self._progress.step, call)
         scope = self._numbers.get(key)
         if scope is None:
@@ -105,6 +126,12 @@ class Scopes:
             self._local.scope = scope
             self._set_metadata(scope if self._as_number else str(scope))
         return None
+
+    def _has_graph(self) -> bool:
+        """Whether the graph got its first node since the script began."""
+        return self._next_sequence is not None and (
+            _grad_enabled() and self._next_sequence() > self._first_sequence
+        )
 
     def _spent(self, scope: int) -> None:
         """The GPU's work since the last operator was that operator's; the next is `scope`'s."""
@@ -133,6 +160,8 @@ class Scopes:
             self._times.clear()
             self._timed = 0
         self._nodes.clear()
+        if self._next_sequence is not None:
+            self._first_sequence = self._sequence = self._next_sequence()
 
     def finish(self) -> None:
         """The script has ended: what the GPU did last was the last operator's."""
@@ -141,9 +170,16 @@ class Scopes:
 
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
+
+        def of_phase(wanted: str) -> list[int]:
+            return [number for key, number in self._numbers.items() if key[0] is wanted]
+
+        phases = {_DIFFERENTIABLE: BACKWARD, _GRAPHLESS: FORWARD}
         return dict(
-            scopes=[list(key[:4]) for key in self._numbers],
+            scopes=[[phases.get(key[0], key[0]), *key[1:4]] for key in self._numbers],
             scope_calls=[key[4] for key in self._numbers],
+            differentiable=of_phase(_DIFFERENTIABLE),
+            graphless=of_phase(_GRAPHLESS),
             scope_times=self._times,
             has_scopes=not self.in_stacks,
         )

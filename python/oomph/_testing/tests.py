@@ -137,6 +137,8 @@ class Tests:
         self._foreign: list[int] = []
         """Bytes of other tests' that are alive, of each device: leaks, and fixtures that it does not use."""
         self._foreign_keys: set[Any] = set()
+        self._settled: list[tuple[int, int]] = []
+        """What was there when garbage was last looked for."""
         self._of_fixtures: dict[Any, set[Any]] = {}
         """What fixtures hold that several tests share."""
         # Of all tests, in the process that reports them.
@@ -214,6 +216,14 @@ class Tests:
         cuda = sys.modules["torch"].cuda
         return max(map(cuda.memory_allocated, range(cuda.device_count())), default=0)
 
+    def _counts(self) -> list[tuple[int, int]]:
+        """Of each device: how many tensors are there, and their bytes."""
+        cuda = sys.modules["torch"].cuda
+        stats = map(cuda.memory_stats, range(cuda.device_count()))
+        names = ("allocation.all.current", "allocated_bytes.all.current")
+        found = [tuple(one.get(name, 0) for name in names) for one in stats]
+        return [one for one in found if any(one)]
+
     def part(self, whole: bool = True) -> dict[str, Any] | None:
         """What was recorded of the test so far; see `Recorder.write_part`."""
         if not self._uses_gpu():
@@ -236,9 +246,11 @@ class Tests:
         """Give back what no test holds, so that a test's figures do not follow from those before it."""
         torch = sys.modules["torch"]
         torch._C._cuda_clearCublasWorkspaces()
-        if self.allocated():
-            # What a test that failed held, or is in cycles.
+        if self._counts() != self._settled:
+            # What a test that failed held, or is in cycles. Looking for it takes longer than a small test, so only
+            # where something is there that was not when it was last looked for.
             gc.collect()
+            self._settled = self._counts()
         torch.cuda.empty_cache()
 
     # ---- one test ----

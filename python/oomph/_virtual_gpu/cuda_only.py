@@ -155,6 +155,15 @@ def _product_of_type(product: Any) -> Any:
     return typed
 
 
+def _softmax_of(softmax: Any) -> Any:
+    """`softmax`, also of half precision to single, which only CUDA has."""
+    return lambda x, dim, to_single: [softmax(x.float() if to_single else x, dim, False)]
+
+
+def _softmax_backward_of(backward: Any) -> Any:
+    return lambda grad, out, dim, dtype: [backward(grad, out, dim, grad.dtype).to(dtype)]
+
+
 # ---- attention: (batch, heads, length, width) ----
 
 
@@ -249,6 +258,17 @@ def _cudnn_backward(
 
 _RECURRENT = (torch.rnn_relu, torch.rnn_tanh, torch.lstm, torch.gru)
 _LSTM = 2
+_GATES = (1, 1, 4, 3)
+
+
+def _shaped(t, at, each, mode, hidden, projected):
+    """A layer's parameter as the CPU wants it; autocast passes on cuDNN's view of it, one column.
+
+    The order is: weights of input and state, their biases, the projection.
+    """
+    if at == each - 1 and projected:
+        return t.reshape(projected, -1)
+    return t.reshape(_GATES[mode] * hidden, -1) if at < 2 else t.reshape(-1)
 
 
 def _recurrent(
@@ -259,6 +279,7 @@ def _recurrent(
     if dropout and train and layers > 1:
         raise ValueError("dropout between recurrent layers")
     first: Any = hx if mode != _LSTM else [hx, cx]
+    weights = [_shaped(t, at % each, each, mode, hidden, projected) for at, t in enumerate(weights)]
     has_biases = each - bool(projected) == 4
     if batch_sizes:
         sizes = torch.tensor(batch_sizes)
@@ -383,6 +404,10 @@ EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::cudnn_grid_sampler_backward": _sampler_backward,
     "aten::_cudnn_ctc_loss": _ctc_loss,
     "aten::_masked_scale": lambda x, mask, scale: [x * mask * scale],
+    "aten::_softmax": _softmax_of(_aten._softmax),
+    "aten::_softmax_backward_data": _softmax_backward_of(_aten._softmax_backward_data),
+    "aten::_log_softmax": _softmax_of(_aten._log_softmax),
+    "aten::_log_softmax_backward_data": _softmax_backward_of(_aten._log_softmax_backward_data),
     "aten::mm.dtype": _product_of_type(torch.mm),
     "aten::bmm.dtype": _product_of_type(torch.bmm),
     "aten::addmm.dtype": _product_of_type(torch.addmm),

@@ -22,10 +22,10 @@ def base_pointer(t: torch.Tensor) -> int:
 def cpu_alias(t: torch.Tensor) -> torch.Tensor:
     """A CPU tensor over the bytes that stand for the device memory of `t`: same shape, strides and sign."""
     if t.numel() == 0:
-        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_CPU)
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
     aliased = _make_storage(t.data_ptr(), _CPU, (last + 1) * t.element_size())
-    alias = torch.empty(0, dtype=t.dtype).set_(aliased, 0, t.shape, t.stride())
+    alias = torch.empty(0, dtype=t.dtype, device=_CPU).set_(aliased, 0, t.shape, t.stride())
     if t.is_conj():
         alias = torch._conj(alias)
     return torch._neg_view(alias) if t.is_neg() else alias

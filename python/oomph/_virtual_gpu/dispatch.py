@@ -70,9 +70,9 @@ def register() -> None:
         _entries.append(fallback)
     else:
         everything.m.fallback_fallthrough(KEY)
-        _enter_when_looked_up()
     # A fallback alone would fail under any TorchDispatchMode, which looks the kernel up by the
-    # operator's name; so each operator of PyTorch's own gets an entry as well.
+    # operator's name; so each operator gets an entry as well, those of libraries when Python first looks for them.
+    _enter_when_looked_up()
     own = torch.library.Library("aten", "IMPL")
     _libraries.append(own)
     dispatched = set(torch._C._dispatch_get_all_op_names())
@@ -81,7 +81,7 @@ def register() -> None:
         if name not in dispatched:
             continue
         if not name.startswith("aten::"):
-            if _entered is not None:
+            if not torch_features.has("library_fallback"):
                 _enter(schema.name, schema.overload_name)
         elif is_view(schema) and not is_composite(name) and schema.name != "aten::lift_fresh":
             # Views move no data, and some must stay in C++: `nn.Parameter` detaches a tensor
@@ -94,14 +94,14 @@ def register() -> None:
 
 
 _layer: Layer | None = None
-_entered: set[str] | None = None
-"""The operators beside PyTorch's own that have an entry, where there is no fallback for them."""
+_entered: set[str] = set()
+"""The operators beside PyTorch's own that have an entry."""
 
 
 def _enter(name: str, overload: str) -> None:
     """Give an operator of a library or of the user its entry, as the fallback would serve it."""
     full = f"{name}.{overload}" if overload else name
-    if _entered is None or full in _entered or name.startswith("aten::"):
+    if full in _entered or name.startswith("aten::"):
         return
     _entered.add(full)
     entry = _Entry(name, overload)
@@ -115,8 +115,6 @@ def _enter(name: str, overload: str) -> None:
 
 def _enter_when_looked_up() -> None:
     """Operators that are defined later get their entries when Python first looks for them."""
-    global _entered
-    _entered = set()
     look_up = torch._ops._get_packet
 
     def enter(name, *rest):

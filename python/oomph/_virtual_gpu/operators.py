@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -69,10 +70,14 @@ DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
 either, which would take the time and the memory of one byte for each element."""
 
-# What they read back is a status, and zero means success.
-CHECKS = {
-    "aten::linalg_inv_ex", "aten::linalg_cholesky_ex", "aten::_linalg_solve_ex", "aten::linalg_lu_factor_ex",
-    "aten::_linalg_det", "aten::_linalg_slogdet", "aten::_linalg_svd", "aten::_linalg_eigh", "aten::linalg_qr",
+CHECKS = ("aten::linalg_", "aten::_linalg_")
+"""So begin the names of operators that read back a status, of which zero means success."""
+
+# They compute element by element from their first two arguments, whose shapes they broadcast.
+_PAIRS = {
+    "aten::add", "aten::sub", "aten::rsub", "aten::mul", "aten::div", "aten::pow", "aten::maximum", "aten::minimum",
+    "aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge", "aten::mse_loss", "aten::smooth_l1_loss",
+    "aten::huber_loss",
 }  # fmt: skip
 
 
@@ -80,7 +85,8 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "composite", "equivalent", "fill", "mutated", "name", "overwrites", "random", "reads", "special", "view",
+        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
+        "view",
     )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
@@ -100,7 +106,14 @@ class Operator:
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
+        self.pairs = self.name in _PAIRS
         self.special = special
+        # Without modes and subclasses that see functions, as below PyTorch's Python; a kernel in Python may be for them.
+        self.apart = (
+            torch._C.DisableTorchFunction
+            if self.name.startswith("aten::")
+            else contextlib.nullcontext
+        )
         self.composite = is_composite(func.name())
         self.equivalent = EQUIVALENTS.get(func.name()) or EQUIVALENTS.get(self.name)
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))

@@ -12,6 +12,7 @@ the user chooses, and each such read is reported with the script's line.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import threading
@@ -84,6 +85,8 @@ class ValueLayer:
         self.before: Any = None
         # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
         self.reads: Any = None
+        # And with both tensors of an operator that computes element by element.
+        self.pairs: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -129,6 +132,7 @@ class ValueLayer:
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
             "aten::_linalg_check_errors": self._check_errors,
+            "aten::normal": self._normal,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -146,6 +150,8 @@ class ValueLayer:
         if self._budget is not None:
             TritonKernels(self)
             self._graphs = Graphs()
+            # The kernels into which TorchScript fuses operators do not come here.
+            torch._C._jit_set_texpr_fuser_enabled(False)
 
     def _watch_compiled_code(self) -> None:
         """Fill the buffers of compiled code with zeros instead of stale bytes.
@@ -175,7 +181,7 @@ class ValueLayer:
 
     def captured(self, outs: list[torch.Tensor]) -> bool:
         """Whether a graph is being captured: in its replays, nobody knows `outs`."""
-        if self._graphs is None or not self._graphs.capturing():
+        if self._graphs is None or not self._captures():
             return False
         places = alias(outs)
 
@@ -239,7 +245,8 @@ class ValueLayer:
             if not self._virtual:
                 return func(*args, **kwargs)
             reads = self.reads if self.before is not None else None
-            for t in tensors(args, []):
+            given = tensors(args, [])
+            for t in given:
                 kind = type(t)
                 plain = self._plain_types.get(kind)
                 if plain is None:
@@ -250,15 +257,26 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
+                self.pairs(*given[:2])
             if self._awaited:
                 self._collect()
             if self._replace_host is not None:
                 replaced = self._replace_host(op.name, args)
                 if replaced is not NotImplemented:
                     return replaced
-            if op.special is not None:
-                return op.special(func, op, args, kwargs)
-            return self._run(func, op, args, kwargs)
+            # A mode of the program's (`torch.set_default_device`) and its tracer would see what runs here.
+            with op.apart():
+                tracing = torch._C._get_tracing_state()
+                if tracing is not None:
+                    torch._C._set_tracing_state(None)
+                try:
+                    if op.special is not None:
+                        return op.special(func, op, args, kwargs)
+                    return self._run(func, op, args, kwargs)
+                finally:
+                    if tracing is not None:
+                        torch._C._set_tracing_state(tracing)
 
     # ---- collectives ----
 
@@ -310,6 +328,9 @@ class ValueLayer:
             if self._wide and op.name in EMPTY and out.is_cuda:
                 self._wide.discard(base_pointer(out))
             return out
+        # What is captured runs in replays: until then what it changes is as it was, also where the driver copies or fills.
+        captured = _changed(op, args, kwargs) if self._captures() else []
+        before = [(cpu_alias(t), cpu_alias(t).clone()) for t in captured if t.is_cuda]
         if op.reads:
             out = func(*args, **kwargs)
         else:
@@ -318,11 +339,17 @@ class ValueLayer:
                 out = func(*args, **kwargs)
             finally:
                 unanswered = self._gpu.oomph_vgpu_end()
-            if unanswered and op.name not in CHECKS:
+            if unanswered and not op.name.startswith(CHECKS):
                 self.assumptions.read(f"{op.name} read a value back from the device; it got zero")
+        for place, values in before:
+            place.copy_(values)
         self._settle(func, op, args, kwargs, out)
         self._note_scaler(op)
         return out
+
+    def _captures(self) -> bool:
+        """Whether a graph is being captured whose replays are computed."""
+        return self._graphs is not None and self._graphs.capturing()
 
     def _note_scaler(self, op) -> None:
         if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
@@ -350,12 +377,7 @@ class ValueLayer:
 
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
-        if op.mutated:
-            outs: list[torch.Tensor] = []
-            for index, name, kwarg_only in op.mutated:
-                tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], outs)
-        else:
-            outs = tensors(out, [])
+        outs = _changed(op, args, kwargs) if op.mutated else tensors(out, [])
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -368,7 +390,7 @@ class ValueLayer:
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args, t)
         fresh = not op.mutated
-        if self._graphs is not None and self._graphs.capturing():
+        if self._captures():
             self._capture(func, op, args, kwargs, out, outs)
             if fresh:
                 self._lose(outs, True)
@@ -420,8 +442,15 @@ class ValueLayer:
             if op.name in DRAWN:
                 # It draws as much each time; how much, a first draw tells, into nothing that anybody reads.
                 trial = Drawn(generator, 1 << 40)
-                _draw(op, trial, [torch.empty_like(t) for t in results], self._to_cpu(args), kwargs)
-                at = self._graphs.draw((1 << 40) - trial.offset)
+                with contextlib.suppress(ValueError):
+                    _draw(
+                        op,
+                        trial,
+                        [torch.empty_like(t) for t in results],
+                        self._to_cpu(args),
+                        kwargs,
+                    )
+                    at = self._graphs.draw((1 << 40) - trial.offset)
 
         def replay() -> None:
             known = not any(self._contents.unknown(t) for t in inputs)
@@ -460,9 +489,11 @@ class ValueLayer:
             if targets is None:
                 targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
+            cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+            into = cpu_kwargs.get("out")
             if op.name in PRODUCTS:
                 cpu_args = tuple(map(_widened, cpu_args))
-            cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
+                cpu_kwargs = {name: _widened(value) for name, value in cpu_kwargs.items()}
             equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
                 cpu_kwargs.pop("out", None)
@@ -471,10 +502,14 @@ class ValueLayer:
                 generator = _generator((*args, *kwargs.values()), out)
                 if op.name in DRAWN and generator.device.type == "cuda":
                     drawn = Drawn(generator, generator.get_offset())
-                    return _draw(op, drawn, targets, cpu_args, cpu_kwargs)
+                    # Another kernel of the GPU draws other numbers of the same distribution.
+                    with contextlib.suppress(ValueError):
+                        return _draw(op, drawn, targets, cpu_args, cpu_kwargs)
                 result = self._run_random(func, cpu_args, cpu_kwargs, generator)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
+                if into is not None and into is not cpu_kwargs["out"]:
+                    into.copy_(cpu_kwargs["out"])
             return bool(op.mutated) or _write(targets, tensors(result, []))
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
@@ -612,7 +647,9 @@ class ValueLayer:
         return out
 
     def _equal(self, func, op, args, kwargs):
-        a, b = args[:2]
+        # Numbers come as such where a graph compares its constants.
+        a, b = (t if isinstance(t, torch.Tensor) else torch.as_tensor(t) for t in args[:2])
+        args = (a, b, *args[2:])
         unknown = [t for t in (a, b) if self.is_unknown(t)]
         if unknown and all(self._computable(t) and t.dtype == torch.bool for t in (a, b)):
             self.assumptions.read(f"uncomputed flags were compared by the rule {self.unknown!r}")
@@ -629,6 +666,15 @@ class ValueLayer:
         if status.is_cuda and not self.is_unknown(status):
             _wait()
             return func(*self._to_cpu(list(args)), **kwargs)
+        return self._run(func, op, args, kwargs)
+
+    def _normal(self, func, op, args, kwargs):
+        """The operator asks whether all standard deviations are positive, and raises."""
+        std = args[1] if len(args) > 1 else kwargs.get("std")
+        if isinstance(std, torch.Tensor) and std.is_cuda and std.numel():
+            fine = self.is_unknown(std) or bool((cpu_alias(std) >= 0).all())
+            for _ in range(2):  # it asks twice
+                self._gpu.oomph_vgpu_answer(int(fine))
         return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
@@ -693,10 +739,12 @@ class ValueLayer:
             for i in indices
             if i is not None and i.dtype in (torch.bool, torch.uint8) and i.is_cuda
         ]
-        if not masks or (
-            op.name != "aten::index" and args[2].numel() == 1 and len(masks) == len(indices)
-        ):
+        if not masks:
             return self._run(func, op, args, kwargs)
+        if op.name != "aten::index" and len(masks) == len(indices):
+            value = args[2]
+            if value.numel() == 1 and not value.is_cuda:
+                return self._run(func, op, args, kwargs)  # fills by the mask itself
         expanded: list[Any] = []
         for index in indices:
             if index is not None and index.dtype in (torch.bool, torch.uint8):
@@ -862,8 +910,18 @@ def _generator(given, out) -> torch.Generator:
     return torch.cuda.default_generators[device]
 
 
+def _changed(op, args, kwargs) -> list[torch.Tensor]:
+    """The tensors that an operator changes in place."""
+    found: list[torch.Tensor] = []
+    for index, name, kwarg_only in op.mutated:
+        tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], found)
+    return found
+
+
 def _draw(op, drawn, outs, args, kwargs) -> bool:
     """Write what an operator drew to `outs`."""
+    if not any(t.numel() for t in outs):
+        return True  # nothing is drawn
     kept = {name: v for name, v in kwargs.items() if name not in _PLACES and v is not None}
     DRAWN[op.name](drawn, outs, *args, **kept)
     return True

@@ -77,6 +77,7 @@ struct Row {
     failure: Option<String>,
     /// The most that it held, in bytes.
     peak_bytes: u64,
+    /// The most that it may hold: the lower of `max_peak`, and what `max_growth` allows over the other revision.
     limit_bytes: Option<u64>,
     /// The same of the revision that it is compared with.
     before_bytes: Option<u64>,
@@ -226,14 +227,18 @@ fn checked(
     };
     let verdict = now.text("/verdict").unwrap_or("none").to_owned();
     let peak = now.peak();
+    let before_bytes = old.as_ref().ok().map(Ran::peak);
+    let grown = before_bytes
+        .zip(job.max_growth)
+        .map(|(before, most)| before.saturating_add(most.bytes(before)));
     let mut row = Row {
         name: job.name.clone(),
         gpu: now.text("/gpu/name").unwrap_or(&job.gpu).to_owned(),
         gpu_bytes: now.number("/gpu/memory_bytes"),
         failure: None,
         peak_bytes: peak,
-        limit_bytes: job.max_peak,
-        before_bytes: old.as_ref().ok().map(Ran::peak),
+        limit_bytes: [job.max_peak, grown].into_iter().flatten().min(),
+        before_bytes,
         no_before: old.as_ref().err().filter(|_| before.is_some()).cloned(),
         places: Vec::new(),
         modules: Vec::new(),

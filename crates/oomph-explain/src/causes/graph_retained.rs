@@ -46,9 +46,7 @@ pub(super) fn growth_evidence(facts: &Facts) -> Vec<Evidence> {
             Bytes(growth.per_step)
         ),
     )];
-    evidence.extend(stack_evidence(facts, |block| {
-        growth.stacks.binary_search(&block.stack).is_ok()
-    }));
+    evidence.extend(stack_evidence(facts, |block| facts.grows(block)));
     evidence
 }
 
@@ -69,7 +67,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 /// that are summed.
 fn within_step(facts: &Facts) -> Option<Cause> {
     let in_step = |block: &Live| repeats::is_graph_of_this_step(facts, block);
-    let pile = repeats::pile_of_sums(facts, in_step)?;
+    let mut pile = repeats::pile_of_sums(facts, in_step)?;
+    repeats::add_derivatives(facts, &mut pile);
     let share = facts.share(pile.bytes);
     // Activation checkpointing piles up inputs, and has a cause of its own.
     let checkpointed = |block: &Live| facts.stacks.get(block.stack).in_checkpoint();

@@ -16,7 +16,8 @@ const DECISIVE: f64 = 0.3;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let of_library = |block: &Live| facts.stacks.get(block.stack).in_kv_cache();
-    let by_hand = by_hand(facts);
+    let mut by_hand = by_hand(facts);
+    by_hand.extend(read_on(facts));
     let ahead = allocated_ahead(facts);
     let in_cache = |block: &Live| {
         of_library(block) || by_hand.contains(&block.id) || ahead.contains(&block.id)
@@ -106,6 +107,17 @@ fn allocated_ahead(facts: &Facts) -> HashSet<u32> {
         .iter()
         .filter(|block| caches.contains(&facts.row_of(block)));
     in_cache.map(|block| block.id).collect()
+}
+
+/// Blocks of a cache in pages, or in a list: what an inference that attends makes again and again, and reads for each token after it.
+fn read_on(facts: &Facts) -> HashSet<u32> {
+    if facts.trains() || !facts.attends() {
+        return HashSet::new();
+    }
+    let read_on = &facts.options.seen.read_on;
+    let is_read_on = |block: &&Live| read_on.contains(&facts.row_of(block));
+    let blocks = facts.live.iter().filter(is_read_on);
+    blocks.map(|block| block.id).collect()
 }
 
 /// Blocks of a cache that is written by hand: in inference, modules join it again and again, each time into a

@@ -29,6 +29,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     piled_up(facts)
         .or_else(|| switched_off(facts))
         .or_else(|| frozen_in_name(facts))
+        .or_else(|| autocast_elsewhere(facts))
         .or_else(|| covers_little(facts))
 }
 
@@ -60,6 +61,8 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
         .map(|block| facts.row_of(block))
         .min()?;
     // What the same forward pass made inside, most of which is gone again.
+    let step = facts.current_step().and_then(|step| facts.steps.get(step));
+    let last = step.map_or(u32::MAX, |step| step.end as u32);
     let mut covered = 0_u64;
     let mut uses = !spans.is_empty();
     for allocation in &facts.program.allocations {
@@ -69,7 +72,7 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
             && facts.holds(allocation, true).1 == Phase::Forward
         {
             uses = true;
-            if row >= first {
+            if (first..=last).contains(&row) {
                 covered += allocation.requested;
             }
         }
@@ -105,6 +108,32 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
     // Other causes of what is kept there come first.
     cause.confidence = 0.78;
     Some(cause)
+}
+
+/// Mixed precision is switched on, but for the CPU: the model on the GPU computes in fp32.
+fn autocast_elsewhere(facts: &Facts) -> Option<Cause> {
+    if !facts.options.seen.autocast_elsewhere {
+        return None;
+    }
+    let kept = facts.bytes_of(Category::Activation);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    Some(cause(
+        format!(
+            "mixed precision is switched on for the CPU, but the model is on the GPU: its {} of activations stay as they are",
+            Bytes(kept)
+        ),
+        vec![Evidence::of(kept, "activations")],
+        Fix::advice(
+            "autocast_device",
+            "switch autocast on for the device that the model is on",
+            kept / 2,
+            Basis::Estimated,
+            "numerics change, as the script intends",
+        )
+        .apply("with torch.autocast(\"cuda\", dtype=torch.bfloat16):"),
+    ))
 }
 
 /// A module's `requires_grad` was set to False, as one does with a tensor's: its parameters train on, and forward keeps what their
@@ -158,13 +187,25 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
             .then(|| labels.get(row as usize).module)
             .filter(|&module| module != StringId::EMPTY)
     };
-    let before: HashSet<StringId> = facts
-        .program
-        .allocations
-        .iter()
-        .filter(|allocation| checkpointed(allocation.stack))
-        .filter_map(|allocation| module_of(allocation.alloc_row))
-        .collect();
+    // What is checkpointed in this pass, too, has not been switched off.
+    let since = facts
+        .current_step()
+        .and_then(|step| facts.steps.get(step))
+        .map_or(0, |step| step.start as u32);
+    let (mut before, mut now): (HashSet<StringId>, HashSet<StringId>) = Default::default();
+    for allocation in &facts.program.allocations {
+        if checkpointed(allocation.stack)
+            && let Some(module) = module_of(allocation.alloc_row)
+        {
+            let of_pass = if allocation.alloc_row < since {
+                &mut before
+            } else {
+                &mut now
+            };
+            of_pass.insert(module);
+        }
+    }
+    before.retain(|module| !now.contains(module));
     if !idle && before.is_empty() {
         return None;
     }
@@ -248,10 +289,26 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
         }
         count += 1;
     }
+    // Gradients with a graph keep what is recomputed for them, beside what they are made of.
+    let derived = repeats::bytes(facts, repeats::is_derivative);
+    let differentiates = recomputed > kept && derived > 0;
+    if differentiates {
+        recomputed += repeats::bytes(facts, |block| {
+            repeats::is_derivative(block) && !piles(block.stack)
+        });
+    }
     if !facts.is_decisive(kept + recomputed, DECISIVE) {
         return None;
     }
-    let (what, verdict) = if kept > recomputed {
+    let (what, verdict) = if differentiates {
+        (
+            "recomputed activations, and gradients, are alive at once",
+            format!(
+                "activation checkpointing is on, but gradients with a graph (create_graph=True) keep all that it recomputes: {}",
+                Bytes(recomputed)
+            ),
+        )
+    } else if kept > recomputed {
         (
             "activations made inside checkpointed blocks are alive",
             format!(

@@ -404,7 +404,8 @@ pub(crate) fn fits_without(cut: &Facts, whole: &Facts, bytes: u64) -> Option<boo
 }
 
 /// What should not be there, whatever the job's size.
-const DEFECTS: [&str; 8] = [
+const DEFECTS: [&str; 9] = [
+    "huge_request",
     "graph_retained",
     "missing_no_grad",
     "tensors_kept",
@@ -482,6 +483,7 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
     let mut causes: Vec<Cause> = OF_THE_FAILURE
         .iter()
         .filter_map(|check| check(cut))
+        .chain(huge_request::column_and_row(cut, whole))
         .chain(fragmentation::check(cut, whole))
         .chain(OF_WHAT_IS_ALIVE.iter().filter_map(|check| check(whole)))
         .chain(optimizer_state::beside_the_step(cut, whole))

@@ -144,6 +144,8 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
         (is_zeros(block) || has_models && is_other)
             && sizes.contains_key(&block.bytes)
             && block.phase != Phase::Backward
+            // Copies that nobody reads are no state: each step needs that.
+            && !facts.is_idle(block)
             && !has_module(block)
             && !stack.loads_file()
             && !stack.copies_parameter()

@@ -30,11 +30,15 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 
 /// What the recorder saw: results and data of earlier steps that nothing reads in this step or afterwards.
 fn idle(facts: &Facts) -> Option<Cause> {
+    // What the step before gave has a name until the same line runs again: one of it is no collection.
+    let current = facts.current_step()?;
     let is_idle = |block: &Live| {
-        matches!(
-            block.category,
-            Category::Activation | Category::Input | Category::Temporary | Category::Unknown
-        ) && !facts.stacks.get(block.stack).loads_file()
+        block.step.is_none_or(|step| step + 1 < current)
+            && matches!(
+                block.category,
+                Category::Activation | Category::Input | Category::Temporary | Category::Unknown
+            )
+            && !facts.stacks.get(block.stack).loads_file()
             && !(facts.options.seen.unused_graphs).contains(&facts.row_of(block))
             && facts.is_idle(block)
     };
@@ -204,7 +208,7 @@ fn collected(facts: &Facts) -> Option<Cause> {
     if is_graph(growth) {
         return None;
     }
-    let grows = |block: &Live| growth.stacks.binary_search(&block.stack).is_ok();
+    let grows = |block: &Live| facts.grows(block);
     let place = largest_line(facts, grows).map_or_else(String::new, |line| format!(" at {line}"));
     // A few blocks a step from the script itself are also how fragmentation begins; that cause
     // has its own evidence.

@@ -43,6 +43,20 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     })
 }
 
+/// Whether the file, or one that it is connected with, says that it computes on the CPU, and nothing points to a GPU.
+pub(crate) fn says_cpu(model: &Model<'_>) -> bool {
+    on_cpu_only(model) && (model.around.chooses_cpu() || Evidence::of(model.module).chooses_cpu)
+}
+
+/// Whether a call follows a line, in its block or one around it, that hides all GPUs.
+pub(crate) fn follows_hidden_gpus(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model.stmts.iter().any(|info| {
+        info.node.start() < call.node.start()
+            && hides_gpus(info.node)
+            && model.is_inside(call.ctx, info.ctx)
+    })
+}
+
 /// Whether a place is called a device, and is the CPU wherever it is bound: `self.found.device = "cpu"`.
 fn is_only_device(model: &Model<'_>, place: &str) -> bool {
     last_part(place).to_ascii_lowercase().ends_with("device")
@@ -82,9 +96,7 @@ impl Evidence {
             in_loop: false,
             found: Self::default(),
         };
-        for stmt in module.body() {
-            words.visit_stmt(stmt);
-        }
+        words.visit_body(module.body());
         words.found
     }
 
@@ -116,7 +128,7 @@ struct Words<'m> {
 
 impl Words<'_> {
     fn is_off(&self, expr: &Expr) -> bool {
-        matches!(expr, Expr::Name(name) if self.off.iter().any(|each| each == name.id.as_str()))
+        dotted_name(expr).is_some_and(|name| self.off.contains(&name))
     }
 
     fn word(&mut self, word: &str) {
@@ -215,12 +227,48 @@ impl Words<'_> {
             if key.as_str() == "device" && is_cpu(&keyword.value) {
                 self.found.batches_on_cpu |=
                     !keyword.value.is_string_literal_expr() && !name.contains("pipeline");
-            } else {
+            } else if !self.is_off(&keyword.value) {
                 self.word(key.as_str());
             }
         }
         true
     }
+}
+
+/// The place and the value of a statement that binds a device: `args.device = "cpu"`.
+fn binds_device(stmt: &Stmt) -> Option<(String, &Expr)> {
+    let Stmt::Assign(assign) = stmt else {
+        return None;
+    };
+    let [target] = &*assign.targets else {
+        return None;
+    };
+    let place = dotted_name(target)?;
+    let is_device = last_part(&place).to_ascii_lowercase().ends_with("device");
+    is_device.then_some((place, &*assign.value))
+}
+
+/// Whether the next statement puts the CPU in the place of a device: whatever was chosen is never used.
+fn gives_way_to_cpu(stmt: &Stmt, next: &Stmt) -> bool {
+    let is_cpu_device = |expr: &Expr| match expr {
+        Expr::Call(call) if last_name(&call.func) == Some("device") => {
+            call.arguments.find_positional(0).is_some_and(is_cpu)
+        }
+        other => is_cpu(other),
+    };
+    binds_device(stmt)
+        .zip(binds_device(next))
+        .is_some_and(|((place, _), (same, value))| place == same && is_cpu_device(value))
+}
+
+/// Whether a statement hides all GPUs: `os.environ["CUDA_VISIBLE_DEVICES"] = ""`.
+fn hides_gpus(stmt: &Stmt) -> bool {
+    let Stmt::Assign(assign) = stmt else {
+        return false;
+    };
+    let is_text = |expr: &Expr, texts: &[&str]| matches!(expr, Expr::StringLiteral(text) if texts.contains(&text.value.to_str()));
+    matches!(&*assign.targets, [Expr::Subscript(item)] if is_text(&item.slice, &["CUDA_VISIBLE_DEVICES"]))
+        && is_text(&assign.value, &["", "-1"])
 }
 
 /// `"cpu"`, and `-1` where a device is expected.
@@ -274,6 +322,9 @@ fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
                             Expr::Name(name) => self.bind(name.id.as_str(), Some(&assign.value)),
                             // Unpacked, or an attribute of the same name: anything.
                             other => {
+                                if let Some(place) = dotted_name(other) {
+                                    self.bind(&place, Some(&assign.value));
+                                }
                                 for name in names_in(other) {
                                     self.bind(last_part(&name), None);
                                 }
@@ -337,10 +388,22 @@ fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
         .filter(|(function, _)| flags.called_with_true.contains(function))
         .map(|(_, name)| name.as_str())
         .collect();
+    // Other code may set an attribute as well. `hp.use_cuda = False` holds where a script says it once and for all.
+    let is_said_at_the_top = |place: &str| {
+        !place.starts_with("self.")
+            && module.body().iter().any(|stmt| match stmt {
+                Stmt::Assign(assign) => assign
+                    .targets
+                    .iter()
+                    .any(|target| dotted_name(target).as_deref() == Some(place)),
+                _ => false,
+            })
+    };
     flags
         .off
         .iter()
         .filter(|name| !flags.on.contains(name) && !turned_on.contains(&name.as_str()))
+        .filter(|name| !name.contains('.') || is_said_at_the_top(name))
         .cloned()
         .collect()
 }
@@ -365,8 +428,25 @@ fn is_unused_device(stmt: &Stmt, text: &str) -> bool {
 }
 
 impl<'a> Visitor<'a> for Words<'_> {
+    fn visit_body(&mut self, body: &'a [Stmt]) {
+        for (index, stmt) in body.iter().enumerate() {
+            if body
+                .get(index + 1)
+                .is_some_and(|next| gives_way_to_cpu(stmt, next))
+            {
+                self.found.chooses_cpu = true;
+            } else {
+                self.visit_stmt(stmt);
+            }
+        }
+    }
+
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
         match stmt {
+            _ if hides_gpus(stmt) => {
+                self.found.chooses_cpu = true;
+                return;
+            }
             Stmt::Expr(only) if only.value.is_string_literal_expr() => return,
             _ if is_unused_device(stmt, self.text) => return,
             // `if use_cuda:` where it is only ever `False`: what is in it never runs.
@@ -404,7 +484,7 @@ impl<'a> Visitor<'a> for Words<'_> {
             Expr::Name(name) if name.ctx.is_load() && !self.is_off(expr) => {
                 self.word(name.id.as_str());
             }
-            Expr::Attribute(attribute) if only_asks(attribute) => return,
+            Expr::Attribute(attribute) if only_asks(attribute) || self.is_off(expr) => return,
             Expr::Attribute(attribute) if attribute.ctx.is_load() => {
                 self.word(attribute.attr.as_str());
             }
@@ -556,7 +636,8 @@ pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
     branches_around(model, node.range()).any(|(branch, place, _)| {
         let test = model.text(&*branch.test);
         let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
-            || dotted_name(&branch.test).is_some_and(|name| last_part(&name) == "gpu");
+            || dotted_name(&branch.test)
+                .is_some_and(|name| matches!(last_part(&name), "gpu" | "gpu_mode" | "on_gpu"));
         let denied = test.starts_with("not ");
         // Without `a and b`, there may still be `a`; a choice among GPUs is none between GPU and CPU.
         let chooses = !branch.test.is_bool_op_expr()

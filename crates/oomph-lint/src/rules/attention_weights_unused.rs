@@ -2,6 +2,7 @@ use oomph_python_source::Ranged;
 use oomph_python_source::ast::{self, Expr, Stmt};
 
 use crate::fix::Fix;
+use crate::queries::devices::{follows_hidden_gpus, says_cpu};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
 use crate::semantic::value::{Kind, ModelKind};
@@ -64,6 +65,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.arg("need_weights", 4).is_some()
             || call.has_star_kwargs()
             || call.has_star_args()
+            || says_cpu(model)
+            || follows_hidden_gpus(model, call)
         {
             continue;
         }

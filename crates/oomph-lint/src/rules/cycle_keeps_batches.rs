@@ -1,5 +1,8 @@
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, dotted_name, last_name};
+
 use crate::rule::{Report, declare_rule};
-use crate::semantic::Model;
+use crate::semantic::{Call, Model};
 use crate::semantic::value::Kind;
 
 declare_rule! {
@@ -38,7 +41,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the loader has a handful of batches.
+    /// When the loader has a handful of batches. What `list()` makes of the batches anyway, and lists of loaders, are left out.
     ///
     /// ## Fix safety
     ///
@@ -50,6 +53,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for call in &model.calls {
         if call.is("itertools.cycle")
             && call.args.first().is_some_and(|arg| arg.kind == Kind::Loader)
+            && !is_kept_anyway(model, call)
+            && !is_over_loaders(model, call)
         {
             out.push(
                 Report::new(call.node, "`itertools.cycle` keeps a copy of every batch")
@@ -57,4 +62,32 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a list is made of the batches anyway: `list(zip(range(n), cycle(loader)))`.
+fn is_kept_anyway(model: &Model<'_>, cycle: &Call<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        matches!(&*call.node.func, Expr::Name(name) if matches!(name.id.as_str(), "list" | "tuple"))
+            && call.node.range().contains_range(cycle.node.range())
+    })
+}
+
+/// Whether what is cycled over are loaders: `endless = cycle(loader)`, `loader = next(endless)`.
+fn is_over_loaders(model: &Model<'_>, cycle: &Call<'_>) -> bool {
+    let func = model.func_of(cycle.ctx);
+    let Some(place) = cycle.node.arguments.find_positional(0).and_then(dotted_name) else {
+        return false;
+    };
+    let is_of_cycle = |name: &str| {
+        model.assigns_to(func, name).any(|assign| {
+            assign.expr.is_some_and(|expr| expr.range() == cycle.node.range())
+        })
+    };
+    model.assigns_to(func, &place).any(|assign| match assign.expr {
+        Some(Expr::Call(call)) => {
+            last_name(&call.func) == Some("next")
+                && call.arguments.find_positional(0).and_then(dotted_name).is_some_and(|name| is_of_cycle(&name))
+        }
+        _ => false,
+    })
 }

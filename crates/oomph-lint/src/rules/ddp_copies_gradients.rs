@@ -1,4 +1,5 @@
-use oomph_python_source::{dotted_name, names_in};
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{dotted_name, last_name, names_in};
 
 use super::data_parallel::is_trained;
 use crate::fix::Fix;
@@ -56,7 +57,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let wraps = |call: &Call<'_>| call.qual.as_deref().is_some_and(torch::is_ddp);
-    if !model.calls.iter().any(wraps) || !trains(model) || model.around.detaches_gradients() {
+    if !model.calls.iter().any(wraps) || !trains(model) || communicates_on_cpu(model) || model.around.detaches_gradients() {
         return;
     }
     for call in model.calls.iter().filter(|call| wraps(call)) {
@@ -83,6 +84,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the processes of a file only talk by gloo, by its name: on the CPU.
+fn communicates_on_cpu(model: &Model<'_>) -> bool {
+    let mut backends = model
+        .calls
+        .iter()
+        .filter(|call| last_name(&call.node.func) == Some("init_process_group"))
+        .map(|call| call.arg("backend", 0))
+        .peekable();
+    backends.peek().is_some()
+        && backends.all(|backend| {
+            matches!(backend, Some(Expr::StringLiteral(text)) if text.value.to_str() == "gloo")
+        })
 }
 
 /// A model on the CPU, or the branch for the CPU: without devices, where the other branch has them.

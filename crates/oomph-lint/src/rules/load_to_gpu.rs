@@ -111,15 +111,6 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     };
     let func = model.func_of(load.ctx);
     let by_default = is_cpu_by_default(model, load, &place);
-    let bound = || {
-        model
-            .assigns_to(func, &place)
-            .chain(model.assigns_to(None, &place))
-    };
-    // `DEVICE = "cuda"` in one branch and `"cpu"` in the other is a GPU where there is one.
-    let on_cpu = bound().any(|assign| {
-        assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
-    }) && !bound().any(|assign| assign.value.device == Device::Gpu);
     let word = last_part(&place).to_ascii_lowercase();
     let known_cpu = load
         .args
@@ -128,9 +119,21 @@ fn is_job_device(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> bool {
     (word == "device" || word.ends_with("_device") || word == "dev")
         && !word.contains("cpu")
         && !by_default
-        && !on_cpu
+        && !is_bound_to_cpu(model, func, &place)
         && !known_cpu
         && !on_cpu_only(model)
+}
+
+/// Whether a place is bound to the CPU. `DEVICE = "cuda"` in one branch and `"cpu"` in the other is a GPU where there is one.
+fn is_bound_to_cpu(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+    let bound = || {
+        model
+            .assigns_to(func, place)
+            .chain(model.assigns_to(None, place))
+    };
+    bound().any(|assign| {
+        assign.value.device == Device::Cpu || assign.expr.is_some_and(|expr| says_cpu(model, expr))
+    }) && !bound().any(|assign| assign.value.device == Device::Gpu)
 }
 
 /// Whether a place is a parameter whose default is the CPU, or that of a caller of the file that hands it on.
@@ -184,6 +187,7 @@ fn is_device_of_models(model: &Model<'_>, load: &Call<'_>, location: &Expr) -> b
     };
     if on_cpu_only(model)
         || is_cpu_by_default(model, load, &device)
+        || is_bound_to_cpu(model, model.func_of(load.ctx), &device)
         || load.args.get(1).is_some_and(|arg| arg.device == Device::Cpu) {
         return false;
     }

@@ -122,7 +122,7 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
     let loads = loads_of(model, load);
     loads
         .iter()
-        .find(|(call, _)| !keeps_its_state(call) && is_second_copy(model, call))
+        .find(|(call, _)| !keeps_its_state(model, call) && is_second_copy(model, call))
         .map(|(_, direct)| *direct)
 }
 
@@ -131,7 +131,7 @@ pub(super) fn fills_a_model(model: &Model<'_>, load: &Call<'_>) -> Option<bool> 
     let loads = loads_of(model, load);
     loads
         .iter()
-        .find(|(call, _)| !keeps_its_state(call))
+        .find(|(call, _)| !keeps_its_state(model, call))
         .map(|(_, direct)| *direct)
 }
 
@@ -195,8 +195,19 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
 
 /// Whether `load_state_dict` is an optimizer's, which keeps the tensors that it is given, or a
 /// scheduler's or a scaler's, which have next to none: there is no second copy.
-fn keeps_its_state(load: &Call<'_>) -> bool {
+fn keeps_its_state(model: &Model<'_>, load: &Call<'_>) -> bool {
     if matches!(load.recv.kind, Kind::Optimizer | Kind::Scaler) {
+        return true;
+    }
+    // `self.load_state_dict(…)` in a class that is made from an optimizer.
+    let class = model.ctx(load.ctx).class.map(|id| model.class(id).node);
+    if load.recv_place().as_deref() == Some("self")
+        && class.is_some_and(|class| {
+            class.arguments.iter().flat_map(|bases| &bases.args).any(|base| {
+                model.text(base).to_ascii_lowercase().contains("optim")
+            })
+        })
+    {
         return true;
     }
     // `self.optimizers[name]` is one of those.

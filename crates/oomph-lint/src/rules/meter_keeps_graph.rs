@@ -79,6 +79,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if !value.has_graph()
             || !value.is_tensor()
             || value.device == Device::Cpu
+            // An element of what a model returns may be a number.
+            || arg.is_subscript_expr()
             || !is_kept(model, call, arg)
             || on_cpu_only(model)
             || in_unit_test(model, call.ctx)

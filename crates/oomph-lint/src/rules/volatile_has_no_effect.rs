@@ -1,7 +1,7 @@
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, names_in};
 
-use crate::queries::devices::{in_cpu_branch, on_cpu_only};
+use crate::queries::devices::{in_cpu_branch, leaves_batches_on_cpu, on_cpu_only};
 use crate::queries::loop_carried::base;
 use crate::queries::model_calls::is_model_call;
 use crate::rule::{Report, declare_rule};
@@ -70,7 +70,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 text.contains(".cuda(") || text.contains(".to(")
             });
             let says_cpu = func.is_some_and(|func| func.node.name.as_str().split('_').any(|word| word == "cpu"));
-            (made_here && !moved) || on_cpu_only(model) || says_cpu && !moved || in_cpu_branch(model, call.node)
+            (made_here && !moved) || on_cpu_only(model)
+                || model.loops_around(call.ctx).any(|looped| leaves_batches_on_cpu(model, looped))
+                || says_cpu && !moved || in_cpu_branch(model, call.node)
         };
         if is_variable
             && is_true

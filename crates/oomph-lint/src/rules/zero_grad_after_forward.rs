@@ -4,7 +4,8 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Grad, Model};
-use oomph_python_source::{Ranged, TextRange, last_part};
+use oomph_python_source::ast::Expr;
+use oomph_python_source::{Ranged, TextRange, dotted_name, last_part};
 
 declare_rule! {
     /// Gradients of the step before stay through the forward pass.
@@ -153,7 +154,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && call.node.start() > at
                 && (zero.recv.is_model() || stepped_optimizer(call) == place || call.recv_place() == place)
         });
+        // A graph that was kept for this `backward()`: the one before filled these gradients, too.
+        let shares_a_graph = calls().any(|call| {
+            call.node.start() < at
+                && call.method.is_some_and(|name| name.ends_with("backward"))
+                && call.keyword("retain_graph").is_some_and(|value| {
+                    value.as_boolean_literal_expr().is_some_and(|flag| flag.value)
+                })
+        });
         if forward.is_none()
+            || shares_a_graph
+            || place.as_deref().is_some_and(|place| steps_single_tensors(model, place))
             || !only_one
             || stepped_before
             || !before_backward
@@ -185,9 +196,28 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
-/// Whether no Python that runs PyTorch 2.0 reads the file: it has an argument called `async`.
+/// Whether an optimizer is made of single tensors, which are no memory to speak of: `Adam([self.log_alpha])`.
+fn steps_single_tensors(model: &Model<'_>, place: &str) -> bool {
+    let mut made = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.place == place)
+        .peekable();
+    made.peek().is_some()
+        && made.all(|assign| match assign.expr {
+            Some(Expr::Call(call)) => call
+                .arguments
+                .find_argument_value("params", 0)
+                .and_then(Expr::as_list_expr)
+                .is_some_and(|list| list.elts.iter().all(|each| dotted_name(each).is_some())),
+            _ => false,
+        })
+}
+
+/// Whether no Python that runs PyTorch 2.0 runs the file: it has an argument called `async`, or asks a dictionary for `iteritems()`.
 fn is_older_python(model: &Model<'_>) -> bool {
     model.calls.iter().any(|call| {
+        call.is_method("iteritems") ||
         call.node.arguments.keywords.iter().any(|keyword| {
             keyword
                 .arg

@@ -1,0 +1,18 @@
+"""A script that sets `use_cuda` of its settings to `True` where it can."""
+import torch
+from modules import Encoder
+from settings import hp
+
+hp.use_cuda = False
+if torch.cuda.is_available():
+    hp.use_cuda = True
+
+
+def synthesize(texts):
+    encoder = Encoder(8, use_cuda=hp.use_cuda)
+    encoder.eval()
+    if hp.use_cuda:
+        texts = texts.cuda()
+        encoder.cuda()
+    out = encoder(texts)  # OOM205
+    return out[0].cpu().data.numpy()
