@@ -565,6 +565,13 @@ impl<'a> Read<'_, '_, 'a> {
                 .iter()
                 .chain(node.arguments.keywords.iter().map(|keyword| &keyword.value))
         };
+        // A function of another file that only has an effect, as `loss_scaler(loss, optimizer)`, may have any.
+        let effect = match effect {
+            Effect::Carries if target.is_none() && !is_pass && matches!(sink, Sink::Dropped) => {
+                Effect::Anything
+            }
+            effect => effect,
+        };
         // A module or an object that the method belongs to is no value that is followed.
         let receiver = method.filter(|_| qual.is_none() && !is_pass);
         if self.loaded {
@@ -864,6 +871,10 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
         return Effect::Cuts;
     }
     if is_dropped && matches!(name, "append" | "extend" | "insert" | "appendleft") {
+        return Effect::Fills;
+    }
+    // `sums.scatter_add_(1, index, output)`: in place.
+    if is_dropped && name.ends_with('_') && !name.starts_with('_') {
         return Effect::Fills;
     }
     let of_meter = || {

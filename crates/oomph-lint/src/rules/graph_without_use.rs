@@ -10,7 +10,7 @@ use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, FuncId, Grad, Model};
+use crate::semantic::{Bind, Call, FuncId, Grad, Model};
 
 declare_rule! {
     /// A graph is built that no `backward()` uses.
@@ -104,6 +104,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .func_name(call.ctx)
             .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name));
         if on_cpu
+            || becomes_an_array(model, call)
+            || is_name_of_class(model, call)
             || quiet_caller
             || is_dead
             || is_part_of_module(model, call)
@@ -145,6 +147,47 @@ fn is_part_of_module(model: &Model<'_>, call: &Call<'_>) -> bool {
             func.has_backward || func.has_step
         });
         class.is_module && (!trains || model.func_name(call.ctx) == Some("forward"))
+    })
+}
+
+/// Whether a statement of the function makes an array of what a call returns without bringing it to the CPU: it is there already.
+fn becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let bound = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt && assign.bind == Bind::Set);
+    let body = model.func_of(call.ctx).map_or_else(
+        || model.module.text(),
+        |id| model.text(model.func(id).node),
+    );
+    // Or it is brought there under the same name.
+    if body.contains("cpu") {
+        return false;
+    }
+    bound.map(|assign| &assign.place).any(|name| {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+        [".detach().numpy()", ".data.numpy()", ".numpy()"]
+            .iter()
+            .any(|array| {
+                let made = format!("{name}{array}");
+                body.match_indices(&made)
+                    .any(|(at, _)| !body[..at].ends_with(is_word))
+            })
+    })
+}
+
+/// Whether what is called is a name for a class: `network = ResNet`, and `network(3)` makes a model.
+fn is_name_of_class(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(place) = dotted_name(&call.node.func) else {
+        return false;
+    };
+    let here = model.assigns_to(model.func_of(call.ctx), &place);
+    here.chain(model.assigns_to(None, &place)).any(|assign| {
+        let name = assign.expr.and_then(dotted_name);
+        name.is_some_and(|name| {
+            let last = last_part(&name);
+            last.starts_with(char::is_uppercase) && last.contains(char::is_lowercase)
+        })
     })
 }
 
