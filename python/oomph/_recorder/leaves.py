@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from oomph._recorder.marks import Marks
-from oomph._recorder.progress import MARKED_STEPS
+from oomph._recorder.progress import MARKED_STEPS, Progress
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -19,14 +20,14 @@ MOST_NODES = 100_000
 
 
 class Leaves:
-    """Sees backward passes begin and end, and marks the weights that they are for, in the first of them.
+    """Sees backward passes begin and end, whether they make a graph, and marks the weights that the first of them are for.
 
     A tensor that needs a gradient in one pass alone is an input.
     """
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, progress: Progress, marks: Marks) -> None:
         """No backward pass has run yet."""
-        self._marks = marks
+        self._progress, self._marks = progress, marks
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._passes = 0
 
@@ -37,7 +38,8 @@ class Leaves:
         @functools.wraps(backward)
         def goes_back(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             looks = self._look(tensors)
-            result = backward(tensors, *args, **kwargs)
+            with self._makes_graph(args, kwargs):
+                result = backward(tensors, *args, **kwargs)
             if looks:
                 self._marks.gradients()
             return result
@@ -47,13 +49,24 @@ class Leaves:
             if not isinstance(inputs, (torch.Tensor, tuple, list)):
                 inputs = tuple(inputs)  # a generator has its items once
             looks = self._look(outputs)
-            result = grad(outputs, inputs, *args, **kwargs)
+            with self._makes_graph(args, kwargs):
+                result = grad(outputs, inputs, *args, **kwargs)
             if looks:
                 one = isinstance(inputs, torch.Tensor)
                 self._marks.gradients_given((inputs,) if one else inputs, result)
             return result
 
         torch.autograd.backward, torch.autograd.grad = goes_back, derives
+
+    @contextlib.contextmanager
+    def _makes_graph(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        """Around a pass with these arguments, of which both functions take three alike: `create_graph` is the last of those."""
+        makes = bool(args[2] if len(args) > 2 else kwargs.get("create_graph"))
+        self._progress.differentiates += makes
+        try:
+            yield
+        finally:
+            self._progress.differentiates -= makes
 
     def _look(self, roots: Any) -> bool:
         """Whether this pass is one of the first: their leaves are looked at."""

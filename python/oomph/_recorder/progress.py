@@ -60,7 +60,7 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_reserved", "_status",
-        "box", "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
+        "box", "differentiates", "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
         "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
 
@@ -100,6 +100,8 @@ class Progress:
         """Whether the script made an optimizer, so that its steps are the optimizer's."""
         self.in_optimizer = 0
         """How many steps of optimizers are in progress, one inside the other."""
+        self.differentiates = 0
+        """How many backward passes that make a graph (`create_graph=True`) are in progress, one inside the other."""
         self.loading = 0
         """How many functions that load weights are in progress, one inside the other."""
         self.window: Any = None
@@ -127,7 +129,7 @@ class Progress:
     def forget(self) -> None:
         """A part of the script begins: count from zero."""
         self.step = self.inferences = self.forwards = self.module_calls = 0
-        self.in_optimizer = self.loading = 0
+        self.in_optimizer = self.loading = self.differentiates = 0
         self.seen_forward = False
         for kept in (self._clock, self._clock_calls, self._boundaries, self._ends):
             kept.clear()

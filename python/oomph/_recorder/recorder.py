@@ -123,7 +123,7 @@ class Recorder:
         self._modules.watch()
         self._steps.watch_construction(self.settings.inference)
         Loading(self._progress, self._scopes).watch()
-        Leaves(self._marks).watch()
+        Leaves(self._progress, self._marks).watch()
         on_import("transformers.generation.utils", self.passes.watch_generation)
         on_import(
             "onnxruntime.capi.onnxruntime_inference_collection",

@@ -108,7 +108,7 @@ class Scopes:
                 self._sequence = sequence
             elif not module:
                 phase = _GRAPHLESS
-        elif phase is BACKWARD and _grad_enabled():
+        elif phase is BACKWARD and self._progress.differentiates and _grad_enabled():
             phase = _DIFFERENTIABLE
         key = (phase, module, operator, self._progress.step, call)
         scope = self._numbers.get(key)

@@ -65,8 +65,7 @@ pub(super) fn column_and_row(cut: &Facts, whole: &Facts) -> Option<Cause> {
         id: "huge_request",
         confidence: 0.96,
         verdict: format!(
-            "at {file} a tensor of the shape ({n}, 1) meets one of the shape ({n},), which gives ({n}, {n}): {} where {} \
-             would do",
+            "an unintended shape: at {file} a tensor of ({n}, 1) meets one of ({n},), which gives ({n}, {n}): {} where {} would do",
             Bytes(squares),
             Bytes(n * 4)
         ),
