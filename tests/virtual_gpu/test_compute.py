@@ -103,7 +103,7 @@ CASES = {
         half = torch.randn(8, 8).half()
         near(torch.mm(half.cuda(), half.cuda(), out_dtype=torch.float32), half.float() @ half.float())
         out = torch.empty(8, 8).half().cuda(); torch.addmm(half.cuda(), half.cuda(), half.cuda(), out=out)
-        near(out.float(), torch.addmm(half.float(), half.float(), half.float()))
+        near(out.float(), torch.addmm(half.float(), half.float(), half.float()).half().float())
         wide = half.cuda().requires_grad_(); wide.softmax(1, dtype=torch.float32)[:, 0].sum().backward()
         single = half.float().requires_grad_(); single.softmax(1)[:, 0].sum().backward()
         near(wide.grad.float(), single.grad)

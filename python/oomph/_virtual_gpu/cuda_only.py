@@ -278,6 +278,10 @@ def _recurrent(
     """Outputs and last states; `weights` are the parameters of all layers, `each` of them for one layer and direction."""
     if dropout and train and layers > 1:
         raise ValueError("dropout between recurrent layers")
+    kind = x.dtype
+    if kind.itemsize < 4:  # many CPUs are hundreds of times slower in half precision
+        x, hx, cx = x.float(), hx.float(), None if cx is None else cx.float()
+        weights = [t.float() for t in weights]
     first: Any = hx if mode != _LSTM else [hx, cx]
     weights = [_shaped(t, at % each, each, mode, hidden, projected) for at, t in enumerate(weights)]
     has_biases = each - bool(projected) == 4
@@ -286,8 +290,8 @@ def _recurrent(
         given = (x, sizes, first, weights, has_biases, layers, 0.0, train, bidirectional)
     else:
         given = (x, first, weights, has_biases, layers, 0.0, train, bidirectional, batch_first)
-    out = list(_RECURRENT[mode](*given))
-    return out if mode == _LSTM else [*out, torch.empty(0, dtype=x.dtype)]
+    out = [t.to(kind) for t in _RECURRENT[mode](*given)]
+    return out if mode == _LSTM else [*out, torch.empty(0, dtype=kind)]
 
 
 def _recurrent_backward(
