@@ -65,6 +65,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && (trains_here || is_handed_out(model, call))
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
+            && !wraps_no_model(call)
             && !only_evaluates(model, call)
             && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
@@ -84,6 +85,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `DataParallel(optimizer)`: nothing calls it.
+fn wraps_no_model(call: &Call<'_>) -> bool {
+    call.node
+        .arguments
+        .find_argument_value("module", 0)
+        .and_then(dotted_name)
+        .is_some_and(|name| {
+            let name = last_part(&name).to_ascii_lowercase();
+            name.contains("optim") || name.contains("sched")
+        })
 }
 
 /// Whether a function that makes networks returns the wrapper: `define_G(…)`, `init_net(net)`.
