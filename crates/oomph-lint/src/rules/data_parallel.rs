@@ -66,6 +66,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !wraps_no_model(call)
+            && !is_handed_to_evaluation(model, call)
             && !only_evaluates(model, call)
             && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
@@ -85,6 +86,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `validate(loader, DataParallel(net).cuda())`: the wrapper is there for one evaluation.
+fn is_handed_to_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        last_name(&call.node.func).is_some_and(|name| name.split('_').any(is_eval_name))
+            && call
+                .node
+                .arguments
+                .iter_source_order()
+                .any(|argument| argument.value().range().contains_range(wrapper.node.range()))
+    })
 }
 
 /// `DataParallel(optimizer)`: nothing calls it.
