@@ -473,9 +473,10 @@ impl Project {
                 used_on_gpu: reaches(&importers, index, |file| files[file].1.evidence.accelerator)
                     || inherits_a_device(files, &by_path, index),
                 inherits_device: inherits_a_device(files, &by_path, index),
-                moves_near: [&importers, &imported]
-                    .iter()
-                    .any(|edges| reaches(edges, index, |file| files[file].1.evidence.moves)),
+                moves_near: reaches(&importers, index, |file| files[file].1.evidence.moves)
+                    || imported[index]
+                        .iter()
+                        .any(|file| files[*file].1.evidence.moves),
                 calls: Arc::clone(&calls[index]),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
@@ -507,7 +508,7 @@ pub struct Around {
     pub(crate) used_on_gpu: bool,
     /// A class of the file is made from one of a file that works on a device.
     pub(crate) inherits_device: bool,
-    /// A file that imports this one, or that it imports, directly or not, puts something on a device.
+    /// A file that imports this one, directly or not, or that it imports itself, puts something on a device.
     pub(crate) moves_near: bool,
     part: Option<Arc<OfFile>>,
 }

@@ -204,7 +204,16 @@ impl Words<'_> {
                 .is_some_and(|keyword| {
                     !is_cpu(&keyword.value) && !keyword.value.is_none_literal_expr()
                 })
-            || dotted_name(&call.func).is_some_and(|name| name.contains(".cuda."));
+            // `torch.cuda.FloatTensor(x)`; most of the module asks, or sets a seed.
+            || dotted_name(&call.func).is_some_and(|name| {
+                name.contains(".cuda.")
+                    && (last_part(&name).starts_with(char::is_uppercase)
+                        || matches!(
+                            last_part(&name),
+                            "set_device" | "empty_cache" | "synchronize" | "max_memory_allocated"
+                        )
+                        || name.contains(".amp."))
+            });
         // `torch.device("cpu")` says nothing about what else the file uses.
         if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
             return false;
