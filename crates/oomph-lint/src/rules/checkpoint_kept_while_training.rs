@@ -126,7 +126,7 @@ const PUBLISHED: &[&str] = &[
     "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
     "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
     "pytorch_model", "__file__", "getfile", "wavlm", "hubert", "wav2vec", "contentvec", "mobilenet", "efficientnet",
-    "sam_vit", "dino_",
+    "sam_vit", "dino_", "osnet", "external/", "third_party",
 ];
 
 /// Whether a file's name says that it holds published weights, rather than the job's own.
