@@ -225,6 +225,10 @@ impl Args {
         }
         summary.join_processes(&attempt.processes);
         if let Some(gpu) = &job.gpu {
+            // A script that ended before it asked for the GPU did not learn its name.
+            if summary.gpu.name.is_empty() {
+                summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
+            }
             match Figures::of(gpu.spec.found.gpu) {
                 Ok(figures) => summary.time = step_time(record, &figures),
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),

@@ -1,7 +1,7 @@
 //! The Linux kernel's OOM killer, in `dmesg` and in the system's log.
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader};
+use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, integer, size_after, word};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
@@ -13,12 +13,36 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // Who asked for the memory; the line about what was killed follows.
-        markers: &[" invoked oom-killer: "],
+        markers: &[
+            " invoked oom-killer: ",
+            "Out of memory and no killable processes",
+        ],
         read: |line, _, _| {
             let mut message = line.message(Program::Kernel, MessageKind::Killed);
             message.memory = Memory::Host;
             message.host = host(line.text);
             Some(message)
+        },
+    },
+    Reader {
+        // It follows the line about what was killed; its figures are of what is left.
+        markers: &["oom_reaper: reaped process "],
+        read: |line, _, before| {
+            let pid = after(line.from, "process ").and_then(integer)?;
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.pid = Some(pid);
+            message.process = between(line.from, "(", ")").and_then(word);
+            message.host = host(line.text);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // Before 4.19: `Task in /a/b killed as a result of limit of /a`.
+        markers: &[" killed as a result of limit of "],
+        read: |line, noted, _| {
+            noted.cgroup_path = after(line.from, "limit of ").and_then(word);
+            None
         },
     },
     Reader {
@@ -58,6 +82,11 @@ fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
     message.host = host(line.text);
     let [_, limit] = std::mem::take(&mut noted.cgroup);
     let path = noted.cgroup_path.take();
+    let path = path.or_else(|| {
+        // An event of Kubernetes does not name the group.
+        let near = noted.event_line.is_some_and(|event| line.part - event <= 1);
+        (near || line.text.contains("kernel-monitor")).then(|| "of a pod".to_owned())
+    });
     if line.text.contains("emory cgroup out of memory") {
         message.total = limit;
         message.allocator = Some(path.map_or_else(
@@ -71,10 +100,15 @@ fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
 /// `May 15 23:09:30 HOST kernel: [518.05] …` of the system's log.
 fn host(text: &str) -> Option<String> {
     let (head, _) = text.split_once(" kernel: ")?;
+    logged_on(head)
+}
+
+/// The host behind the time of a line of the system's log, or alone.
+pub(super) fn logged_on(head: &str) -> Option<String> {
     let words: Vec<&str> = head.split_whitespace().collect();
     match words.as_slice() {
         // The date of syslog has three words, that of journald's other formats one.
-        [_, _, _, host] | [_, host] => word(host),
+        [_, _, _, host] | [_, host] | [host] => word(host),
         _ => None,
     }
 }

@@ -24,6 +24,9 @@ pub(super) fn of_line(line: &str) -> (Origin, &str) {
         };
         text = rest.strip_prefix(' ').unwrap_or(rest);
     }
+    // TensorRT-LLM names the rank behind the time.
+    let head = text.get(..text.floor_char_boundary(80)).unwrap_or_default();
+    origin.rank = after(head, "] [RANK ").and_then(index).or(origin.rank);
     (origin, text)
 }
 
@@ -112,6 +115,10 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         ("vllm", Program::Vllm),
         ("onnxruntime", Program::OnnxRuntime),
         ("numba", Program::Numba),
+        ("cupy", Program::Cupy),
+        ("ggml", Program::LlamaCpp),
+        ("llama.cpp", Program::LlamaCpp),
+        ("llama_cpp", Program::LlamaCpp),
         ("external/xla/", Program::Jax),
         ("external/org_tensorflow/", Program::Jax),
         ("tensorflow/", Program::Tensorflow),
@@ -175,6 +182,13 @@ mod tests {
             ("gpu-q-13: words", None, None, Some("gpu-q-13"), "words"),
             ("slurmstepd-n7: words", None, None, Some("n7"), "words"),
             ("12: words", Some(12), None, None, "words"),
+            (
+                "[07/08/2025-19:47:15] [TRT-LLM] [RANK 3] [E] words",
+                Some(3),
+                None,
+                None,
+                "[07/08/2025-19:47:15] [TRT-LLM] [RANK 3] [E] words",
+            ),
             (
                 "RuntimeError: words",
                 None,

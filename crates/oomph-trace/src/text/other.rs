@@ -24,6 +24,11 @@ pub(super) const READERS: &[Reader] = &[
             "ut Of Memory",
             "OutOfMemory",
             "OUT_OF_MEMORY",
+            "ut of GPU memory",
+            "ut of device memory",
+            "ut of host memory",
+            "OUT_OF_DEVICE_MEMORY",
+            "OUT_OF_HOST_MEMORY",
             "Cannot allocate memory",
             "std::bad_alloc",
         ],
@@ -50,9 +55,22 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     .any(|word| lower.contains(word));
     (alone || reports).then(|| {
         let mut message = line.message(Program::Unknown, MessageKind::Unknown);
-        message.memory = Memory::Unknown;
+        message.memory = named(&lower);
         message
     })
+}
+
+/// The memory that the words name. `Cannot allocate memory` is the system's own error, of the host.
+fn named(lower: &str) -> Memory {
+    let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let device = says(&["gpu", "device", "cuda", "vram", "hip", "opencl"]);
+    let host = says(&["host", "system memory", "java", "heap space", "errno 12"])
+        || (!device && says(&["cannot allocate memory"]));
+    match (device, host) {
+        (true, false) => Memory::Device,
+        (false, true) => Memory::Host,
+        _ => Memory::Unknown,
+    }
 }
 
 #[cfg(test)]

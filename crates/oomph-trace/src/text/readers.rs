@@ -112,6 +112,12 @@ pub(super) struct Noted {
     pub(super) tensorflow_line: Option<usize>,
     /// The last line `Limits:` of a pod.
     pub(super) limits_line: Option<usize>,
+    /// The last line of an event of Kubernetes that quotes the kernel.
+    pub(super) event_line: Option<usize>,
+    /// The TPU whose process failed.
+    pub(super) tpu: Option<u32>,
+    /// Rank and host of torchrun's table of failures.
+    pub(super) failure: (Option<u32>, Option<String>),
 }
 
 /// Reads a line: returns a message, or adds to the one before it, or takes notes for the next one.
