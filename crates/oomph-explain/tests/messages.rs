@@ -177,7 +177,8 @@ fn no_step_acts_on_the_other_memory() {
         .chain(fixtures("set_aside.toml"))
         .chain(fixtures("later.toml"))
         .chain(fixtures("blind.toml"))
-        .chain(fixtures("fresh.toml"));
+        .chain(fixtures("fresh.toml"))
+        .chain(fixtures("last.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -218,6 +219,11 @@ fn messages_that_were_collected_blind_are_read_too() {
 #[test]
 fn messages_that_were_collected_after_that_are_read_too() {
     check("fresh.toml");
+}
+
+#[test]
+fn messages_that_were_collected_last_are_read_too() {
+    check("last.toml");
 }
 
 #[test]

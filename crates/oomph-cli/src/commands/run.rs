@@ -174,6 +174,7 @@ impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         self.script.warn_of_strays();
+        json::expect_place(self.json.as_deref())?;
         let rehearsal = match self.rehearse()? {
             Some(Rehearsed::End(status)) => return Ok(status),
             Some(Rehearsed::Run(rehearsal)) => Some(rehearsal),

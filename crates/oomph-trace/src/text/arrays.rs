@@ -43,6 +43,13 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // Up to 0.14.
+        markers: &["RMM_ERROR_OUT_OF_MEMORY"],
+        read: |line, _, before| {
+            or_join(before, line.message(Program::Rmm, MessageKind::Allocation))
+        },
+    },
+    Reader {
         markers: &["std::bad_alloc: "],
         read: rmm,
     },

@@ -40,10 +40,13 @@ pub(super) const READERS: &[Reader] = &[
         read: state,
     },
     Reader {
-        markers: &[" exceeded memory limit ("],
+        markers: &[
+            " exceeded memory limit (",
+            " exceeded virtual memory limit (",
+        ],
         read: |line, _, before| {
             let mut message = stopped(line, Program::Slurm);
-            let (head, _) = line.text.split_once(" exceeded memory limit")?;
+            let (head, _) = line.text.split_once(" exceeded ")?;
             message.job = head.rsplit(' ').next().and_then(job);
             // In KiB.
             let figures = between(line.from, "(", ")")?;
@@ -83,12 +86,20 @@ pub(super) const READERS: &[Reader] = &[
         read: pod,
     },
     Reader {
-        markers: &["OOM-killed"],
+        markers: &[
+            "OOM-killed",
+            "OOM killed",
+            "Container killed due to memory usage",
+        ],
         read: |line, _, before| or_join(before, stopped(line, Program::Kubernetes)),
     },
     Reader {
         // An eviction: the node was short, whatever the container's limit.
-        markers: &["low on resource: memory"],
+        markers: &[
+            "low on resource: memory",
+            "low on resource: [MemoryPressure]",
+            "had condition: [MemoryPressure]",
+        ],
         read: |line, _, before| {
             let mut message = stopped(line, Program::Kubernetes);
             message.setting = Some("eviction");

@@ -55,6 +55,12 @@ pub(super) const READERS: &[Reader] = &[
             "CUSOLVER_STATUS_ALLOC_FAILED",
             "CUSPARSE_STATUS_ALLOC_FAILED",
             "CUFFT_ALLOC_FAILED",
+            // Caffe's check, OpenCV's call.
+            "cudaSuccess (2 vs. 0)",
+            "(-217:Gpu API call) out of memory",
+            // Thrust, which runs on CUDA.
+            "parallel_for failed: out of memory",
+            "temporary_buffer::allocate: get_temporary_buffer failed",
         ],
         read: |line, _, before| status(line, Program::Cuda, MessageKind::Cuda, before),
     },
@@ -69,6 +75,7 @@ pub(super) const READERS: &[Reader] = &[
             "CUDA error 2",
             "Cuda error: ",
             "CUDA Error: ",
+            "Cuda failure: ",
         ],
         read: call,
     },

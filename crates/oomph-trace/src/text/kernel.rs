@@ -1,7 +1,7 @@
 //! The Linux kernel's OOM killer, in `dmesg` and in the system's log.
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader, or_join};
+use super::readers::{Line, Noted, Reader, continues, join, or_join};
 use super::words::{after, between, integer, size_after, word};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
@@ -46,10 +46,19 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // What was killed and in which group; how much it held stands on the line that follows.
         markers: &["oom-kill:constraint="],
-        read: |line, noted, _| {
-            noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
-            None
+        read: |line, noted, before| {
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.process = between(line.from, ",task=", ",").and_then(word);
+            message.pid = after(line.from, ",pid=").and_then(integer);
+            message.host = host(line.text);
+            if line.from.contains("CONSTRAINT_MEMCG") {
+                noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
+                of_group(&mut message, noted);
+            }
+            or_join(before, message)
         },
     },
     Reader {
@@ -65,7 +74,11 @@ pub(super) const READERS: &[Reader] = &[
 ];
 
 /// `Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB`.
-fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+fn killed(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
     let rest = after(line.from, "process ")?;
     let pid = integer(rest)?;
     let mut message = line.message(Program::Kernel, MessageKind::Killed);
@@ -80,21 +93,36 @@ fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
         message.in_use = Some(parts.into_iter().sum());
     }
     message.host = host(line.text);
-    let [_, limit] = std::mem::take(&mut noted.cgroup);
-    let path = noted.cgroup_path.take();
-    let path = path.or_else(|| {
-        // An event of Kubernetes does not name the group.
-        let near = noted.event_line.is_some_and(|event| line.part - event <= 1);
-        (near || line.text.contains("kernel-monitor")).then(|| "of a pod".to_owned())
-    });
-    if line.text.contains("emory cgroup out of memory") {
-        message.total = limit;
-        message.allocator = Some(path.map_or_else(
-            || "memory cgroup".to_owned(),
-            |path| format!("memory cgroup {path}"),
-        ));
+    // An event of Kubernetes does not name the group.
+    let event = noted.event_line.is_some_and(|event| line.part - event <= 1);
+    if event || line.text.contains("kernel-monitor") {
+        noted
+            .cgroup_path
+            .get_or_insert_with(|| "of a pod".to_owned());
     }
-    Some(message)
+    if line.text.contains("emory cgroup out of memory") {
+        of_group(&mut message, noted);
+    }
+    match before.filter(|before| before.in_use.is_none() && continues(before, &message)) {
+        // It says more than the lines before it.
+        Some(before) => {
+            before.text.clone_from(&message.text);
+            before.at = message.at;
+            join(before, message);
+            None
+        }
+        None => Some(message),
+    }
+}
+
+/// A memory cgroup was full, not the host.
+fn of_group(message: &mut OomMessage, noted: &mut Noted) {
+    let [_, limit] = std::mem::take(&mut noted.cgroup);
+    message.total = limit;
+    message.allocator = Some(match noted.cgroup_path.take() {
+        Some(path) => format!("memory cgroup {path}"),
+        None => "memory cgroup".to_owned(),
+    });
 }
 
 /// `May 15 23:09:30 HOST kernel: [518.05] …` of the system's log.

@@ -53,6 +53,34 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // What follows from a failure, or all that a log has of it.
+        markers: &[
+            "error loading model: unable to allocate ",
+            "failed to allocate buffer for kv cache",
+            "failed to allocate compute pp buffers",
+            "insufficient VRAM to load any model layers",
+            "memory layout cannot be allocated",
+        ],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            if line.from.contains("CPU buffer") {
+                message.memory = Memory::Host;
+            }
+            exact(before, message)
+        },
+    },
+    Reader {
+        // Of builds from before 2024: a pool of the host's memory.
+        markers: &["not enough space in the context's memory pool"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.from, "needed ");
+            message.free = size_after(line.from, "available ");
+            exact(before, message)
+        },
+    },
+    Reader {
         markers: &["kIOGPUCommandBufferCallbackErrorOutOfMemory"],
         read: |line, _, before| {
             exact(

@@ -2,6 +2,7 @@
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader};
+use super::words::size_after;
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -11,11 +12,23 @@ pub(super) const READERS: &[Reader] = &[
             // Python's own, which has no words unless a library gives it some.
             let rest = line.from.strip_prefix("MemoryError")?.trim();
             let alone = line.text.trim_start().starts_with("MemoryError");
-            (alone && rest.trim_matches(':').is_empty()).then(|| {
+            // A library that means the GPU says so.
+            let own =
+                named(&rest.to_ascii_lowercase()) != Memory::Device && !rest.contains("bad_alloc");
+            (alone && own).then(|| {
                 let mut message = line.message(Program::Python, MessageKind::Allocation);
                 message.memory = Memory::Host;
                 message
             })
+        },
+    },
+    Reader {
+        // The system's own error, as Python raises it.
+        markers: &["[Errno 12] Cannot allocate memory"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Python, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            Some(message)
         },
     },
     Reader {
@@ -25,6 +38,9 @@ pub(super) const READERS: &[Reader] = &[
             "OutOfMemory",
             "OUT_OF_MEMORY",
             "ut of GPU memory",
+            "not enough GPU video memory",
+            "not enough GPU memory",
+            "nsufficient GPU memory",
             "ut of device memory",
             "ut of host memory",
             "OUT_OF_DEVICE_MEMORY",
@@ -56,6 +72,9 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     (alone || reports).then(|| {
         let mut message = line.message(Program::Unknown, MessageKind::Unknown);
         message.memory = named(&lower);
+        message.requested = ["allocate ", "allocating "]
+            .iter()
+            .find_map(|word| size_after(&lower, word));
         message
     })
 }
@@ -64,7 +83,7 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
 fn named(lower: &str) -> Memory {
     let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let device = says(&["gpu", "device", "cuda", "vram", "hip", "opencl"]);
-    let host = says(&["host", "system memory", "java", "heap space", "errno 12"])
+    let host = says(&["host", "system memory", "java", "heap space"])
         || (!device && says(&["cannot allocate memory"]));
     match (device, host) {
         (true, false) => Memory::Device,
@@ -80,7 +99,7 @@ mod tests {
 
     #[test]
     fn an_unknown_text_is_named_as_such() {
-        let message = one("  what():  parallel_for failed: out of memory");
+        let message = one("  what():  bitmap failed: out of memory");
         assert_eq!(
             (message.program, message.memory),
             (Program::Unknown, Memory::Unknown)

@@ -2,7 +2,7 @@
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, index, integer, word};
+use super::words::{after, index, integer, listed, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -60,6 +60,20 @@ pub(super) const READERS: &[Reader] = &[
             message.pid = after(line.from, "by PID ").and_then(integer);
             (message.rank, message.host) = std::mem::take(&mut noted.failure);
             message.ranks = Vec::from_iter(message.rank);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `srun: error: n1: tasks 0,2: Killed`.
+        markers: &["srun: error: "],
+        read: |line, _, before| {
+            let (host, rest) = after(line.from, "error: ")?.split_once(": task")?;
+            let (numbers, end) = rest.trim_start_matches('s').trim_start().split_once(": ")?;
+            end.starts_with("Killed").then_some(())?;
+            let mut message = ended(line, Program::Shell);
+            message.host = word(host);
+            message.ranks = listed(numbers);
+            message.rank = message.ranks.first().copied();
             or_join(before, message)
         },
     },

@@ -61,6 +61,7 @@ pub(super) const READERS: &[Reader] = &[
             "insufficient shared memory (shm)",
             "unable to write to file </torch_",
             "unable to allocate shared memory(shm)",
+            "unable to open shared memory object </torch_",
         ],
         read: shared,
     },

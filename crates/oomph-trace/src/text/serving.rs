@@ -12,6 +12,11 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
     },
     Reader {
+        // The model takes more than the share.
+        markers: &["Available KV cache memory: -"],
+        read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
+    },
+    Reader {
         markers: &["is less than desired GPU memory utilization"],
         read: at_startup,
     },

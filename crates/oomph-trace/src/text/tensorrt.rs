@@ -101,6 +101,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[
             "Cuda Runtime (out of memory)",
+            "Cuda Driver (out of memory)",
             "Cuda Error in allocate: 2",
             "DefaultAllocator::allocate",
             "OutOfMemory Error in ",
@@ -109,9 +110,10 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| failed(line, None, before),
     },
     Reader {
-        markers: &["[TensorRT-LLM][ERROR] CUDA runtime error in "],
+        markers: &["CUDA runtime error in "],
         read: |line, _, before| {
-            if line.from.contains("out of memory") {
+            let own = line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm");
+            if own && line.from.contains("out of memory") {
                 failed(line, None, before)
             } else {
                 None
@@ -127,7 +129,7 @@ fn failed(
 ) -> Option<OomMessage> {
     let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
     message.requested = requested;
-    if line.text.contains("TensorRT-LLM") {
+    if line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm") {
         // Its budget is set in other places than that of an engine.
         message.setting = Some("TensorRT-LLM");
     }

@@ -170,12 +170,17 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "Failed to determine best cudnn convolution algorithm",
             "No algorithm worked!",
+            "Failed to get convolution algorithm",
+            "Blas GEMM launch failed",
+            "without BLAS support",
             "All configs failed",
             "all configs failed",
         ],
         read: |line, noted, before| {
-            let tensorflow =
-                line.from.starts_with("No algorithm worked") || after_tensorflow(line, noted);
+            let xla = ["Failed to determine", "All configs", "all configs"]
+                .iter()
+                .any(|words| line.from.starts_with(words));
+            let tensorflow = !xla || after_tensorflow(line, noted);
             let program = if tensorflow {
                 Program::Tensorflow
             } else {
@@ -191,10 +196,12 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "XlaRuntimeError: RESOURCE_EXHAUSTED",
             "JaxRuntimeError: RESOURCE_EXHAUSTED",
+            "bytes for new constant",
         ],
         read: |line, _, _| {
             let mut message = line.message(Program::Jax, MessageKind::Allocation);
             message.memory = Memory::Unknown;
+            message.requested = size_after(line.text, "ailed to allocate ");
             Some(message)
         },
     },
