@@ -392,6 +392,9 @@ struct Log {
 impl Log {
     fn read(&mut self, part: &str, number: usize) {
         self.parts += 1;
+        if part.is_empty() && self.continues == 0 {
+            return;
+        }
         let (origin, text) = origin::of_line(part);
         if self.continues > 0 {
             self.continues -= 1;

@@ -71,7 +71,10 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // Of builds from before 2024: a pool of the host's memory.
-        markers: &["not enough space in the context's memory pool"],
+        markers: &[
+            "not enough space in the context's memory pool",
+            "ctx->mem_buffer != NULL",
+        ],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             message.memory = Memory::Host;

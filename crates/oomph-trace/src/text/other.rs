@@ -70,7 +70,13 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     .iter()
     .any(|word| lower.contains(word));
     (alone || reports).then(|| {
-        let mut message = line.message(Program::Unknown, MessageKind::Unknown);
+        // CUDA's error in the words of some program.
+        let (program, kind) = if lower.contains("cuda") && named(&lower) == Memory::Device {
+            (Program::Cuda, MessageKind::Cuda)
+        } else {
+            (Program::Unknown, MessageKind::Unknown)
+        };
+        let mut message = line.message(program, kind);
         message.memory = named(&lower);
         message.requested = ["allocate ", "allocating "]
             .iter()

@@ -78,6 +78,11 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // An event of Docker's: a limit was reached.
+        markers: &[" container oom "],
+        read: |line, _, before| or_join(before, ended(line, Program::Shell)),
+    },
+    Reader {
         // torch.multiprocessing.spawn.
         markers: &[" terminated with signal SIGKILL"],
         read: |line, _, before| {
