@@ -129,3 +129,11 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
             })
             || model.module.text().contains("loss_scaler"))
 }
+
+/// Whether nothing in the project calls the function that a call is in: it runs nowhere. Methods that Python calls
+/// itself, and what only a class of another project would call, are not told apart from others without a project.
+pub(crate) fn is_never_called(model: &Model<'_>, ctx: CtxId) -> bool {
+    model
+        .func_name(ctx)
+        .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name))
+}

@@ -10,7 +10,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for functions that multiply queries with keys, take a softmax of the scores and multiply it with
-    /// the values, where the weights are used for nothing else, in a file without
+    /// the values, where scores are only scaled and masked and the weights are used for nothing else, in a file without
     /// `scaled_dot_product_attention`. Queries and keys have to be layers of one input (of all its tokens, or of
     /// all its pixels), or the function's first parameters.
     ///
@@ -100,9 +100,13 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
             weights.push(&assign.place);
             softmax_at = softmax_at.or(Some(expr.range()));
         } else if reads(&weights) && !is_product(expr) {
+            // Divided, summed or multiplied by something else, the weights are no softmax any more.
+            if !is_of(expr, &weights) {
+                return None;
+            }
             weights.push(&assign.place);
         } else if reads(&scores) && !is_product(expr) && keeps_scores(expr) {
-            if !is_plain_scores(model, expr) {
+            if !is_plain_scores(model, expr) || mixes_scores(expr, &scores) {
                 return None;
             }
             scores.push(&assign.place);
@@ -176,6 +180,20 @@ fn is_plain_scores(model: &Model<'_>, expr: &Expr) -> bool {
     !others
         .iter()
         .any(|word| text.replace("self.bias[", "").replace("mask", "").contains(word))
+}
+
+/// Whether scores are added to other scores, or weighed by what a layer returns: no mask does that.
+fn mixes_scores(expr: &Expr, scores: &[&str]) -> bool {
+    let is_score = |expr: &Expr| names_in(expr).iter().any(|name| scores.contains(&root(name)));
+    match expr {
+        Expr::BinOp(node) => {
+            let (left, right) = (is_score(&node.left), is_score(&node.right));
+            let others = if left { &node.right } else { &node.left };
+            let weighs = node.op == Operator::Mult && others.is_call_expr();
+            left && right || weighs
+        }
+        _ => false,
+    }
 }
 
 fn root(name: &str) -> &str {
