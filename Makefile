@@ -8,6 +8,10 @@ PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.dat
 
 UV := uv==0.13.9
 
+# Packages are not compiled to bytecode in advance; where Python may not keep what it compiles, each of some hundred scripts
+# of the tests would compile torch again, which doubles its start.
+unexport PYTHONDONTWRITEBYTECODE
+
 # release/backend.py calls maturin.
 export MATURIN_NO_MISSING_BUILD_BACKEND_WARNING := 1
 

@@ -77,8 +77,11 @@ const LEVERS: [&str; 7] = [
 ];
 
 proptest! {
-    // A search plays millions of events.
-    #![proptest_config(ProptestConfig::with_cases(10))]
+    // A search plays millions of events; `PROPTEST_CASES` says how often.
+    #![proptest_config(ProptestConfig {
+        cases: std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(4),
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn more_memory_never_gives_a_worse_plan(
