@@ -45,6 +45,7 @@ from oomph._virtual_gpu.operators import (
     DROPOUT,
     EMPTY,
     PRODUCTS,
+    ZEROS,
     Operator,
     tensors,
 )
@@ -488,6 +489,8 @@ class ValueLayer:
 
         `targets` are where its results stand, by default those of `out` on the device.
         """
+        if op.name in ZEROS and targets is None and all(map(self._clear, tensors(out, []))):
+            return True
         try:
             if targets is None:
                 targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
@@ -519,6 +522,16 @@ class ValueLayer:
             return False
         except (RuntimeError, IndexError, TypeError, ValueError):
             return False  # not for these types or values: the result stays unknown
+
+    def _clear(self, t: torch.Tensor) -> bool:
+        """Zero a tensor without touching its pages, which programs that time kernels ask for a hundred times a kernel.
+
+        False if it cannot: the tensor shares its range of memory with others.
+        """
+        if not t.is_cuda or t.layout != torch.strided or not t.is_contiguous():
+            return False
+        self._gpu.oomph_vgpu_clear(t.data_ptr(), t.nbytes)
+        return True
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
