@@ -75,9 +75,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
     // The names that scores go through, from the product to the softmax and on.
     let assigns: Vec<_> = model
-        .assigns
-        .iter()
-        .filter(|assign| model.func_of(assign.ctx) == Some(func) && assign.bind == Bind::Set)
+        .assigns_in_function(Some(func))
+        .filter(|assign| assign.bind == Bind::Set)
         .collect();
     let mut scores: Vec<&str> = Vec::new();
     let mut weights: Vec<&str> = Vec::new();
@@ -114,9 +113,8 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         }
     }
     // `scores += bias` and `scores[...] += bias`
-    let biased = model.assigns.iter().any(|assign| {
-        model.func_of(assign.ctx) == Some(func)
-            && matches!(assign.bind, Bind::Add)
+    let biased = model.assigns_in_function(Some(func)).any(|assign| {
+        matches!(assign.bind, Bind::Add)
             && scores.contains(&crate::queries::loop_carried::base(&assign.place))
             && !assign.expr.is_some_and(|expr| model.text(expr).contains("mask"))
     });
@@ -236,10 +234,7 @@ fn arguments<'m>(model: &'m Model<'_>, func: FuncId) -> impl Iterator<Item = &'m
 fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
     let inputs: Vec<&str> = arguments(model, func).collect();
     let mut names: Vec<String> = Vec::new();
-    for assign in &model.assigns {
-        if model.func_of(assign.ctx) != Some(func) {
-            continue;
-        }
+    for assign in model.assigns_in_function(Some(func)) {
         let Some(expr) = assign.expr else { continue };
         // One position of many, or a summary of them: the scores are short.
         let text = model.text(expr);
@@ -250,7 +245,7 @@ fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
             names.retain(|name| *name != assign.place);
             continue;
         }
-        let is_layer = model.calls.iter().any(|call| {
+        let is_layer = text.contains("self") && model.calls.iter().any(|call| {
             expr.range().contains_range(call.node.range())
                 && dotted_name(&call.node.func).is_some_and(|callee| callee.starts_with("self."))
                 && call

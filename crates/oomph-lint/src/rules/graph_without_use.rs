@@ -167,10 +167,10 @@ fn has_hooks(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let class = model.ctx(call.ctx).class;
     model.calls.iter().any(|other| {
-        (model.func_of(other.ctx) == func || class.is_some() && model.ctx(other.ctx).class == class)
-            && other
-                .method
-                .is_some_and(|name| name.starts_with("register_") && name.ends_with("hook"))
+        other
+            .method
+            .is_some_and(|name| name.starts_with("register_") && name.ends_with("hook"))
+            && (model.func_of(other.ctx) == func || class.is_some() && model.ctx(other.ctx).class == class)
     })
 }
 

@@ -87,7 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             model.func_of(call.ctx) == func && step.contains_range(call.node.range())
         };
         let at = zero.node.start();
-        let calls = || model.calls.iter().filter(|call| here(call));
+        let calls = || model.calls_in_function(func).filter(|call| here(call));
         // Each optimizer has gradients of its own: those that this call clears are there from the step before,
         // unless another call clears them, or they were stepped in this iteration already.
         let place = zero.recv_place();
