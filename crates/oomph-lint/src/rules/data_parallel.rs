@@ -67,6 +67,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !in_unit_test(model, call.ctx)
             && !wraps_no_model(call)
             && !is_handed_to_evaluation(model, call)
+            && (trains_here || !is_made_for_evaluation(model, call))
             && !only_evaluates(model, call)
             && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
@@ -98,6 +99,30 @@ fn is_handed_to_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
                 .iter_source_order()
                 .any(|argument| argument.value().range().contains_range(wrapper.node.range()))
     })
+}
+
+/// Whether every caller in the file puts what the function makes in evaluation mode.
+fn is_made_for_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(wrapper.ctx) else {
+        return false;
+    };
+    let mut callers = model
+        .calls
+        .iter()
+        .filter(|call| call.target == Some(func))
+        .peekable();
+    callers.peek().is_some()
+        && model.backwards.is_empty()
+        && callers.all(|caller| {
+            model.assigns.iter().any(|assign| {
+                assign.stmt == caller.stmt
+                    && model.calls.iter().any(|call| {
+                        call.is_method("eval")
+                            && call.node.start() > caller.node.start()
+                            && call.recv_place().as_deref() == Some(assign.place.as_str())
+                    })
+            })
+        })
 }
 
 /// `DataParallel(optimizer)`: nothing calls it.

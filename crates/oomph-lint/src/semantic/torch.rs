@@ -83,6 +83,7 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         "compare_",
         "select_",
         "forecast_",
+        "unwrap_",
         "profile_",
         "benchmark_",
     ]
