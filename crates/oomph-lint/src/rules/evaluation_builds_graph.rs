@@ -4,7 +4,7 @@ use oomph_python_source::{Edit, Ranged, ast, dotted_name};
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
-use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name, is_never_called};
+use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
 use super::inference_builds_graph::{is_one_of_both_modes, is_pass_by_method};
 use crate::semantic::value::Kind;
@@ -240,10 +240,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         if model.training_loop(looped.ctx).is_some() && !evaluates() {
             continue;
         }
-        if model.in_lightning(looped.ctx)
-            || in_unit_test(model, looped.ctx)
-            || is_never_called(model, looped.ctx)
-        {
+        if model.in_lightning(looped.ctx) || in_unit_test(model, looped.ctx) {
             continue;
         }
         let first = model.calls.iter().find(|call| {

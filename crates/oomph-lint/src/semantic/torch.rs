@@ -83,7 +83,6 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         "compare_",
         "select_",
         "forecast_",
-        "unwrap_",
         "profile_",
         "benchmark_",
     ]
