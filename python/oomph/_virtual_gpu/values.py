@@ -45,6 +45,7 @@ from oomph._virtual_gpu.operators import (
     DROPOUT,
     EMPTY,
     PRODUCTS,
+    ZEROS,
     Operator,
     tensors,
 )
@@ -257,6 +258,9 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.mutated and given and given[0].is_cuda:
+                # What it changes comes first, but for `out=`.
+                reads.writes(op.name, given[0])
             if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
                 self.pairs(*given[:2])
             if self._awaited:
@@ -485,6 +489,8 @@ class ValueLayer:
 
         `targets` are where its results stand, by default those of `out` on the device.
         """
+        if op.name in ZEROS and targets is None and all(map(self._clear, tensors(out, []))):
+            return True
         try:
             if targets is None:
                 targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
@@ -516,6 +522,16 @@ class ValueLayer:
             return False
         except (RuntimeError, IndexError, TypeError, ValueError):
             return False  # not for these types or values: the result stays unknown
+
+    def _clear(self, t: torch.Tensor) -> bool:
+        """Zero a tensor without touching its pages, which programs that time kernels ask for a hundred times a kernel.
+
+        False if it cannot: the tensor shares its range of memory with others.
+        """
+        if not t.is_cuda or t.layout != torch.strided or not t.is_contiguous():
+            return False
+        self._gpu.oomph_vgpu_clear(t.data_ptr(), t.nbytes)
+        return True
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
