@@ -349,7 +349,7 @@ JOBS = {
     "bert_base_b64_128": lambda: transformers_model(
         "BertForSequenceClassification", "BertConfig", 64, 128, opt="adamw_fused"
     ),
-    "roberta_mlm_b8_512": lambda: hf("RobertaForMaskedLM", "RobertaConfig", masked(8, 512)),
+    "roberta_mlm_b8_384": lambda: hf("RobertaForMaskedLM", "RobertaConfig", masked(8, 384)),
     "swin_hf_b32": lambda: hf("SwinForImageClassification", "SwinConfig", images(32, 224, 2)),
     "llama_500m_b1_4096": lambda: transformers_model(
         "LlamaForCausalLM", "LlamaConfig", 1, 4096, amp=None, dtype="bfloat16", vocab_size=32000,

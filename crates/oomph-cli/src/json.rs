@@ -3,12 +3,33 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use oomph_job::files;
 
 /// Whether JSON goes to stdout, so that nothing else may be printed there.
 pub fn is_stdout(target: &Path) -> bool {
     target == Path::new("-")
+}
+
+/// Refuses a target that cannot be written, before a run that may take hours.
+pub fn expect_place(target: Option<&Path>) -> anyhow::Result<()> {
+    let Some(target) = target.filter(|target| !is_stdout(target)) else {
+        return Ok(());
+    };
+    if target.is_dir() {
+        bail!("cannot write {}: it is a directory", target.display());
+    }
+    if let Some(parent) = target.parent()
+        && !parent.as_os_str().is_empty()
+        && !parent.is_dir()
+    {
+        bail!(
+            "cannot write {}: there is no directory {}",
+            target.display(),
+            parent.display()
+        );
+    }
+    Ok(())
 }
 
 /// Writes `value` to a file, or to stdout where the target is `-`.

@@ -87,6 +87,8 @@ pub enum MessageKind {
     Budget,
     /// A kernel asks for more shared memory on the chip than there is.
     OnChip,
+    /// No algorithm of a library ran: with little memory left none finds its workspace.
+    NoAlgorithm,
     /// A process was ended because the host's memory was used up, or seems so.
     Killed,
     /// A text that no reader knows.
@@ -111,6 +113,7 @@ impl MessageKind {
             Self::Allocation => "allocation",
             Self::Budget => "budget",
             Self::OnChip => "on_chip",
+            Self::NoAlgorithm => "no_algorithm",
             Self::Killed => "killed",
             Self::Unknown => "unknown",
         }
@@ -389,6 +392,9 @@ struct Log {
 impl Log {
     fn read(&mut self, part: &str, number: usize) {
         self.parts += 1;
+        if part.is_empty() && self.continues == 0 {
+            return;
+        }
         let (origin, text) = origin::of_line(part);
         if self.continues > 0 {
             self.continues -= 1;
