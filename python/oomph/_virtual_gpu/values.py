@@ -258,6 +258,9 @@ class ValueLayer:
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.mutated and given and given[0].is_cuda:
+                # What it changes comes first, but for `out=`.
+                reads.writes(op.name, given[0])
             if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
                 self.pairs(*given[:2])
             if self._awaited:
