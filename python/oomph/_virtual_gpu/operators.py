@@ -30,6 +30,7 @@ _NO_DATA = EMPTY | {
     "aten::_pin_memory",
     "aten::_has_compatible_shallow_copy_type",
     "aten::_efficientzerotensor",
+    "aten::_coalesced_",
 }
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 # Operators by which values leave the device.
@@ -66,6 +67,12 @@ OVERWRITES = {
     "aten::bernoulli_", "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_",
     "aten::_foreach_copy_", "aten::_foreach_zero_",
 }  # fmt: skip
+# They change the running statistics that they are given, which their schemas do not say: if this argument says so, or always.
+HIDDEN = {
+    "aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::batch_norm_gather_stats": None,
+    "aten::batch_norm_gather_stats_with_counts": None,
+}  # fmt: skip
+_STATISTICS = ("running_mean", "running_var")
 DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
 either, which would take the time and the memory of one byte for each element."""
@@ -85,7 +92,7 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
+        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
         "view",
     )  # fmt: skip
 
@@ -94,15 +101,20 @@ class Operator:
         schema = func._schema
         self.name = schema.name
         writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        hidden = _STATISTICS if self.name in HIDDEN else ()
+        # The argument without which it changes nothing.
+        self.hidden = HIDDEN.get(self.name)
         self.mutated = [
             (index, argument.name, argument.kwarg_only)
             for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
-            if written
+            if written or argument.name in hidden
         ]
         # All of what it changes, whatever that was before: by its name, or because it is the result (`out=`).
         self.overwrites = self.name in OVERWRITES or (
             bool(self.mutated) and all(schema.arguments[index].is_out for index, *_ in self.mutated)
         )
+        # What it has of its argument is needed until the CPU computes it.
+        self.keeps = bool(self.mutated) and not self.overwrites
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
@@ -132,11 +144,25 @@ class Operator:
 
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All tensors in nested lists and tuples, except sparse ones, which have no memory of their own."""
+    """All tensors in nested lists and tuples; of sparse ones those that they consist of."""
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
+        # Nested tensors are of a class in Python, which shows what they consist of.
+        if value.layout is torch.strided or value.layout is torch.jagged:
             found.append(value)
+        else:
+            found.extend(parts(value))
     elif isinstance(value, (list, tuple)):
         for item in value:
             tensors(item, found)
     return found
+
+
+def parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """The indices and the values of a sparse tensor; nothing of other layouts."""
+    if t.layout is torch.sparse_coo:
+        return [t._indices(), t._values()]
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [t.ccol_indices(), t.row_indices(), t.values()]
+    return []
