@@ -6,17 +6,19 @@ from typing import Any
 
 import torch
 
+_set: Any = torch._C._set_tracing_state  # type: ignore[attr-defined]
 
-class untraced:  # noqa: N801  (a context, as those of `contextlib`)
+
+class untraced:
     """While PyTorch traces, operators become part of the trace, and sizes are tensors: inside they are not."""
 
     def __enter__(self) -> None:
         """Stop tracing in this thread."""
         self._state = torch._C._get_tracing_state()
         if self._state is not None:
-            torch._C._set_tracing_state(None)
+            _set(None)
 
     def __exit__(self, *exception: Any) -> None:
         """Go on."""
         if self._state is not None:
-            torch._C._set_tracing_state(self._state)
+            _set(self._state)

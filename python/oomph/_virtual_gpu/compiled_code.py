@@ -19,7 +19,6 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu.device_memory import cpu_alias
 from oomph._virtual_gpu.dispatch import is_view
 from oomph._virtual_gpu.graph_values import alias
-from oomph._virtual_gpu.operators import tensors
 from oomph._virtual_gpu.random_numbers import Numbers, of_triton
 
 Function = Callable[..., Any]
@@ -76,8 +75,7 @@ class CompiledCode:
         for t, values in after:
             t.copy_(values)
         known = results is not None and numbers.are_drawn() and _write(outs, results)
-        layer.know(changed, known)
-        layer.wrote([t for t in tensors(list(outs), []) if t.is_cuda], known)
+        layer.know(changed + [alias(out) for out in outs if _is_on_gpu(out)], known)
         return outs
 
     def _replay(self, graph: Any, given: list, read: list, changed: list, outs: Any) -> None:
@@ -125,7 +123,7 @@ def _write(outs: Any, results: list[Any]) -> bool:
     return True
 
 
-class _OnCpu(torch.fx.Interpreter):
+class _OnCpu(torch.fx.Interpreter):  # type: ignore[misc]
     """Runs a graph of operators on the CPU."""
 
     def __init__(
@@ -169,7 +167,9 @@ class _OnCpu(torch.fx.Interpreter):
             return of_triton("randint", size, int(seed), low, high)
         if self._numbers is None:
             raise ValueError("random numbers of compiled code in a captured graph")
-        return self._numbers.seeds(args[0]) if name == "inductor_seeds" else self._numbers.seeds(1)[0]
+        return (
+            self._numbers.seeds(args[0]) if name == "inductor_seeds" else self._numbers.seeds(1)[0]
+        )
 
 
 def _as(found: Any, wanted: Any) -> Any:
@@ -211,7 +211,7 @@ def _constants(graph: torch.fx.GraphModule) -> Iterator[Any]:
 def _changed(graph: torch.fx.GraphModule) -> list[int]:
     """Which inputs of a graph it changes, or may change."""
     places = {node: at for at, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
-    found = set()
+    found: set[int] = set()
     for node in graph.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             schema = node.target._schema

@@ -31,6 +31,11 @@ _NO_DATA = EMPTY | {
     "aten::_has_compatible_shallow_copy_type",
     "aten::_efficientzerotensor",
     "aten::_coalesced_",
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_sparse_coo_tensor_unsafe",
+    "aten::_sparse_compressed_tensor_unsafe",
+    "aten::_sparse_compressed_tensor_with_dims",
 }
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 # Operators by which values leave the device.
@@ -65,7 +70,7 @@ CONSTANTS = {
 OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
     "aten::bernoulli_", "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_",
-    "aten::_foreach_copy_", "aten::_foreach_zero_",
+    "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::rrelu_with_noise",
 }  # fmt: skip
 # They change the running statistics that they are given, which their schemas do not say: if this argument says so, or always.
 HIDDEN = {
@@ -144,10 +149,11 @@ class Operator:
 
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All tensors in nested lists and tuples; of sparse ones those that they consist of."""
+    """All tensors in lists and tuples, also nested; of sparse ones, and of nested tensors, those that they consist of."""
     if isinstance(value, torch.Tensor):
-        # Nested tensors are of a class in Python, which shows what they consist of.
-        if value.layout is torch.strided or value.layout is torch.jagged:
+        # Those that are nested and jagged are of a class in Python, which shows what they consist of.
+        layout = value.layout
+        if layout is torch.jagged or (layout is torch.strided and not value.is_nested):
             found.append(value)
         else:
             found.extend(parts(value))
@@ -158,7 +164,9 @@ def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """The indices and the values of a sparse tensor; nothing of other layouts."""
+    """The indices and the values of a sparse tensor, the buffer of a nested one; nothing of others."""
+    if t.is_nested:
+        return [t.values()]
     if t.layout is torch.sparse_coo:
         return [t._indices(), t._values()]
     if t.layout in (torch.sparse_csr, torch.sparse_bsr):

@@ -308,7 +308,7 @@ def _multinomial(drawn, outs, probabilities, count, replacement=False):
         out.copy_(rates.topk(count).indices)
 
 
-def _rrelu_with_noise(drawn, outs, x, noise, lower=0.125, upper=1 / 3, training=False):
+def _rrelu_with_noise(drawn, outs, x, noise, lower=0.125, upper=1 / 3, training=False, *_):
     if not training:
         raise ValueError("nothing is drawn")
     if x.dtype == torch.float64:

@@ -141,6 +141,10 @@ class ValueLayer:
             "aten::linalg_eig": self._on_cpu_alone,
             "aten::_linalg_eigvals": self._on_cpu_alone,
             "aten::_to_sparse": self._to_sparse,
+            "aten::_to_sparse_csr": self._to_sparse,
+            "aten::_to_sparse_csc": self._to_sparse,
+            "aten::_to_sparse_bsr": self._to_sparse,
+            "aten::_to_sparse_bsc": self._to_sparse,
             "aten::mm": self._product,
             "aten::addmm": self._product,
             "aten::linalg_matrix_exp": self._matrix_exp,
@@ -236,13 +240,6 @@ class ValueLayer:
             numbers.draw(lambda drawn: _draw(op, drawn, outs, args, kwargs))
         return found
 
-    def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
-        """A kernel that is no operator wrote all of `outs`."""
-        if known:
-            self._learn(outs, False)
-        else:
-            self._lose(outs, False)
-
     def replace_host(self, replace: Callable[[str, tuple], Any]) -> None:
         """Ask `replace` for each operator, by its name and arguments, what it gives.
 
@@ -266,7 +263,7 @@ class ValueLayer:
         op = self._ops.get(func)
         if op is None:
             op = self._meet(func)
-        if op.composite and not any(t.is_nested for t in tensors(args, [])):
+        if op.composite and not any(isinstance(t, torch.Tensor) and t.is_nested for t in args):
             return func._op_dk(
                 dispatch.COMPOSITE, *args, **kwargs
             )  # its parts come here one by one
@@ -342,14 +339,22 @@ class ValueLayer:
             self._graphs.add(self._contents.lose_all)
 
     @contextlib.contextmanager
-    def memory_alone(self) -> Any:
-        """Operators and kernels inside run for their memory: the caller says what they wrote (`wrote`)."""
-        before, self._here.only_memory = self._here.only_memory, True
+    def answered(self) -> Any:
+        """Somebody says what kernels write that are launched inside."""
         self._gpu.oomph_vgpu_expect(1)
         try:
             yield
         finally:
             self._gpu.oomph_vgpu_expect(0)
+
+    @contextlib.contextmanager
+    def memory_alone(self) -> Any:
+        """Operators and kernels inside run for their memory: the caller says what they wrote (`know`)."""
+        before, self._here.only_memory = self._here.only_memory, True
+        try:
+            with self.answered():
+                yield
+        finally:
             self._here.only_memory = before
 
     # ---- collectives ----
@@ -955,7 +960,9 @@ class ValueLayer:
             changed = _changed(op, args, kwargs)
             out = tuple(changed) if len(changed) > 1 else changed[0]
         else:
-            found = func(*self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()})
+            found = func(
+                *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
+            )
             out = _like_on_gpu(found, tensors(args, [])[0].device)
         self._settle(func, op, args, kwargs, out)
         return out
@@ -969,7 +976,9 @@ class ValueLayer:
             self.assumptions.add("shape", "a sparse tensor of unknown values has none", user_line())
         else:
             entries = parts(func(cpu_alias(dense), *self._to_cpu(args[1:]), **kwargs))
-            self._gpu.oomph_vgpu_answer(entries[1].shape[-1] if len(entries) == 3 else entries[0].shape[-1])
+            # Compressed ones count twice.
+            for indices in entries[1:] if len(entries) == 3 else entries[:1]:
+                self._gpu.oomph_vgpu_answer(indices.shape[0 if indices is entries[-1] else -1])
         return self._run(func, op, args, kwargs)
 
     def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
@@ -1056,17 +1065,19 @@ def _changed(op, args, kwargs) -> list[torch.Tensor]:
 
 
 def _alias_of(t: torch.Tensor) -> torch.Tensor:
-    """`cpu_alias`, also of sparse tensors."""
+    """`cpu_alias`, also of sparse and nested tensors."""
+    if t.is_nested:
+        about = t._nested_tensor_size(), t._nested_tensor_strides()
+        offsets = t._nested_tensor_storage_offsets()
+        return torch._nested_view_from_buffer(cpu_alias(t.values()), *about, offsets)
     if t.layout is torch.strided:
         return cpu_alias(t)
+    places = map(cpu_alias, parts(t))
     if t.layout is torch.sparse_coo:
-        indices, values = map(cpu_alias, parts(t))
-        return torch._sparse_coo_tensor_unsafe(
-            indices, values, t.shape, is_coalesced=t.is_coalesced()
-        )
-    return torch._sparse_compressed_tensor_unsafe(
-        *map(cpu_alias, parts(t)), t.shape, dtype=t.dtype, layout=t.layout
-    )
+        make = _aten._sparse_coo_tensor_unsafe.default
+        return make(*places, t.shape, is_coalesced=t.is_coalesced())
+    make = _aten._sparse_compressed_tensor_unsafe.default
+    return make(*places, t.shape, dtype=t.dtype, layout=t.layout)
 
 
 def _changes_sparse(op, args, kwargs) -> bool:
