@@ -49,7 +49,9 @@ def test_compiled_code_computes_what_its_graph_says(oomph):
     run = oomph(COMPILED, "--compute", "64MiB")
     assert run.status == 0 and "trained" in run.out and "drawn 4" in run.out, run.err + run.out
     reads = [a for a in run.json["assumptions"] if "which oomph does not compute" in a["what"]]
-    line = next(n for n, text in enumerate(COMPILED.splitlines(), 1) if "in place is unknown" in text)
+    line = next(
+        n for n, text in enumerate(COMPILED.splitlines(), 1) if "in place is unknown" in text
+    )
     assert [a["location"].split(":")[-1] for a in reads] == [str(line)], reads
     assert not any("compiled code cannot be computed" in a["what"] for a in run.json["assumptions"])
 
