@@ -98,7 +98,7 @@ class CompiledCode:
         if not layer.knows([*read, *(alias(t) for t in _constants(graph) if t.is_cuda)]):
             return None
         try:
-            with layer.aside(), torch.no_grad():
+            with layer.aside(), torch.no_grad(), torch.device("cpu"):
                 return list(_OnCpu(graph, layer, self._triton, numbers).run(*given))
         except Exception as e:  # whatever an operator of the CPU raises
             why = (str(e).splitlines() or [type(e).__name__])[0][:120]

@@ -97,7 +97,7 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
+        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "slots", "special",
         "view",
     )  # fmt: skip
 
@@ -118,6 +118,11 @@ class Operator:
         self.overwrites = self.name in OVERWRITES or (
             bool(self.mutated) and all(schema.arguments[index].is_out for index, *_ in self.mutated)
         )
+        # Where it takes tensors and no numbers. Tensors that stand for Python's numbers, as in a trace, come as numbers.
+        kinds = [argument.type.kind() for argument in schema.arguments]
+        self.slots = [index for index, kind in enumerate(kinds) if kind == "TensorType"]
+        if torch._C._should_allow_numbers_as_tensors(self.name.rpartition("::")[2]):
+            self.slots = []
         # What it has of its argument is needed until the CPU computes it.
         self.keeps = bool(self.mutated) and not self.overwrites
         self.view = self.name in _NO_DATA or is_view(schema)

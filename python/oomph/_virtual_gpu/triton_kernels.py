@@ -196,7 +196,7 @@ class TritonKernels:
         knows = self._layer.knows
         launch = self._here.launch = _Launch(given)
         try:
-            with self._layer.aside(), _language_kept():
+            with self._layer.aside(), torch.device("cpu"), _language_kept():
                 self._function(kernel).run(*args, grid=grid, warmup=False, **kwargs)
         except Exception as e:  # whatever the interpreter does not know, it says in its own way
             name = getattr(kernel.fn, "__name__", "a kernel")

@@ -56,6 +56,7 @@ from oomph._virtual_gpu.triton_kernels import TritonKernels
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
+_NUMBERS = {bool, int, float, complex}
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 
 
@@ -155,6 +156,7 @@ class ValueLayer:
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
             "aten::_linalg_check_errors": self._check_errors,
             "aten::normal": self._normal,
+            "aten::segment_reduce": self._segment_reduce,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -291,6 +293,10 @@ class ValueLayer:
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
             if not self._virtual:
                 return func(*args, **kwargs)
+            for at in op.slots:
+                if at < len(args) and type(args[at]) in _NUMBERS:
+                    as_tensor = torch.tensor(args[at], device=_CPU)
+                    args = (*args[:at], as_tensor, *args[at + 1 :])
             reads = self.reads if self.before is not None else None
             given = tensors(args, [])
             for t in given:
@@ -786,6 +792,13 @@ class ValueLayer:
             fine = self.is_unknown(std) or bool((cpu_alias(std) >= 0).all())
             for _ in range(2):  # it asks twice
                 self._gpu.oomph_vgpu_answer(int(fine))
+        return self._run(func, op, args, kwargs)
+
+    def _segment_reduce(self, func, op, args, kwargs):
+        """The operator asks for the shortest segment, and whether they have the length of what it reduces, and raises."""
+        if args[0].is_cuda and isinstance(kwargs.get("lengths"), torch.Tensor):
+            for answer in (0, 1):
+                self._gpu.oomph_vgpu_answer(answer)
         return self._run(func, op, args, kwargs)
 
     def _all_true(self, func, op, args, kwargs):
