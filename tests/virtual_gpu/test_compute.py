@@ -137,6 +137,7 @@ CASES = {
         def near(gpu, cpu): torch.testing.assert_close(gpu.cpu(), cpu, atol=1e-5, rtol=1e-5)
         for s in (D.to_sparse(), D.to_sparse_csr()):
             assert s._nnz() == int((d > 0).sum()); near(s.to_dense(), d); near(s @ X, d @ x); near((s * 3).to_dense(), d * 3)
+        near(D.to_sparse(1).to_dense(), d)
         twice = torch.sparse_coo_tensor(torch.tensor([[0, 1, 0], [1, 2, 1]]).cuda(), torch.tensor([1.0, 2, 3]).cuda(), (6, 6)).coalesce()
         assert twice._nnz() == 2 and twice.to_dense()[0, 1] == 4
         table = nn.Embedding(10, 4, sparse=True).cuda(); before = table.weight.detach().clone()

@@ -628,7 +628,13 @@ class ValueLayer:
                 # What it changes, the CPU's operator has changed.
                 done = {t.data_ptr() for t in _changed(op, args, kwargs)}
                 results = [None if t is None or t.data_ptr() in done else t for t in results]
-            return _write(results, tensors(result, []))
+            made = tensors(result, [])
+            # The parts of a sparse result belong together.
+            if isinstance(result, torch.Tensor) and len(made) > 1:
+                shapes = [None if t is None else t.shape for t in results]
+                if any(s not in (None, t.shape) for s, t in zip(shapes, made, strict=False)):
+                    return False
+            return _write(results, made)
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
             return False
@@ -988,10 +994,9 @@ class ValueLayer:
         if self.is_unknown(dense):
             self.assumptions.add("shape", "a sparse tensor of unknown values has none", user_line())
         else:
-            entries = parts(func(cpu_alias(dense), *self._to_cpu(args[1:]), **kwargs))
-            # Compressed ones count twice.
-            for indices in entries[1:] if len(entries) == 3 else entries[:1]:
-                self._gpu.oomph_vgpu_answer(indices.shape[0 if indices is entries[-1] else -1])
+            made = func(cpu_alias(dense), *self._to_cpu(args[1:]), **kwargs)
+            for _ in range(2):  # compressed ones and those with dense dimensions count twice
+                self._gpu.oomph_vgpu_answer(parts(made)[-2].shape[-1])
         return self._run(func, op, args, kwargs)
 
     def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
@@ -1139,12 +1144,14 @@ def _wait() -> None:
 def _write(outs, results) -> bool:
     """Put results of the CPU where device memory stands; False if they are of other shapes.
 
-    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    What one of them leaves empty, behind the first, is no reason: statistics of a batch that is only evaluated.
     """
-    for to, value in zip(outs, results, strict=False):
+    for at, (to, value) in enumerate(zip(outs, results, strict=False)):
         if to is not None:
             if to.shape == value.shape:
                 to.copy_(value)
+            elif at == 0:
+                return False
             elif value.numel() == 0 < to.numel():
                 to.zero_()
             elif to.numel():
