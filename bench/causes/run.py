@@ -24,9 +24,10 @@ TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
 SIXTH_READER, SEVENTH_READER, EIGHTH_READER = "sixth_reader", "seventh_reader", "eighth_reader"
+NINTH_READER = "ninth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
-    SIXTH_READER, SEVENTH_READER, EIGHTH_READER,
+    SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -320,6 +321,31 @@ JOBS = {
     "config_said_checkpoint": ("mitigation_inert", "1GiB", EIGHTH_READER),
     "wrapped_by_other_name": ("mitigation_inert", "1GiB", EIGHTH_READER),
     "integrator_checkpointed": ("mitigation_inert", "1GiB", EIGHTH_READER),
+    "rows_by_the_hundred_thousand": ("batch_too_large", "1.2GiB", NINTH_READER),
+    "surfaces_by_neighbours": ("batch_too_large", "2GiB", NINTH_READER),
+    "splines_for_weights": ("model_too_large", "0.85GiB", NINTH_READER),
+    "grids_of_a_room": ("model_too_large", "1.1GiB", NINTH_READER),
+    "essays_by_trainer": ("optimizer_state", "1.05GiB", NINTH_READER),
+    "minima_made_flat": ("optimizer_state", "0.95GiB", NINTH_READER),
+    "characters_of_scrolls": ("logits", "0.9GiB", NINTH_READER),
+    "cloze_for_linguists": ("logits", "1.3GiB", NINTH_READER),
+    "offline_decisions": ("attention_scores", "1GiB", NINTH_READER),
+    "latents_by_einsum": ("attention_scores", "1GiB", NINTH_READER),
+    "frames_that_collapse": ("input_spike", "0.8GiB", NINTH_READER),
+    "accounts_of_a_bank": ("input_spike", "1.5GiB", NINTH_READER),
+    "statistics_by_hand": ("graph_retained", "0.6GiB", NINTH_READER),
+    "weights_that_mattered": ("graph_retained", "0.4GiB", NINTH_READER),
+    "noise_of_a_population": ("tensors_kept", "0.8GiB", NINTH_READER),
+    "looks_of_the_tracked": ("tensors_kept", "0.35GiB", NINTH_READER),
+    "flips_and_turns": ("missing_no_grad", "1.2GiB", NINTH_READER),
+    "hospitals_that_share": ("stale_model", "0.7GiB", NINTH_READER),
+    "rolled_back_after_a_spike": ("checkpoint_on_gpu", "0.75GiB", NINTH_READER),
+    "units_of_speech": ("fragmentation", "1.4GiB", NINTH_READER),
+    "shape_of_the_search": ("workspace", "0.78GiB", NINTH_READER),
+    "fastest_by_trial": ("workspace", "1.6GiB", NINTH_READER),
+    "likelihoods_of_choices": ("kv_cache", "1GiB", NINTH_READER),
+    "recomputed_by_hand": ("mitigation_inert", "0.7GiB", NINTH_READER),
+    "adapters_above_a_frozen_stem": ("mitigation_inert", "0.6GiB", NINTH_READER),
 }
 
 

@@ -26,6 +26,11 @@ LLAMA = dict(
     kind="LlamaForCausalLM", hidden_size=2048, intermediate_size=5632, num_hidden_layers=22,
     num_attention_heads=32, num_key_value_heads=4, vocab_size=32000, max_position_embeddings=2048,
 )  # fmt: skip
+QWEN3 = dict(
+    kind="Qwen3ForCausalLM", hidden_size=1024, intermediate_size=3072, num_hidden_layers=28,
+    num_attention_heads=16, num_key_value_heads=8, head_dim=128, vocab_size=151936,
+    tie_word_embeddings=True, max_position_embeddings=40960,
+)  # fmt: skip
 LORA = dict(
     r=16, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]
 )
@@ -85,6 +90,31 @@ CASES = {
     "gpt2_medium": (
         dict(kind="GPT2LMHeadModel", n_embd=1024, n_layer=24, n_head=16), None,
         dict(batch=4, tokens=1024, train=True, autocast="bfloat16", optimizer="adafactor"),
+    ),
+    # Written later, and run once: nothing was looked at before.
+    "mistral_lora": (
+        dict(
+            kind="MistralForCausalLM", hidden_size=2048, intermediate_size=7168, num_hidden_layers=16,
+            num_attention_heads=16, num_key_value_heads=4, head_dim=128, sliding_window=None,
+        ),
+        dict(
+            r=64, lora_alpha=64, lora_dropout=0.0,
+            target_modules=[
+                "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj",
+            ],
+        ),
+        dict(batch=2, tokens=4096, dtype="bfloat16", train=True),
+    ),
+    "bert_large_mlm": (
+        dict(
+            kind="BertForMaskedLM", hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+            intermediate_size=4096,
+        ),
+        None, dict(batch=8, tokens=512, train=True, autocast="bfloat16"),
+    ),
+    "qwen3_long": (QWEN3, None, dict(batch=1, tokens=16384, dtype="bfloat16")),
+    "qwen3_long_checkpointing": (
+        QWEN3, None, dict(batch=1, tokens=12288, train=True, autocast="bfloat16", checkpointing=True),
     ),
 }  # fmt: skip
 

@@ -132,7 +132,7 @@ def test_a_package_that_changes_the_process_is_not_learned(taught, what):
 
 
 def test_the_directory_of_the_socket_goes_with_the_command(tmp_path, monkeypatch):
-    """Also where signals end the command at once, and where it is killed."""
+    """Also where signals end the command at once, while the server starts, and where it is killed."""
     monkeypatch.delenv(forked.FORKS)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     (tmp_path / "script.py").write_text("import time, torch\ntime.sleep(600)\n")
@@ -145,7 +145,6 @@ def test_the_directory_of_the_socket_goes_with_the_command(tmp_path, monkeypatch
         while not list(tmp_path.glob("oomph-forks-*/socket")) and time.monotonic() < until:
             time.sleep(0.1)
         assert list(tmp_path.glob("oomph-forks-*"))
-        time.sleep(1)
         for number in signals:
             os.killpg(running.pid, number) if number != signal.SIGKILL else running.kill()
             time.sleep(1)

@@ -73,3 +73,12 @@ def test_the_repository_has_one_name():
     ]
     found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert {line.partition("/")[0] for line in found.splitlines()} == {owner}
+
+
+def test_actions_are_pinned():
+    """What a release is built and signed with cannot change under its name."""
+    for path in [*ROOT.glob(".github/workflows/*.yml"), ROOT / "action.yml"]:
+        for used in re.findall(r"^[\s-]*uses: (.+)$", path.read_text(), re.M):
+            assert re.fullmatch(r"\./.+|[\w/-]+@[0-9a-f]{40}  # v[\d.]+", used), (
+                f"{path.name}: {used}"
+            )

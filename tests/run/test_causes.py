@@ -936,6 +936,186 @@ FUNCTIONS_EVALUATE = """
 """
 
 
+OLDER_OPTIMIZERS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(1024, 2048), nn.ReLU(), nn.Linear(2048, 1024)).cuda()
+    schedules = []
+    for cycle in range(12):
+        optimizer = torch.optim.Adam(model.parameters())
+        schedules.append(torch.optim.lr_scheduler.StepLR(optimizer, 2))
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(8, 1024, device="cuda")).mean().backward()
+            optimizer.step()
+"""
+
+JOINED_OUTSIDE = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    layers = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(16 * n), nn.ReLU(), nn.Conv2d(16 * n, 16, 3, padding=1)) for n in range(1, 21)).cuda()
+    optimizer = torch.optim.SGD(layers.parameters(), 0.1)
+    for _ in range(2):
+        features = [torch.randn(8, 16, 64, 64, device="cuda")]
+        for layer in layers:
+            features.append(checkpoint(layer, torch.cat(features, 1), use_reentrant=False))
+        optimizer.zero_grad()
+        features[-1].mean().backward()
+        optimizer.step()
+"""
+
+NEVER_CHECKPOINTED = """
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Net(nn.Module):
+        def __init__(self, thrifty):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256)) for _ in range(8))
+            self.thrifty = thrifty
+
+        def forward(self, x):
+            for layer in self.layers:
+                x = checkpoint(layer, x, use_reentrant=False) if self.thrifty and x.requires_grad else layer(x)
+            return x
+
+    model = Net(thrifty=False).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(torch.randn(8192, 256, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+TWO_IN_A_ROW = """
+    import torch
+
+    place, speed, film = torch.randn(1 << 20, device="cuda"), torch.zeros(1 << 20, device="cuda"), []
+    for _ in range(60):
+        speed -= (place * place + 0.1).sqrt() * place * 0.01
+        place += speed * 0.01
+        film.append((place.clone(), speed.clone()))
+"""
+
+HISTORY = """
+    import torch
+    from torch import nn
+
+    image = torch.rand(1, 3, 700, 700, device="cuda", requires_grad=True)
+    kernel = torch.randn(3, 3, 3, 3, device="cuda")
+    optimizer = torch.optim.LBFGS([image], history_size=40, max_iter=30)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.conv2d(image, kernel).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+"""
+
+MEMBERS = """
+    import torch
+    from torch.func import functional_call, grad, vmap
+
+    member = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512)).to("meta")
+    weights = {name: torch.randn(100, *p.shape, device="cuda") for name, p in member.named_parameters()}
+    slopes = vmap(grad(lambda weights, x: functional_call(member, weights, (x,)).mean()))
+    for _ in range(3):
+        for name, slope in slopes(weights, torch.randn(100, 4, 512, device="cuda")).items():
+            weights[name].sub_(slope, alpha=0.01)
+"""
+
+SECOND_PASS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 1)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    moved = 0
+    for _ in range(20):
+        x = torch.randn(2048, 64, device="cuda")
+        before = model(x).mean()
+        optimizer.zero_grad()
+        before.backward()
+        optimizer.step()
+        moved += model(x).mean() - before.detach()
+"""
+
+WITHOUT_OPTIMIZER = """
+    import torch
+    from torch import nn
+
+    cell, state = nn.GRUCell(64, 512).cuda(), None
+    for _ in range(40):
+        state = cell(torch.randn(1024, 64, device="cuda"), state)
+        cell.zero_grad()
+        state.square().mean().backward(retain_graph=True)
+        with torch.no_grad():
+            for p in cell.parameters():
+                p.data.sub_(p.grad, alpha=0.01)
+"""
+
+ADDED_BY_INDEX = """
+    import torch
+    from torch import nn
+
+    layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6)).cuda()
+    optimizer = torch.optim.Adam(layers.parameters())
+    for n in [800, 1000, 900, 1100, 950, 1000, 40000, 900]:
+        x, edges = torch.randn(n, 64, device="cuda"), torch.randint(n, (2, 8 * n), device="cuda")
+        for layer in layers:
+            messages = torch.relu(layer(x))[edges[0]]
+            x = torch.zeros_like(x).index_add_(0, edges[1], messages) + x
+        optimizer.zero_grad()
+        x.square().mean().backward()
+        optimizer.step()
+"""
+
+SCALED_IN_VAIN = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(8)]).cuda()
+    optimizer, scaler = torch.optim.SGD(model.parameters(), 0.1), torch.amp.GradScaler()
+    for _ in range(2):
+        loss = model(torch.randn(32768, 512, device="cuda")).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+FILLED = """
+    import torch
+    from torch import nn
+
+    layers = nn.ModuleList(nn.Linear(512, 1536) for _ in range(4)).cuda()
+    keys, values = ([torch.zeros(32, 8, 1024, 64, device="cuda") for _ in layers] for _ in range(2))
+    with torch.no_grad():
+        for t in range(6):
+            x = torch.randn(32, 512, device="cuda")
+            for layer, k, v in zip(layers, keys, values):
+                q, k[:, :, t], v[:, :, t] = layer(x).view(32, 3, 8, 64).unbind(1)
+                x = x + nn.functional.scaled_dot_product_attention(q[:, :, None], k[:, :, : t + 1], v[:, :, : t + 1]).reshape(32, 512)
+"""
+
+TREE = """
+    import torch
+    from torch import nn
+
+    model, states = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1)).cuda(), []
+    with torch.no_grad():
+        states.append(torch.randn(32, 64, 19, 19, device="cuda"))
+        for n in range(60):
+            states.append(model(states[n // 2]))
+"""
+
+
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
     [
@@ -1046,6 +1226,35 @@ FUNCTIONS_EVALUATE = """
             id="functions_have_graphs_that_nobody_needs",
         ),
         pytest.param(PLAIN_WEIGHTS, "0.7GiB", "model_too_large", id="weights_need_no_module"),
+        pytest.param(
+            OLDER_OPTIMIZERS, "0.4GiB", "stale_model", id="state_of_optimizers_that_schedules_hold"
+        ),
+        pytest.param(
+            JOINED_OUTSIDE, "0.5GiB", "mitigation_inert", id="what_checkpoints_are_given_is_kept"
+        ),
+        pytest.param(
+            NEVER_CHECKPOINTED,
+            "0.5GiB",
+            "mitigation_inert",
+            id="checkpointing_that_no_pass_comes_to",
+        ),
+        pytest.param(
+            TWO_IN_A_ROW, "0.5GiB", "tensors_kept", id="a_line_of_a_loop_keeps_two_results"
+        ),
+        pytest.param(HISTORY, "0.35GiB", "optimizer_state", id="a_history_of_gradients_is_state"),
+        pytest.param(MEMBERS, "0.5GiB", "model_too_large", id="weights_that_are_stacked_by_vmap"),
+        pytest.param(
+            SECOND_PASS, "0.3GiB", "graph_retained", id="a_graph_of_training_that_is_summed"
+        ),
+        pytest.param(
+            WITHOUT_OPTIMIZER, "0.4GiB", "graph_retained", id="steps_without_an_optimizer"
+        ),
+        pytest.param(
+            ADDED_BY_INDEX, "0.7GiB", "input_spike", id="what_an_operator_keeps_unread_is_used"
+        ),
+        pytest.param(SCALED_IN_VAIN, "0.7GiB", "mitigation_inert", id="a_scaler_without_autocast"),
+        pytest.param(FILLED, "0.45GiB", "kv_cache", id="a_cache_in_lists_that_is_filled_in_place"),
+        pytest.param(TREE, "0.2GiB", "tensors_kept", id="results_in_modules_alone"),
     ],
 )
 def test_the_first_cause(oomph, script, memory, cause):

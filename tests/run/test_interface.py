@@ -76,6 +76,63 @@ def test_what_is_no_python_is_said_in_a_line(tmp_path, name, text, said):
     assert done.stderr.startswith(f"error: {said}") and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize("name", ["no_such", "json.no_such", "no_such.at_all", "json.tool.no_such"])
+def test_a_module_that_does_not_exist_is_said_in_a_line(tmp_path, name):
+    done = command(tmp_path, "run", "--gpu", "t4", "-m", name)
+    assert (done.returncode, done.stderr) == (2, f"error: there is no module {name}\n")
+
+
+def test_a_module_that_lacks_another_fails_as_a_script(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/__init__.py").write_text("import no_such_package\n")
+    done = command(tmp_path, "run", "--gpu", "t4", "-m", "mine.job")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["run", "fit", "check"])
+def test_a_place_for_json_that_cannot_be_written_is_said_before_the_run(tmp_path, name):
+    (tmp_path / "job.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "oomph.toml").write_text('[job.one]\nscript = "job.py"\ngpu = "t4"\n')
+    words = [] if name == "check" else ["--gpu", "t4", "job.py"]
+    for place in ("nowhere/out.json", "."):
+        done = command(tmp_path, name, "--json", place, *words)
+        assert done.returncode == 2
+        assert (
+            done.stderr.startswith(f"error: cannot write {place}: ")
+            and done.stderr.count("\n") == 1
+        )
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_directory_that_may_not_be_written_is_said_before_the_run(tmp_path):
+    (tmp_path / "job.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "given").mkdir(mode=0o500)
+    words = [OOMPH, "run", "--gpu", "t4", "--json", "given/out.json", "job.py"]
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set=-dac_override", *words]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    expected = "error: cannot write given/out.json: Permission denied (os error 13)\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_script_that_ends_before_it_asks_for_the_gpu_still_has_its_name(tmp_path):
+    (tmp_path / "job.py").write_text("import torch, no_such_package\n")
+    done = command(tmp_path, "run", "--gpu", "t4", "job.py")
+    assert done.returncode == 1, done.stderr
+    assert "virtual Tesla T4 ·" in done.stdout
+
+
+def test_a_search_for_a_script_without_torch_says_so(tmp_path):
+    (tmp_path / "job.py").write_text("print('no torch')\n")
+    done = command(tmp_path, "fit", "--gpu", "t4", "job.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "error: the script ended without importing torch: there is nothing to plan"
+    )
+
+
 def test_a_search_for_what_is_no_python_says_it_too(tmp_path):
     (tmp_path / "cut.py").write_text("x = (")
     done = command(tmp_path, "fit", "--gpu", "t4", "cut.py")

@@ -53,6 +53,27 @@ assert torch.allclose(large, large * 2)  # nobody computed them
     assert "unknown tensors were assumed to be equal" in str(run.json["assumptions"])
 
 
+def test_zeros_take_no_memory_of_the_host(oomph):
+    """Inductor and Triton zero a buffer of the size of the second-level cache a hundred times for each kernel that they time."""
+    check(oomph, """
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+flags = torch.ones(1000, dtype=torch.int, device=cuda)
+buffers = [torch.empty(12 << 20, dtype=torch.int, device=cuda).zero_() for _ in range(4)]
+buffers.append(torch.zeros(12 << 20, dtype=torch.int, device=cuda))
+before = resident()
+for buffer in buffers:
+    buffer.zero_(); torch.zeros_like(buffer)
+assert resident() - before < 48 << 20, "five buffers of 48 MiB were written"
+flags[1:500].zero_()
+ones = torch.ones(4, 6, dtype=torch.int, device=cuda); ones[:, 2].zero_()
+assert flags.sum() == 501 and ones.sum() == 20 and buffers[-1].sum() == 0
+buffers[0].fill_(2).zero_()[5] = 3
+assert buffers[0].sum() == 3
+""")  # fmt: skip
+
+
 def test_the_cpu_random_state_is_left_alone(oomph):
     check(oomph, """
 torch.manual_seed(3); a = torch.rand(4)

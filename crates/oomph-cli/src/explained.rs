@@ -93,27 +93,39 @@ pub(crate) fn explain_directory(
 
 /// What the recorder saw beside a history.
 fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
+    let times_of = |what: &str| {
+        let of_it = record.boundaries.iter().filter(|one| one.1 == what);
+        of_it.map(|one| one.0).collect()
+    };
     let device = record.busiest().map_or(0, |device| device.index);
     let Needless {
         unused_graphs,
+        evaluating,
         replaced,
         caches,
+        filled,
         held,
         last_reads,
         read_on,
     } = needless(trace, record, device, ended);
     Seen {
         unused_graphs,
+        evaluating,
         replaced,
         caches,
+        filled,
         held,
         last_reads,
         read_on,
         broadcasts: record.broadcasts.clone(),
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
+        uses_checkpointing: record.uses_checkpointing,
         wants_freezing: record.wants_freezing,
         autocast_elsewhere: record.facts.autocast_elsewhere,
+        optimizer_times: times_of("optimizer"),
+        pass_times: times_of("inference"),
+        precision_in_vain: record.facts.precision_in_vain,
         fused_attention: record.oom.as_ref().is_some_and(|oom| oom.fused_attention),
         offloads: record
             .facts

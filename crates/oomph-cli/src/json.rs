@@ -3,12 +3,44 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use oomph_job::files;
 
 /// Whether JSON goes to stdout, so that nothing else may be printed there.
 pub fn is_stdout(target: &Path) -> bool {
     target == Path::new("-")
+}
+
+/// Refuses a target that cannot be written, before a run that may take hours.
+pub fn expect_place(target: Option<&Path>) -> anyhow::Result<()> {
+    let Some(target) = target.filter(|target| !is_stdout(target)) else {
+        return Ok(());
+    };
+    if target.is_dir() {
+        bail!("cannot write {}: it is a directory", target.display());
+    }
+    let parent = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        bail!(
+            "cannot write {}: there is no directory {}",
+            target.display(),
+            parent.display()
+        );
+    }
+    let may = |place: &Path| rustix::fs::access(place, rustix::fs::Access::WRITE_OK);
+    if let Err(error) = may(parent)
+        && may(target).is_err()
+    {
+        bail!(
+            "cannot write {}: {}",
+            target.display(),
+            std::io::Error::from(error)
+        );
+    }
+    Ok(())
 }
 
 /// Writes `value` to a file, or to stdout where the target is `-`.

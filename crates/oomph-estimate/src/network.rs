@@ -579,13 +579,7 @@ impl Network<'_> {
     fn head(&mut self, x: Value) {
         match self.s.head_kind {
             Head::Language { tied, upcast } => {
-                let (inputs, outputs) = (self.s.hidden, self.s.vocabulary);
-                let weight = match self.embedding {
-                    Some(parameter) if tied => vec![(parameter, inputs * outputs * self.set.size)],
-                    _ => self.weight(inputs * outputs),
-                };
-                let logits = self.product(x, inputs, outputs, false, weight);
-                self.tape.keep(logits);
+                let logits = self.words(x, tied, false);
                 if self.set.train {
                     let logits = if upcast {
                         self.cast(logits, 4.0)
@@ -594,6 +588,24 @@ impl Network<'_> {
                     };
                     self.cross_entropy(logits);
                     self.tape.hold(&[logits]);
+                }
+            }
+            Head::Masked { tied } => {
+                let width = self.s.hidden;
+                let dense = self.linear("dense", x, width, width, true);
+                let active = self.activation(dense);
+                let normed = self.layer_norm(active, width);
+                let logits = self.words(normed, tied, true);
+                if self.set.train {
+                    self.cross_entropy(logits);
+                }
+            }
+            Head::TokenLabels { count } => {
+                let x = self.dropout(x, self.s.dropout);
+                let logits = self.linear("classifier", x, self.s.hidden, count, true);
+                self.tape.keep(logits);
+                if self.set.train {
+                    self.cross_entropy(logits);
                 }
             }
             Head::Labels { pooler, count } => {
@@ -618,6 +630,18 @@ impl Network<'_> {
                 }
             }
         }
+    }
+
+    /// A number for each word of the vocabulary and each row, which the model returns.
+    fn words(&mut self, x: Value, tied: bool, bias: bool) -> Value {
+        let (inputs, outputs) = (self.s.hidden, self.s.vocabulary);
+        let weight = match self.embedding {
+            Some(parameter) if tied => vec![(parameter, inputs * outputs * self.set.size)],
+            _ => self.weight(inputs * outputs),
+        };
+        let logits = self.product(x, inputs, outputs, bias, weight);
+        self.tape.keep(logits);
+        logits
     }
 
     fn cross_entropy(&mut self, logits: Value) {

@@ -74,6 +74,10 @@ pub(crate) enum Activation {
 pub(crate) enum Head {
     /// A word for each token; `upcast` where the loss makes a copy in fp32.
     Language { tied: bool, upcast: bool },
+    /// A word for each token, after a layer of its own.
+    Masked { tied: bool },
+    /// Classes of each token.
+    TokenLabels { count: f64 },
     /// Classes of whole inputs; 0 for none.
     Labels { pooler: bool, count: f64 },
 }
@@ -245,14 +249,18 @@ impl Reader<'_> {
         structure.positions = self.number("max_position_embeddings").unwrap_or(512.0);
         structure.activation = self.activation(["hidden_act", ""], "gelu")?;
         structure.dropout = self.number("hidden_dropout_prob").unwrap_or(0.1);
-        let classes = match self.class() {
-            class if class.ends_with("ForSequenceClassification") => self.labels,
-            "" | "BertModel" => 0.0,
-            class => return Err(format!("the head of `{class}`")),
-        };
-        structure.head_kind = Head::Labels {
+        let pooled = |count| Head::Labels {
             pooler: true,
-            count: classes,
+            count,
+        };
+        structure.head_kind = match self.class() {
+            "BertForSequenceClassification" => pooled(self.labels),
+            "" | "BertModel" => pooled(0.0),
+            "BertForMaskedLM" => Head::Masked {
+                tied: self.flag("tie_word_embeddings", true),
+            },
+            "BertForTokenClassification" => Head::TokenLabels { count: self.labels },
+            class => return Err(format!("the head of `{class}`")),
         };
         Ok(structure)
     }

@@ -98,8 +98,8 @@ pub struct Facts<'a> {
     pub short: Option<u64>,
     /// Blocks of old steps.
     pub growth: Growth,
-    // How many blocks of each size were made while the model was built.
-    parameter_sizes: HashMap<u64, usize>,
+    // What is known of the model.
+    built: Built,
 }
 
 impl<'a> Facts<'a> {
@@ -155,13 +155,13 @@ impl<'a> Facts<'a> {
             Some(failure) if cut.is_none() => failure.alloc_row as usize,
             _ => peak_row(&program, &config).unwrap_or(rows.end),
         };
-        let steps = steps::find(trace, &program, &config, &stacks, row);
+        let passes = &options.seen.pass_times;
+        let steps = steps::find(trace, &program, &config, &stacks, row, passes);
         let step_of = |allocation: &Allocation| steps::step_of(&steps, allocation.alloc_row);
-        let parameter_sizes = parameter_sizes(&program, &stacks);
+        let built = Built::new(trace, &program, &stacks);
         let about = |id: usize, allocation: &Allocation| {
             let step = step_of(allocation);
-            let (category, phase) =
-                holds(trace, &stacks, &parameter_sizes, allocation, step.is_some());
+            let (category, phase) = holds(trace, &stacks, &built, allocation, step.is_some());
             Live {
                 id: id as u32,
                 bytes: rounded(allocation),
@@ -184,7 +184,7 @@ impl<'a> Facts<'a> {
             .collect();
         let mut growth = growth(&program, &stacks, &steps, &live, row);
         growth.kept_of_saved = kept_of_saved(&growth, &program, &live, |allocation| {
-            holds(trace, &stacks, &parameter_sizes, allocation, true).1 == Phase::Forward
+            holds(trace, &stacks, &built, allocation, true).1 == Phase::Forward
         });
         growth.held = match (cut, &options.seen.held) {
             (Some(cut), _) => cut.growth.held,
@@ -238,7 +238,7 @@ impl<'a> Facts<'a> {
             left,
             growth,
             program,
-            parameter_sizes,
+            built,
         }
     }
 
@@ -268,8 +268,36 @@ impl<'a> Facts<'a> {
         let Some(since) = self.steps.get(current).map(|step| step.start as u32) else {
             return false;
         };
+        let since = since.max(self.optimizers_since());
         let row = self.row_of(block);
         row != NO_ROW && row < since && reads.get(&row).is_none_or(|&last| last <= since)
+    }
+
+    /// The row at which the eighth optimizer step before now began, whichever optimizer it was: those of a stage that is over do not
+    /// step again, and the steps of a job are counted by one alone.
+    fn optimizers_since(&self) -> u32 {
+        const STEPS: usize = 8;
+        let time = |row: usize| self.trace.events.time(row).0;
+        let times = &self.options.seen.optimizer_times;
+        let rows = self.trace.rows_of(self.program.device);
+        let now = self.row.min(rows.end.saturating_sub(1));
+        if rows.is_empty() || times.is_empty() {
+            return 0;
+        }
+        let before = times.partition_point(|&begun| begun <= time(now));
+        let Some(&begun) = before.checked_sub(STEPS).and_then(|at| times.get(at)) else {
+            return 0;
+        };
+        let (mut low, mut high) = (rows.start, now);
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if time(middle) <= begun {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low as u32
     }
 
     /// Whether so many bytes of something that should not be there are why memory ran out: they are a `share` of what was
@@ -284,13 +312,7 @@ impl<'a> Facts<'a> {
     /// What an allocation holds, and what the job did when it was made: as labelled, else as its
     /// stack says. `in_step` is whether it was made within a step.
     pub fn holds(&self, allocation: &Allocation, in_step: bool) -> (Category, Phase) {
-        holds(
-            self.trace,
-            &self.stacks,
-            &self.parameter_sizes,
-            allocation,
-            in_step,
-        )
+        holds(self.trace, &self.stacks, &self.built, allocation, in_step)
     }
 
     /// The bytes alive through the history: the highest of each of `shares` equal shares of its
@@ -480,7 +502,7 @@ impl<'a> Facts<'a> {
 fn holds(
     trace: &Trace,
     stacks: &Stacks,
-    parameter_sizes: &HashMap<u64, usize>,
+    built: &Built,
     allocation: &Allocation,
     in_step: bool,
 ) -> (Category, Phase) {
@@ -496,10 +518,14 @@ fn holds(
     } else {
         label.phase
     };
-    let category = if label.category == Category::Unknown {
-        category(facts, phase, allocation, parameter_sizes, in_step)
-    } else {
+    let category = if label.category != Category::Unknown {
         label.category
+    } else if phase == Phase::Setup && built.without_model && !is_made(trace.strings.get(label.op))
+    {
+        // What a simulation computes is no weight.
+        Category::Activation
+    } else {
+        category(facts, phase, allocation, &built.sizes, in_step)
     };
     (category, phase)
 }
@@ -579,16 +605,48 @@ fn peak_row(program: &Program, config: &Config) -> Option<usize> {
     peak.1
 }
 
-/// Sizes of the blocks that were made while the model was built: a gradient has the size of its
-/// parameter.
-fn parameter_sizes(program: &Program, stacks: &Stacks) -> HashMap<u64, usize> {
-    let mut sizes = HashMap::new();
-    for allocation in &program.allocations {
-        if stacks.get(allocation.stack).phase == Phase::Setup {
-            *sizes.entry(allocation.requested).or_insert(0) += 1;
+/// What is known of the model.
+#[derive(Debug)]
+struct Built {
+    /// How many blocks of each size were made while it was built: a gradient has the size of its parameter.
+    sizes: HashMap<u64, usize>,
+    /// Whether labels say that there is none: nothing has weights, and nothing but the script itself computes.
+    without_model: bool,
+}
+
+impl Built {
+    fn new(trace: &Trace, program: &Program, stacks: &Stacks) -> Self {
+        let mut sizes = HashMap::new();
+        let is_of_none = |allocation: &Allocation| match &trace.labels {
+            Some(labels) if allocation.alloc_row != NO_ROW => {
+                let label = labels.get(allocation.alloc_row as usize);
+                label.category == Category::Unknown
+                    || label.phase == Phase::Setup && label.module == StringId::EMPTY
+            }
+            labels => labels.is_some(),
+        };
+        let mut without_model = true;
+        for allocation in &program.allocations {
+            if stacks.get(allocation.stack).phase == Phase::Setup {
+                *sizes.entry(allocation.requested).or_insert(0) += 1;
+            }
+            without_model = without_model && is_of_none(allocation);
+        }
+        Self {
+            sizes,
+            without_model,
         }
     }
-    sizes
+}
+
+/// Whether an operator makes or moves a tensor, and computes nothing.
+fn is_made(operator: &str) -> bool {
+    const MAKES: [&str; 17] = [
+        "empty", "zeros", "ones", "full", "rand", "normal", "uniform", "arange", "linspace", "eye",
+        "_to_copy", "clone", "copy", "set_", "load", "new_", "lift",
+    ];
+    let name = operator.rsplit("::").next().unwrap_or(operator);
+    name.is_empty() || MAKES.iter().any(|part| name.starts_with(part))
 }
 
 fn category(

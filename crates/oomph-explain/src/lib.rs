@@ -62,10 +62,14 @@ pub struct Options {
 pub struct Seen {
     /// Made for a graph that no backward pass needs: an evaluation, an inference, a teacher.
     pub unused_graphs: HashSet<u32>,
+    /// Made in passes of models in evaluation mode that build a graph.
+    pub evaluating: HashSet<u32>,
     /// Parameters, gradients and optimizer state of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
     /// Of keys and values of earlier tokens, allocated before the first one.
     pub caches: HashSet<u32>,
+    /// Written part by part, several of a size.
+    pub filled: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; graphs hold others. `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
     /// Where each was last read, as the row before which that was. One that is not there was never read; `None` if nobody looked.
@@ -78,12 +82,20 @@ pub struct Seen {
     pub idle_checkpointing: bool,
     /// Whether a model has a switch for checkpointing that is on.
     pub wants_checkpointing: bool,
+    /// Whether the script's source imports or names activation checkpointing.
+    pub uses_checkpointing: bool,
     /// Whether fused kernels for attention were allowed when memory ran out.
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     pub wants_freezing: bool,
     /// Whether mixed precision was switched on for the CPU alone, around a model that is on the GPU.
     pub autocast_elsewhere: bool,
+    /// When passes of a job that infers ended, in the same time.
+    pub pass_times: Vec<i64>,
+    /// When optimizers began to step, whichever they are, in microseconds, as the history's times.
+    pub optimizer_times: Vec<i64>,
+    /// Whether mixed precision is meant (a gradient scaler is used, autocast is switched on somewhere), and nothing was computed in 16 bits.
+    pub precision_in_vain: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
     pub offloads: Vec<(i64, i64)>,
     /// Whether the run was ended after some steps: what grows in it would have grown on.

@@ -20,6 +20,8 @@ const ITERATIONS: usize = 16;
 const PARTS: usize = 4;
 /// Bytes of a number: the least that the allocator gives.
 const NUMBER: u64 = 512;
+/// Results that a line of a loop makes in a row, at most.
+const IN_A_ROW: usize = 4;
 /// Operators whose results are gone again between two results of a loop, from which on the loop computes.
 const COMPUTED: usize = 3;
 
@@ -221,9 +223,12 @@ pub(crate) fn results_of_a_loop(facts: &Facts) -> Option<Pile> {
         .filter(|(_, blocks)| blocks.len() >= ITERATIONS)
         .max_by_key(|(stack, blocks)| (bytes_of(blocks), stack.index()))?;
     blocks.sort_unstable_by_key(|block| block.id);
-    // The middle of the loop stands for all of it.
+    // The middle of the loop stands for all of it. A line may make several in a row.
     let middle = blocks.len() / 2;
-    let (from, to) = (blocks.get(middle - 1)?.id, blocks.get(middle)?.id);
+    let (from, to) = (
+        blocks.get(middle.checked_sub(IN_A_ROW)?)?.id,
+        blocks.get(middle)?.id,
+    );
     let alive: HashSet<u32> = facts.live.iter().map(|block| block.id).collect();
     let computed: HashSet<(StackId, &str)> = (from + 1..to)
         .filter(|id| !alive.contains(id))

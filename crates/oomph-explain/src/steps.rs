@@ -47,13 +47,14 @@ pub fn step_of(steps: &[Step], row: u32) -> Option<usize> {
     steps.get(at).filter(|step| row <= step.end).map(|_| at)
 }
 
-/// Finds the steps up to a row.
+/// Finds the steps up to a row. `passes` are the times at which passes of a job that infers ended, if somebody watched.
 pub fn find(
     trace: &Trace,
     program: &Program,
     config: &Config,
     stacks: &Stacks,
     until: usize,
+    passes: &[i64],
 ) -> Vec<Step> {
     let rows = trace.rows_of(program.device);
     let end = until.min(rows.end);
@@ -65,13 +66,19 @@ pub fn find(
         marks.extend(recurring_marks(program, stacks, from, end));
     } else {
         marks = optimizer_marks(trace, program, stacks, rows.start, end);
-        let after = marks.last().copied().unwrap_or(rows.start);
+        let (start, after) = (rows.start, marks.last().copied().unwrap_or(rows.start));
         // Another loop may follow the last optimizer step: evaluation, generation.
-        let backward = backward_marks(program, stacks, after, end);
+        let backward = backward_marks(trace, program, stacks, after, end);
         if backward.len() + 1 >= MIN_OCCURRENCES {
             marks.extend(backward);
         } else {
-            marks.extend(recurring_marks(program, stacks, after, end));
+            let recurring = recurring_marks(program, stacks, after, end);
+            if recurring.is_empty() && marks.is_empty() {
+                // A loop that allocates within modules alone.
+                marks.extend(rows_at(trace, start..end, passes));
+            } else {
+                marks.extend(recurring);
+            }
         }
     }
     marks.dedup();
@@ -130,6 +137,22 @@ fn labelled(trace: &Trace, start: usize, end: usize) -> Vec<usize> {
         }
     }
     marks
+}
+
+/// The first row after each of some times.
+fn rows_at(trace: &Trace, rows: std::ops::Range<usize>, times: &[i64]) -> Vec<usize> {
+    let mut row = rows.start;
+    let mut found = Vec::new();
+    for &time in times {
+        while row < rows.end && trace.events.time(row).0 <= time {
+            row += 1;
+        }
+        if row < rows.end {
+            found.push(row);
+        }
+    }
+    found.dedup();
+    found
 }
 
 /// The row after `from` from which on nothing trains any more.
@@ -208,7 +231,13 @@ fn optimizer_marks(
 
 /// Where backward's allocations stop and the next forward's begin: training without an optimizer
 /// step, or pieces of a batch whose gradients are accumulated.
-fn backward_marks(program: &Program, stacks: &Stacks, start: usize, end: usize) -> Vec<usize> {
+fn backward_marks(
+    trace: &Trace,
+    program: &Program,
+    stacks: &Stacks,
+    start: usize,
+    end: usize,
+) -> Vec<usize> {
     let mut marks = Vec::new();
     let mut in_backward = false;
     for op in &program.ops {
@@ -221,7 +250,12 @@ fn backward_marks(program: &Program, stacks: &Stacks, start: usize, end: usize) 
         if row < start || row >= end || facts.is_workspace {
             continue;
         }
-        match facts.phase {
+        // Labels know what stacks do not tell.
+        let phase = match &trace.labels {
+            Some(labels) => labels.get(row).phase,
+            None => facts.phase,
+        };
+        match phase {
             Phase::Backward => in_backward = true,
             Phase::Forward | Phase::Unknown if in_backward => {
                 in_backward = false;

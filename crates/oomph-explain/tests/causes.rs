@@ -499,13 +499,13 @@ fn a_small_spike_beside_a_kept_checkpoint_is_not_the_cause() {
 }
 
 #[test]
-fn a_loop_within_one_step_retains_graphs() {
+fn a_loop_without_an_optimizers_steps_retains_graphs() {
     let found = explain(&recorded("recurrent_state"), &Options::default());
     let cause = found.cause.unwrap();
     assert_eq!(cause.id, "graph_retained");
-    // The optimizer never stepped: the figures count what was alive when it failed.
+    // The optimizer never stepped: backward passes count the steps.
     assert!(
-        cause.verdict.contains("within one step"),
+        cause.verdict.contains("35 earlier steps"),
         "{}",
         cause.verdict
     );

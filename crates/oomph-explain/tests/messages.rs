@@ -175,7 +175,11 @@ fn no_step_acts_on_the_other_memory() {
     let all = fixtures("messages.toml")
         .into_iter()
         .chain(fixtures("set_aside.toml"))
-        .chain(fixtures("later.toml"));
+        .chain(fixtures("later.toml"))
+        .chain(fixtures("blind.toml"))
+        .chain(fixtures("fresh.toml"))
+        .chain(fixtures("last.toml"))
+        .chain(fixtures("usual.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -206,6 +210,26 @@ fn messages_that_were_set_aside_are_read_too() {
 #[test]
 fn messages_that_were_collected_later_are_read_too() {
     check("later.toml");
+}
+
+#[test]
+fn messages_that_were_collected_blind_are_read_too() {
+    check("blind.toml");
+}
+
+#[test]
+fn messages_that_were_collected_after_that_are_read_too() {
+    check("fresh.toml");
+}
+
+#[test]
+fn usual_messages_are_read_too() {
+    assert_eq!(check("usual.toml"), 23);
+}
+
+#[test]
+fn messages_that_were_collected_last_are_read_too() {
+    check("last.toml");
 }
 
 #[test]

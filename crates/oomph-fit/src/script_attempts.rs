@@ -101,6 +101,9 @@ impl Attempts for ScriptAttempts {
             );
         }
         let Some(record) = attempt.record else {
+            if attempt.status.success() && !late && request.levers.is_empty() {
+                bail!("the script ended without importing torch: there is nothing to plan");
+            }
             let why = late
                 .then(|| "it took more than six times as long as the plain job".to_owned())
                 .or_else(|| last_line(&log))

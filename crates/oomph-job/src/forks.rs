@@ -6,6 +6,7 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixListener;
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -70,6 +71,9 @@ impl Server {
             server
                 .env_remove("PYTHONPATH")
                 .args(["-m", "oomph._forks.server"])
+                .arg(std::process::id().to_string())
+                // Signals for the command's group end it only once the command is gone, so that it can tidy up.
+                .process_group(0)
                 .stdin(OwnedFd::from(listener))
                 .stdout(Stdio::null())
                 .stderr(Stdio::null())

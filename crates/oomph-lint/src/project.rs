@@ -9,7 +9,9 @@ use std::sync::Arc;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
-use oomph_python_source::{Module, Ranged, Source, dotted_name, imports_of, last_name, with_stack};
+use oomph_python_source::{
+    Module, Ranged, Source, TextRange, dotted_name, imports_of, last_name, with_stack,
+};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queries::devices::Evidence;
@@ -93,11 +95,24 @@ impl FileFacts {
             in_class: false,
             quiet: false,
             caller: String::new(),
+            bodies: Vec::new(),
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
         }
+        let bodies = std::mem::take(&mut collect.bodies);
         let mut facts = collect.facts;
+        // `sample_all` calls `self.sample`, which turns gradients off.
+        let deciding: Vec<String> = facts
+            .methods
+            .iter()
+            .filter(|(_, method)| method.decides)
+            .map(|(name, _)| format!("self.{name}"))
+            .collect();
+        for ((_, method), body) in facts.methods.iter_mut().zip(bodies) {
+            let text = module.slice(body);
+            method.decides |= deciding.iter().any(|name| text.contains(name));
+        }
         facts.evidence = Evidence::of(module);
         let text = module.text();
         facts.trains = text.contains(".backward(");
@@ -182,6 +197,8 @@ struct Collect<'m> {
     quiet: bool,
     /// The function around it; empty at the top of the file.
     caller: String,
+    /// Where the methods are, in their order.
+    bodies: Vec<TextRange>,
 }
 
 impl Collect<'_> {
@@ -197,7 +214,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         if let Expr::Call(call) = expr {
             self.facts.detaches_gradients |= detaches_gradient(call);
-            if let Some(name) = last_name(&call.func) {
+            if let Some(name) = last_name(&call.func).filter(|_| !steps_an_optimizer(call)) {
                 if self.quiet {
                     self.facts.quiet_calls.push(name.to_owned());
                 } else {
@@ -257,6 +274,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                         decides: decides_on_gradients(self.module, def),
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
+                    self.bodies.push(def.range());
                 }
                 let outer = (self.in_class, self.quiet);
                 let caller = std::mem::replace(&mut self.caller, def.name.to_string());
@@ -297,6 +315,15 @@ impl<'a> Visitor<'a> for Collect<'_> {
     }
 }
 
+/// `optimizer.step()` calls no `step` of the project, which a tracker or an environment may have.
+fn steps_an_optimizer(call: &ExprCall) -> bool {
+    matches!(&*call.func, Expr::Attribute(method) if method.attr.as_str() == "step"
+    && last_name(&method.value).is_some_and(|name| {
+        let name = name.to_ascii_lowercase();
+        ["opt", "sched", "scaler"].iter().any(|word| name.contains(word))
+    }))
+}
+
 /// `p.grad.detach_()`: views of buckets do not allow it.
 fn detaches_gradient(call: &ExprCall) -> bool {
     matches!(&*call.func, Expr::Attribute(method)
@@ -318,6 +345,8 @@ pub struct Project {
 #[derive(Clone, Debug, Default)]
 struct OfFile {
     used_on_gpu: bool,
+    inherits_device: bool,
+    moves_near: bool,
     /// Names of what it calls.
     calls: Arc<FxHashSet<String>>,
     part: Arc<Part>,
@@ -376,6 +405,7 @@ impl Project {
             .map(|(index, (path, _))| (module_path(path), index))
             .collect();
         let mut importers: Vec<Vec<usize>> = vec![Vec::new(); files.len()];
+        let mut imported: Vec<Vec<usize>> = vec![Vec::new(); files.len()];
         let mut parents: Vec<usize> = (0..files.len()).collect();
         for (from, (path, facts)) in files.iter().enumerate() {
             let folder = path.parent().unwrap_or(Path::new(""));
@@ -384,6 +414,7 @@ impl Project {
                     continue;
                 };
                 importers[to].push(from);
+                imported[from].push(to);
                 let (a, b) = (root(&mut parents, from), root(&mut parents, to));
                 parents[a] = b;
             }
@@ -439,8 +470,13 @@ impl Project {
             .collect();
         let of_files = (0..files.len())
             .map(|index| OfFile {
-                used_on_gpu: is_used_on_gpu(files, &importers, index)
+                used_on_gpu: reaches(&importers, index, |file| files[file].1.evidence.accelerator)
                     || inherits_a_device(files, &by_path, index),
+                inherits_device: inherits_a_device(files, &by_path, index),
+                moves_near: reaches(&importers, index, |file| files[file].1.evidence.moves)
+                    || imported[index]
+                        .iter()
+                        .any(|file| files[*file].1.evidence.moves),
                 calls: Arc::clone(&calls[index]),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
@@ -458,6 +494,8 @@ impl Project {
             .get(index)
             .map_or_else(Around::default, |file| Around {
                 used_on_gpu: file.used_on_gpu,
+                inherits_device: file.inherits_device,
+                moves_near: file.moves_near,
                 part: Some(Arc::new(file.clone())),
             })
     }
@@ -468,6 +506,10 @@ impl Project {
 pub struct Around {
     /// A file that imports this one, directly or not, works on a GPU.
     pub(crate) used_on_gpu: bool,
+    /// A class of the file is made from one of a file that works on a device.
+    pub(crate) inherits_device: bool,
+    /// A file that imports this one, directly or not, or that it imports itself, puts something on a device.
+    pub(crate) moves_near: bool,
     part: Option<Arc<OfFile>>,
 }
 
@@ -488,13 +530,6 @@ impl Around {
             let evidence = file.part.evidence;
             evidence.chooses_cpu && !evidence.accelerator
         })
-    }
-
-    /// Whether a file of the project puts something on a device.
-    pub(crate) fn moves(&self) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.evidence.moves)
     }
 
     /// Whether another file than this one may call what has this name.
@@ -607,17 +642,18 @@ fn inherits_a_device(
     false
 }
 
-fn is_used_on_gpu(files: &[(PathBuf, FileFacts)], importers: &[Vec<usize>], index: usize) -> bool {
+/// Whether a file that can be reached from one along such edges is of a kind.
+fn reaches(edges: &[Vec<usize>], index: usize, is_it: impl Fn(usize) -> bool) -> bool {
     let mut seen: FxHashSet<usize> = FxHashSet::default();
-    let mut next = importers[index].clone();
+    let mut next = edges[index].clone();
     while let Some(file) = next.pop() {
         if !seen.insert(file) {
             continue;
         }
-        if files[file].1.evidence.accelerator {
+        if is_it(file) {
             return true;
         }
-        next.extend(&importers[file]);
+        next.extend(&edges[file]);
     }
     false
 }
@@ -870,12 +906,13 @@ mod tests {
             ),
             (
                 "steps.py",
-                "import torch\nimport nets\ndef score():\n    nets.encode()\n    nets.both()\n\ndef loud():\n    nets.both()\n",
+                "import torch\nimport nets\noptimizer.step()\ndef step():\n    nets.track()\n\ndef score():\n    step()\n\n    nets.encode()\n    nets.both()\n\ndef loud():\n    nets.both()\n",
             ),
             ("nets.py", "import torch\ndef encode(): pass\n"),
         ]);
         let nets = project.around(2);
         assert!(nets.calls_quietly("score") && nets.calls_quietly("encode"));
+        assert!(nets.calls_quietly("track"));
         assert!(!nets.calls_quietly("both") && !nets.calls_quietly("loud"));
     }
 

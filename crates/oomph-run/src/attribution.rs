@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace};
+use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace, is_users_own};
 
 use crate::record::{OutermostModel, Record};
 
@@ -71,6 +71,10 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
     spread(trace, &lives, &mut categories, scope_of);
 
     let differentiable: HashSet<usize> = record.differentiable.iter().copied().collect();
+    // Where something else than an optimizer allocates.
+    let outside_optimizers: Vec<usize> = (lives.iter().map(|life| life.alloc))
+        .filter(|&row| scope_of(trace, row).phase != Phase::Optimizer)
+        .collect();
     let mut labels = Labels::default();
     let mut handles: HashMap<Label, u32> = HashMap::new();
     for life in &lives {
@@ -85,6 +89,14 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
             let in_graph =
                 scope_id(trace, life.alloc).is_some_and(|id| differentiable.contains(&id));
             label.category = by_scope(trace, &handles_have, *life, scope, in_graph);
+            if scope.phase == Phase::Optimizer
+                && label.category == Category::Temporary
+                && outside_optimizers.partition_point(|&row| row < life.alloc)
+                    < outside_optimizers.partition_point(|&row| row < life.free)
+            {
+                // What an optimizer made and has after its step is state, also where it has a form of its own.
+                label.category = Category::OptimizerState;
+            }
         }
         let handle = *handles.entry(label).or_insert_with(|| labels.add(label));
         labels.set(life.alloc, handle);
@@ -100,11 +112,15 @@ pub fn attribute(trace: &mut Trace, record: &Record, device: u32) {
 pub struct Needless {
     /// Made for a graph that no backward pass needs.
     pub unused_graphs: HashSet<u32>,
+    /// Made in passes of models in evaluation mode that build a graph.
+    pub evaluating: HashSet<u32>,
     /// Of models that another one of the same kind replaced.
     pub replaced: HashSet<u32>,
     /// Of keys and values of earlier tokens, allocated ahead: models' buffers, or what a model is given in each of several calls, two
     /// of a size for each of several layers.
     pub caches: HashSet<u32>,
+    /// Written part by part, as many of a size as keys and values of several layers have.
+    pub filled: HashSet<u32>,
     /// Of tensors that Python held when memory ran out; `None` if nobody looked.
     pub held: Option<HashSet<u32>>,
     /// Where each was last read: the row before which that was. One that is not there was never read; `None` if nobody looked.
@@ -124,8 +140,10 @@ pub fn needless(trace: &Trace, record: &Record, device: u32, ended: bool) -> Nee
             found.extend(unused_outside_modules(trace, record, rows.clone(), ended));
             found
         },
+        evaluating: evaluating(trace, record, rows.clone()),
         replaced: replaced(trace, record, rows.clone(), last_reads.as_ref()),
         caches: caches(trace, record, rows.clone()),
+        filled: filled(trace, record, rows.clone()),
         read_on: read_on(trace, record, rows.clone()),
         held: held(trace, record, rows),
         last_reads,
@@ -309,14 +327,8 @@ fn held(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Option<
     Some(found.map(|life| life.alloc as u32).collect())
 }
 
-fn unused_graphs(
-    trace: &Trace,
-    record: &Record,
-    rows: std::ops::Range<usize>,
-    ended: bool,
-    last_reads: Option<&HashMap<u32, u32>>,
-) -> HashSet<u32> {
-    // The outermost call around each call: a call's number is above that of the call around it.
+/// The outermost call around each call: a call's number is above that of the call around it.
+fn outermost_calls(record: &Record) -> Vec<u32> {
     let mut outermost: Vec<u32> = Vec::with_capacity(record.calls.len());
     for (number, call) in record.calls.iter().enumerate() {
         let around = match call.1 {
@@ -325,6 +337,28 @@ fn unused_graphs(
         };
         outermost.push(around);
     }
+    outermost
+}
+
+fn evaluating(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    let outermost = outermost_calls(record);
+    let idle: HashSet<u32> = record.idle_graphs.iter().copied().collect();
+    let evaluates = |&row: &usize| {
+        let call = scope_id(trace, row).and_then(|scope| record.scope_calls.get(scope).copied());
+        call.and_then(|call| outermost.get(call as usize))
+            .is_some_and(|call| idle.contains(call))
+    };
+    rows.filter(evaluates).map(|row| row as u32).collect()
+}
+
+fn unused_graphs(
+    trace: &Trace,
+    record: &Record,
+    rows: std::ops::Range<usize>,
+    ended: bool,
+    last_reads: Option<&HashMap<u32, u32>>,
+) -> HashSet<u32> {
+    let outermost = outermost_calls(record);
     let call_of = |scope: usize| {
         let call = record.scope_calls.get(scope).copied().unwrap_or(0);
         outermost.get(call as usize).copied().unwrap_or(0)
@@ -408,16 +442,15 @@ fn unused_outside_modules(
         .map(|(&address, spans)| (address.cast_unsigned(), spans))
         .collect();
     let last_backward = backward.last().map_or(i64::MIN, |&(begin, _)| begin);
-    let is_unused = |life: &Life| {
-        let Some(scope) = scope_id(trace, life.alloc) else {
-            return false;
-        };
+    // Whether the backward pass after it read what was made for a graph; nothing if that is no question.
+    let is_read = |life: &Life| {
+        let scope = scope_id(trace, life.alloc)?;
         let in_module = record
             .scopes
             .get(scope)
             .is_none_or(|scope| !scope.1.is_empty());
         if phase_of(scope) != "forward" || in_module || graphless.contains(&scope) {
-            return false;
+            return None;
         }
         let born = trace.events.time(life.alloc).0;
         let freed = if life.free < rows.end {
@@ -428,11 +461,11 @@ fn unused_outside_modules(
         // What outlives the next backward passes is retained, by what refers to it.
         let begun = |time: i64| backward.partition_point(|&(begin, _)| begin <= time);
         if begun(freed) > begun(born) + 1 {
-            return false;
+            return None;
         }
         // The backward pass may have been about to come.
         if freed == i64::MAX && !ended && last_backward < born {
-            return false;
+            return None;
         }
         let address = trace.events.addr(life.alloc).0;
         let mut reads = spans
@@ -440,16 +473,41 @@ fn unused_outside_modules(
             .copied()
             .unwrap_or_default()
             .chunks_exact(2);
-        !reads.any(|span| {
+        let read = reads.any(|span| {
             let (from, to) = (span[0].max(born), span[1].min(freed));
             let next = backward.partition_point(|&(_, end)| end < from);
             from <= to && backward.get(next).is_some_and(|&(begin, _)| begin <= to)
-        })
+        });
+        Some((begun(born), read))
     };
-    let found: Vec<usize> = lives(trace, rows.clone())
-        .into_iter()
-        .filter(|life| outlives_operator(trace, *life) && is_unused(life))
-        .map(|life| life.alloc)
+    // Some operators keep what they do not read (a sum by an index keeps what it adds). If the pass went back through a line, all
+    // of it is used.
+    let own_lines = |row: usize| -> Vec<(StringId, u32)> {
+        let frames = trace.stacks.frames(trace.events.stack(row));
+        frames
+            .filter(|frame| frame.is_python(&trace.strings))
+            .filter(|frame| is_users_own(trace.strings.get(frame.file)))
+            .map(|frame| (frame.file, frame.line))
+            .collect()
+    };
+    let mut by_line: HashMap<_, (usize, Vec<usize>)> = HashMap::new();
+    for life in lives(trace, rows.clone()) {
+        if let Some((segment, read)) = is_read(&life)
+            && outlives_operator(trace, life)
+        {
+            let key = (segment, own_lines(life.alloc));
+            let (used, unread) = by_line.entry(key).or_default();
+            if read {
+                *used += 1;
+            } else {
+                unread.push(life.alloc);
+            }
+        }
+    }
+    let found: Vec<usize> = by_line
+        .into_values()
+        .filter(|(used, unread)| unread.len() > *used)
+        .flat_map(|(_, unread)| unread)
         .collect();
     let lines: HashSet<_> = found
         .iter()
@@ -476,23 +534,21 @@ fn replaced(
         return HashSet::new();
     };
     let root = |row: usize| trace.strings.get(labels.get(row).module).split('.').next();
-    // When the first parameter of a class was made.
-    let mut built: HashMap<&str, i64> = HashMap::new();
-    for row in rows.clone() {
-        if labels.get(row).category == Category::Parameter
-            && trace.events.action(row) == Action::Alloc
-            && let Some(class) = root(row)
-        {
-            let time = trace.events.time(row).0;
-            let first = built.entry(class).or_insert(time);
-            *first = time.min(*first);
-        }
-    }
-    let built_after = |new: &OutermostModel, time: i64| {
-        built
-            .get(new.name.as_str())
-            .is_some_and(|&built| built > time)
+    let by_address = by_address(trace, &lives(trace, rows.clone()));
+    // When the first parameter of a model was made: all were marked at once, just before its first call. Another one may have
+    // its name.
+    let built = |new: &OutermostModel| -> Option<i64> {
+        let own = |owner: &str| owner.split('.').next() == Some(new.name.as_str());
+        let marked = record.marks.iter().filter(|(kind, time, _, owner)| {
+            kind == "parameter" && *time <= new.first_us && own(owner)
+        });
+        let last = marked.clone().map(|mark| mark.1).max()?;
+        let rows = marked
+            .filter(|mark| mark.1 == last)
+            .filter_map(|mark| life_at(trace, by_address.get(&mark.2)?, mark.1));
+        rows.map(|life| trace.events.time(life.alloc).0).min()
     };
+    let built: Vec<Option<i64>> = record.outermost_models.iter().map(built).collect();
     let mut found = HashSet::new();
     // A model may be gone and its memory kept, by its optimizer or a state dictionary: what is alive of it, the
     // history knows.
@@ -500,13 +556,15 @@ fn replaced(
         let newer = record
             .outermost_models
             .iter()
-            .filter(|new| {
+            .zip(&built)
+            .filter(|(new, built)| {
                 // Of the same kind; or training went on with another one, and never came back; or it was only built then.
                 let alike = new.name == old.name && new.elements == old.elements;
                 let instead = alike || new.optimized && old.optimized;
-                new.first_us > old.last_us && (instead || built_after(new, old.last_us))
+                let built_after = built.is_some_and(|built| built > old.last_us);
+                new.first_us > old.last_us && (instead || built_after)
             })
-            .map(|new| new.first_us)
+            .map(|(new, _)| new.first_us)
             .min();
         let Some(newer) = newer else { continue };
         // What is read later on is in use: weights that several models share, a state that was read from a file.
@@ -570,6 +628,22 @@ fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashS
     let again = given.into_iter().filter(|&(_, calls)| calls > 1);
     found.extend(again.map(|(row, _)| row as u32));
     found
+}
+
+fn filled(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashSet<u32> {
+    let by_address = by_address(trace, &lives(trace, rows));
+    let mut by_size: HashMap<u64, HashSet<u32>> = HashMap::new();
+    for (address, time) in &record.filled {
+        let life = by_address
+            .get(address)
+            .and_then(|lives| life_at(trace, lives, *time));
+        if let Some(life) = life {
+            let of_size = by_size.entry(trace.events.size(life.alloc).0).or_default();
+            of_size.insert(life.alloc as u32);
+        }
+    }
+    let alike = by_size.into_values().filter(|rows| rows.len() >= LAYERS);
+    alike.flatten().collect()
 }
 
 /// What the recorder calls the frames that carry a scope, where allocations carry no metadata.

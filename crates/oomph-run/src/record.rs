@@ -144,6 +144,12 @@ pub struct Record {
     /// Whether a model that is alive, or its configuration, has a switch for checkpointing that is on.
     #[serde(default)]
     pub wants_checkpointing: bool,
+    /// Where memory begins that operators wrote part by part, and when they last did.
+    #[serde(default)]
+    pub filled: Vec<(u64, i64)>,
+    /// Whether the user's own modules import or name activation checkpointing.
+    #[serde(default)]
+    pub uses_checkpointing: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     #[serde(default)]
     pub wants_freezing: bool,
@@ -209,6 +215,8 @@ pub struct Facts {
     pub autocast_elsewhere: bool,
     /// Whether a gradient scaler was used.
     pub scaled: bool,
+    /// Whether mixed precision is meant (a scaler, autocast around something else), and no model computed in 16 bits.
+    pub precision_in_vain: bool,
     /// Whether gradients were clipped by PyTorch's functions.
     pub clipped: bool,
     /// Calls of `Tensor.backward`.

@@ -74,7 +74,8 @@ pub(crate) fn unpack<R: Read + 'static>(head: &[u8], whole: R) -> io::Result<Box
         }
         unpacked(Box::new(lzma_rust2::XzReader::new(whole, true)))
     } else if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
-        let reader = ruzstd::decoding::StreamingDecoder::new(whole).map_err(io::Error::other)?;
+        let reader = ruzstd::decoding::StreamingDecoder::new(whole)
+            .map_err(|error| in_words(io::Error::other(error)))?;
         unpacked(Box::new(reader))
     } else {
         Box::new(whole)
@@ -104,7 +105,7 @@ struct Unpacked<R> {
 
 impl<R: Read> Read for Unpacked<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let count = self.reader.read(out)?;
+        let count = self.reader.read(out).map_err(in_words)?;
         self.bytes += count as u64;
         if self.bytes > MAX_UNCOUNTED && self.bytes / MAX_RATIO > self.packed.get() {
             return Err(io::Error::other(format!(
@@ -113,6 +114,24 @@ impl<R: Read> Read for Unpacked<R> {
             )));
         }
         Ok(count)
+    }
+}
+
+/// What is wrong with a packed file: the unpackers' own words are of their insides.
+fn in_words(error: io::Error) -> io::Error {
+    let text = error.to_string();
+    let cut = error.kind() == io::ErrorKind::UnexpectedEof
+        || text.contains("failed to fill whole buffer")
+        || text.contains("UnexpectedEof");
+    if cut {
+        let words = "the packed file ends too early: an incomplete copy?";
+        return io::Error::new(io::ErrorKind::UnexpectedEof, words);
+    }
+    match error.kind() {
+        io::ErrorKind::Other | io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput => {
+            io::Error::new(error.kind(), "the packed file is damaged")
+        }
+        _ => error,
     }
 }
 
@@ -282,5 +301,25 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(why.contains("400 times its size"), "{why}");
+    }
+
+    #[test]
+    fn packed_files_that_are_cut_or_damaged_are_said_in_words() {
+        let read = |bytes: &[u8]| {
+            unpacked(Cursor::new(bytes.to_vec()), Path::new("x"))
+                .and_then(|mut file| {
+                    io::copy(&mut file, &mut io::sink()).map_err(|source| Error::Io {
+                        path: "x".into(),
+                        source,
+                    })
+                })
+                .map_err(|error| std::error::Error::source(&error).unwrap().to_string())
+        };
+        for cut in [&b"\x1f\x8b\x08"[..], b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\0"] {
+            let why = read(cut).unwrap_err();
+            assert!(why.starts_with("the packed file ends too early"), "{why}");
+        }
+        let why = read(b"\x1f\x8b\x08\0\0\0\0\0\0\xffnot deflated at all").unwrap_err();
+        assert!(why.starts_with("the packed file"), "{why}");
     }
 }

@@ -1,4 +1,4 @@
-"""The fork server of a command: `python -m oomph._forks.server`, with a listening socket as standard input.
+"""The fork server of a command: `python -m oomph._forks.server PID`, with a listening socket as standard input.
 
 It imports torch when somebody connects, and ends with the process that started it. A forked process
 looks to its script like one that was started, by the means of the fork server for ranks
@@ -340,8 +340,14 @@ def _become(script: Script) -> learned.Notes | None:
 
 def main(ended: Callable[[Request], None] = lambda request: None) -> None:
     """Serve; in each forked process, run its script. `ended` is told the requests whose process has ended."""
-    listener, owner = socket.socket(fileno=os.dup(0)), os.pidfd_open(os.getppid())
+    listener, command = socket.socket(fileno=os.dup(0)), int(sys.argv[1])
     path = listener.getsockname()
+    try:
+        owner = os.pidfd_open(command)
+    except OSError:
+        _leave(path)
+    if os.getppid() != command:
+        _leave(path)  # it died before this process looked
     # They are for the command and the processes that run scripts; this one ends with the command.
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in _IGNORED}
     del sys.path[0]  # of `-m`: the command's directory

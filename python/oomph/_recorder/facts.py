@@ -54,6 +54,11 @@ class Facts:
         self._clipped = False
         self._graph_in_evaluation = False
         self._autocast_elsewhere = False
+        self._autocasts = False
+        """Whether autocast was on for the GPU at all."""
+        self._narrow = False
+        """Whether a model computed in 16 bits."""
+        self._inside = False
         self.backwards = 0
         self.graph = 0
         """Passes with a graph before the first backward pass."""
@@ -76,6 +81,7 @@ class Facts:
         self._around(torch.nn.utils, "clip_grad_norm_", self._clips)
         self._around(torch.nn.utils, "clip_grad_value_", self._clips)
         self._around(torch.amp.GradScaler, "scale", self._scales)
+        self._around(torch.autocast, "__enter__", self._begins_autocast)
         self._around(torch.Tensor, "backward", self._goes_back)
         self._around(torch.autograd.graph.save_on_cpu, "__enter__", self._begins_offload)
         self._around(torch.autograd.graph.save_on_cpu, "__exit__", self._ends_offload)
@@ -182,6 +188,11 @@ class Facts:
     def _clips(self, args: Any, kwargs: Any) -> None:
         self._clipped = True
 
+    def _begins_autocast(self, args: Any, kwargs: Any) -> None:
+        if args[0].device == "cuda" and args[0]._enabled:
+            self._autocasts = True
+            self._narrow = self._narrow or self._inside
+
     def _scales(self, args: Any, kwargs: Any) -> None:
         self._scaled = self._scaled or args[0].is_enabled()
 
@@ -211,6 +222,7 @@ class Facts:
         title = type(root).__name__
         for name, module in root.named_modules():
             own = list(module.parameters(recurse=False))
+            self._narrow = self._narrow or any(p.dtype in NARROW for p in own)
             self._modules.append(
                 dict(
                     name=f"{title}.{name}" if name else title,
@@ -225,6 +237,7 @@ class Facts:
 
     def called(self, args: tuple, kwargs: dict) -> None:
         """An outermost module has run."""
+        self._inside = False
         # Many scripts try a model on one sample first.
         if self._input.get("batch", 0) < 2 and self._looked < LOOKED:
             self._looked += 1
@@ -234,6 +247,7 @@ class Facts:
 
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
+        self._inside = True
         if not is_training(root) and torch.is_grad_enabled() and not self._graph_in_evaluation:
             self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
         if not self._autocast and not self._autocast_elsewhere:
@@ -253,6 +267,8 @@ class Facts:
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,
             scaled=self._scaled,
+            precision_in_vain=(self._scaled or self._autocasts)
+            and not (self._autocast or self._autocast_elsewhere or self._narrow),
             clipped=self._clipped,
             backwards=self.backwards,
             closure=self._closure,

@@ -14,6 +14,7 @@ from oomph._recorder.marks import Marks
 from oomph._recorder.progress import MARKED_STEPS, Progress
 
 _in_backward = torch._C._current_graph_task_id
+_functorch = torch._C._functorch
 
 MOST_NODES = 100_000
 """Nodes of a graph that are looked at."""
@@ -48,12 +49,24 @@ class Leaves:
         def derives(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(inputs, (torch.Tensor, tuple, list)):
                 inputs = tuple(inputs)  # a generator has its items once
-            looks = self._look(outputs)
-            with self._makes_graph(args, kwargs):
+            given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+            transformed = any(map(_is_transformed, given))
+            looks = self._look(() if transformed else outputs)
+            if looks and transformed:
+                # What a function's derivative is asked for, of functions without modules: its weights.
+                given = [_plain(t) for t in given]
+                self._marks.add_weights(t for t in given if t is not None and t.is_cuda)
+            # The transforms of torch.func make a graph each time, which only another one around them needs.
+            within = (
+                contextlib.nullcontext()
+                if transformed and not _is_nested()
+                else self._makes_graph(args, kwargs)
+            )
+            with within:
                 result = grad(outputs, inputs, *args, **kwargs)
             if looks:
-                one = isinstance(inputs, torch.Tensor)
-                self._marks.gradients_given((inputs,) if one else inputs, result)
+                found = map(_plain, result) if transformed else result
+                self._marks.gradients_given(given, found)
             return result
 
         torch.autograd.backward, torch.autograd.grad = goes_back, derives
@@ -83,6 +96,24 @@ class Leaves:
                     self._seen[id(leaf)] = weakref.ref(leaf)
         self._marks.add_weights(again)
         return True
+
+
+def _is_transformed(t: Any) -> bool:
+    """Whether `t` is a tensor on which a transform of `torch.func` (grad, vmap) is at work."""
+    return isinstance(t, torch.Tensor) and _functorch.is_functorch_wrapped_tensor(t)
+
+
+def _plain(t: Any) -> Any:
+    """The tensor with memory under those that transforms of `torch.func` see."""
+    while _is_transformed(t):
+        t = _functorch.get_unwrapped(t)
+    return t
+
+
+def _is_nested() -> bool:
+    """Whether derivatives are being derived by `torch.func`."""
+    stack = _functorch.get_interpreter_stack() or ()
+    return sum(one.key() == _functorch.TransformType.Grad for one in stack) > 1
 
 
 def leaves(roots: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

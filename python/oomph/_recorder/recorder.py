@@ -35,7 +35,7 @@ from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
-from oomph._recorder.sources import sources
+from oomph._recorder.sources import sources, use_checkpointing
 from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
@@ -428,6 +428,7 @@ class Recorder:
         found: list[dict[str, Any]],
         levers: list[dict[str, Any]],
     ) -> dict[str, Any]:
+        files = [] if self._in_parts else sources(os.path.realpath(self.directory.run.path))
         return dict(
             format=FORMAT,
             torch=torch.__version__,
@@ -453,7 +454,8 @@ class Recorder:
             work=library.work() if self.virtual else {},
             levers=levers,
             became=self.resize.became if self.resize else [],
-            sources=[] if self._in_parts else sources(os.path.realpath(self.directory.run.path)),
+            uses_checkpointing=use_checkpointing(files),
+            sources=files,
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
             **self._reads.as_dict(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import os
 import runpy
@@ -23,10 +24,25 @@ def run(argv: list[str]) -> None:
     """Run `script args…` or `-m module args…`."""
     if argv[0] == "-m":
         sys.argv = argv[1:]
+        _expect_module(argv[1])
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = argv
         run_script(argv[0])
+
+
+def _expect_module(name: str) -> None:
+    """Say in a line that a module is missing. What goes wrong inside one is the script's own failure."""
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        found = None
+    except ValueError:
+        found = None
+    if found is None:
+        raise NotPython(f"there is no module {name}")
 
 
 def run_script(path: str) -> None:

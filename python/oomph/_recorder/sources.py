@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import sys
 from typing import Any
 
@@ -11,6 +13,9 @@ from oomph._user_code import is_user_file
 _CONFIGURATION = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg", ".conf", ".gin")
 _MOST = 200
 """Configuration files that are noted: a data set may have as many files of that kind as it likes."""
+
+_RECOMPUTES = re.compile(r"\.utils\.checkpoint\b|\.checkpoint_wrapper\b")
+"""In the full names of what recomputes activations."""
 
 _read: dict[str, None] = {}
 
@@ -26,6 +31,34 @@ def _opened(event: str, args: tuple[Any, ...]) -> None:
     path, mode = args[0], args[1]
     if isinstance(path, str) and path.endswith(_CONFIGURATION) and mode in ("r", "rb", "rt"):
         _read.setdefault(os.path.abspath(path))
+
+
+def use_checkpointing(files: list[str]) -> bool:
+    """Whether modules among `files` import or name what recomputes activations in backward."""
+    return any(map(_uses_checkpointing, files))
+
+
+def _uses_checkpointing(name: str) -> bool:
+    try:
+        with open(name, "rb") as file:
+            text = file.read()
+        if not name.endswith(".py") or b"torch" not in text or b"checkpoint" not in text:
+            return False
+        tree = ast.parse(text)
+    except (OSError, SyntaxError, ValueError):
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{one.name}" for one in node.names]
+        elif isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.Attribute):
+            names = [ast.unparse(node)] if node.attr == "checkpoint" else []
+        else:
+            continue
+        if any(one.startswith("torch.") and _RECOMPUTES.search(one) for one in names):
+            return True
+    return False
 
 
 def sources(own: str) -> list[str]:

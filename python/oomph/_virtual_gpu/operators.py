@@ -66,6 +66,8 @@ CONSTANTS = {
     "aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like",
     "aten::zero_", "aten::fill_", "aten::new_zeros", "aten::new_ones", "aten::new_full",
 }  # fmt: skip
+# Of these, what is all zeros, which untouched memory is.
+ZEROS = {"aten::zeros", "aten::zeros_like", "aten::zero_", "aten::new_zeros"}
 # They write all of what they change, whatever it was before.
 OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",

@@ -47,6 +47,7 @@ from oomph._virtual_gpu.operators import (
     DROPOUT,
     EMPTY,
     PRODUCTS,
+    ZEROS,
     Operator,
     parts,
     tensors,
@@ -315,6 +316,9 @@ class ValueLayer:
                     return out
                 if reads is not None and t.is_cuda:
                     reads(t)
+            if reads is not None and op.mutated and given and given[0].is_cuda:
+                # What it changes comes first, but for `out=`.
+                reads.writes(op.name, given[0])
             if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
                 self.pairs(*given[:2])
             if self._awaited:
@@ -596,6 +600,8 @@ class ValueLayer:
 
         `results` are where its results stand, by default those of `out` on the device.
         """
+        if op.name in ZEROS and results is None and all(map(self._clear, tensors(out, []))):
+            return True
         try:
             if op.mutated and _changes_sparse(op, args, kwargs):
                 return False  # its indices and values are others than before
@@ -640,6 +646,16 @@ class ValueLayer:
             return False
         except (RuntimeError, IndexError, TypeError, ValueError):
             return False  # not for these types or values: the result stays unknown
+
+    def _clear(self, t: torch.Tensor) -> bool:
+        """Zero a tensor without touching its pages, which programs that time kernels ask for a hundred times a kernel.
+
+        False if it cannot: the tensor shares its range of memory with others.
+        """
+        if not t.is_cuda or t.layout != torch.strided or not t.is_contiguous():
+            return False
+        self._gpu.oomph_vgpu_clear(t.data_ptr(), t.nbytes)
+        return True
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):

@@ -39,7 +39,7 @@ def server(place, additional=VIRTUAL):
         listener.bind(path)
         listener.listen(8)
         process = subprocess.Popen(
-            [sys.executable, os.path.join(HERE, "server.py")],
+            [sys.executable, os.path.join(HERE, "server.py"), str(os.getpid())],
             env=environment | additional, stdin=listener, stdout=subprocess.DEVNULL,
         )  # fmt: skip
     try:

@@ -117,6 +117,7 @@ impl Ran {
 impl Args {
     /// Runs the jobs, and says which pass.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        json::expect_place(self.json.as_deref())?;
         let mut jobs = check_file::read(&self.config)?;
         if let Some(unknown) =
             (self.jobs.iter()).find(|name| jobs.iter().all(|job| job.name != **name))

@@ -59,6 +59,7 @@ pub struct Args {
 impl Args {
     /// Runs the script twice and compares.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        json::expect_place(self.json.as_deref())?;
         if let Some(limit) = self.max_drift
             && !(limit >= 0.0 && limit.is_finite())
         {

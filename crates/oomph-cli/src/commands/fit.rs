@@ -103,6 +103,7 @@ impl Args {
     /// Finds the cheapest plan, verifies it and writes it.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         self.script.warn_of_strays();
+        json::expect_place(self.json.as_deref())?;
         let script = self.script()?;
         let wanted = self.wanted(&script)?;
         if !self.quiet

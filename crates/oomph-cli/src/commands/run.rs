@@ -174,6 +174,7 @@ impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         self.script.warn_of_strays();
+        json::expect_place(self.json.as_deref())?;
         let rehearsal = match self.rehearse()? {
             Some(Rehearsed::End(status)) => return Ok(status),
             Some(Rehearsed::Run(rehearsal)) => Some(rehearsal),
@@ -225,6 +226,10 @@ impl Args {
         }
         summary.join_processes(&attempt.processes);
         if let Some(gpu) = &job.gpu {
+            // A script that ended before it asked for the GPU did not learn its name.
+            if summary.gpu.name.is_empty() {
+                summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
+            }
             match Figures::of(gpu.spec.found.gpu) {
                 Ok(figures) => summary.time = step_time(record, &figures),
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),

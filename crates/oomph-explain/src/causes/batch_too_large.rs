@@ -28,6 +28,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let when = match phase {
         Phase::Backward => "in backward",
         Phase::Optimizer => "in the optimizer's step",
+        Phase::Setup => "outside of any model",
         _ => "in forward",
     };
     let steps = match step_of(&facts.steps, failure.alloc_row) {

@@ -4,7 +4,7 @@
 //! requests and the same memory, serves the request that failed.
 
 use oomph_allocator::{Device, search};
-use oomph_trace::Bytes;
+use oomph_trace::{Bytes, Category};
 
 use super::graph_retained::DECISIVE;
 use super::{Basis, Cause, Evidence, Fix};
@@ -22,6 +22,8 @@ const A_FEW_SEGMENTS: u64 = 8 * (20 << 20);
 
 /// A request that was served in as many earlier steps would be served again.
 const STEPS_BEFORE: usize = 3;
+/// Workspaces of more than this share of what was needed explain the holes between them.
+const WORKSPACES: f64 = 0.5;
 /// A job that uses more of the memory than this needs to be smaller, not only better packed.
 const TIGHT: f64 = 0.9;
 
@@ -124,6 +126,8 @@ pub(super) fn check(facts: &Facts, whole: &Facts) -> Option<Cause> {
         id: "fragmentation",
         confidence: match (best, grows || tight) {
             _ if too_much => 0.3,
+            // Each stream's workspace lies in a segment of its own: fewer of them is what helps.
+            _ if facts.share(facts.bytes_of(Category::Workspace)) > WORKSPACES => 0.6,
             // What is kept has long stopped growing: a cache with a bound.
             _ if fits_packed && bounded => 0.98,
             // Ordinary holes, which yet are what is missing.

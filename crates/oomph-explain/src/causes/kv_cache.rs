@@ -1,6 +1,6 @@
 //! `kv_cache`: generation keeps keys and values of every token.
 
-use oomph_trace::{Bytes, Category, Phase, StackId};
+use oomph_trace::{Bytes, Category, Phase, StackId, StringId};
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,6 +11,8 @@ use crate::repeats::{self, Join};
 
 /// Buffers of one size and line are those of as many layers at least.
 const LAYERS: usize = 4;
+/// Operators that allocate something to be filled later.
+const BLANK: [&str; 4] = ["::zeros", "::empty", "::new_zeros", "::new_empty"];
 /// A cache below this share of what was needed is not why memory ran out.
 const DECISIVE: f64 = 0.3;
 
@@ -98,14 +100,28 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 
 /// Blocks of a cache that is allocated at its full length before the first token, as a recorder saw it.
 fn allocated_ahead(facts: &Facts) -> HashSet<u32> {
-    let caches = &facts.options.seen.caches;
-    if caches.is_empty() || facts.trains() {
+    let seen = &facts.options.seen;
+    if facts.trains() {
         return HashSet::new();
     }
-    let in_cache = facts
-        .live
-        .iter()
-        .filter(|block| caches.contains(&facts.row_of(block)));
+    // Outside of models, attention tells them from results that are written into one tensor each.
+    let attends = facts.attends();
+    let is_blank = |block: &Live| {
+        let operator = facts.operator(block);
+        block.phase == Phase::Setup
+            && facts.module(block) == StringId::EMPTY
+            && BLANK.iter().any(|name| operator.ends_with(name))
+    };
+    let mut blank: HashMap<u64, usize> = HashMap::new();
+    for block in facts.live.iter().filter(|block| attends && is_blank(block)) {
+        *blank.entry(block.bytes).or_default() += 1;
+    }
+    let in_cache = facts.live.iter().filter(|block| {
+        let row = facts.row_of(block);
+        let filled = seen.filled.contains(&row) && block.category != Category::Activation;
+        let of_layers = || is_blank(block) && blank.get(&block.bytes).is_some_and(|&n| n >= LAYERS);
+        seen.caches.contains(&row) || attends && (filled || of_layers())
+    });
     in_cache.map(|block| block.id).collect()
 }
 

@@ -1,11 +1,17 @@
 //! `missing_no_grad`: evaluation or inference builds a graph that no backward ever frees.
 
-use oomph_trace::{Bytes, Category};
+use std::collections::HashSet;
+
+use oomph_trace::{Bytes, Category, StringId};
 
 use super::graph_retained::{confidence, growth_evidence, is_graph};
 use super::{Basis, Cause, Evidence, Fix, calling_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 
+/// Training steps that each leave a graph.
+const STEPS: usize = 3;
+/// The confidence beside what keeps graphs of training.
+const BESIDE: f64 = 0.74;
 /// Activations below this share of what was needed are not why memory ran out.
 const DECISIVE: f64 = 0.25;
 
@@ -55,7 +61,12 @@ fn unused(facts: &Facts) -> Option<Cause> {
     evidence.extend(stack_evidence(facts, is_unused));
     Some(Cause {
         id: "missing_no_grad",
-        confidence: (0.85 + share / 5.0).min(0.98),
+        confidence: if is_of_training(facts, is_unused) {
+            // What keeps them comes first; either fix helps.
+            BESIDE
+        } else {
+            (0.85 + share / 5.0).min(0.98)
+        },
         verdict: format!(
             "{what} without no_grad: {} are kept for a graph of the pass{place} that no backward \
              pass uses",
@@ -64,6 +75,30 @@ fn unused(facts: &Facts) -> Option<Cause> {
         evidence,
         fixes: vec![fix(saved, Basis::Estimated)],
     })
+}
+
+/// Whether most of these graphs are of passes in training, one in every step, and kept: a graph that something refers to. An
+/// evaluation sets the model to evaluate, or comes once in many steps.
+fn is_of_training(facts: &Facts, is_unused: impl Fn(&Live) -> bool) -> bool {
+    let Some(current) = facts.current_step() else {
+        return false;
+    };
+    let evaluates = |block: &Live| facts.options.seen.evaluating.contains(&facts.row_of(block));
+    let (mut all, mut of_steps) = (0, 0);
+    let mut steps = HashSet::new();
+    for block in facts.live.iter().filter(|block| is_unused(block)) {
+        all += block.bytes;
+        if let Some(step) = block.step
+            && step < current
+            && facts.module(block) != StringId::EMPTY
+            && !evaluates(block)
+        {
+            of_steps += block.bytes;
+            steps.insert(step);
+        }
+    }
+    let trains = facts.growth.with_backward;
+    of_steps * 2 > all && trains && steps.len() >= STEPS && steps.len() * 2 > current
 }
 
 pub(super) fn fix(saved: u64, basis: Basis) -> Fix {

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use oomph_allocator::program::NO_ROW;
 use oomph_trace::{Bytes, Category, Phase, StackId, StringId};
 
-use super::{Basis, Cause, Evidence, Fix, stack_evidence};
+use super::{Basis, Cause, Evidence, Fix, stack_evidence, top_stacks};
 use crate::facts::{Facts, Live};
 use crate::repeats;
 
@@ -24,12 +24,18 @@ const MODULES: usize = 5;
 /// A mitigation that covers less than one part in as many, of what it leaves, covers little.
 const LITTLE: u64 = 4;
 
+/// The confidence that a mitigation which covers little or nothing is why: other causes of what is kept come first, sizes alone do not.
+const MEANT: f64 = 0.78;
+/// A line that makes the inputs of as many checkpointed calls keeps one for each.
+const INPUTS: usize = 8;
+
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
     piled_up(facts)
         .or_else(|| switched_off(facts))
         .or_else(|| frozen_in_name(facts))
         .or_else(|| autocast_elsewhere(facts))
+        .or_else(|| precision_in_vain(facts))
         .or_else(|| covers_little(facts))
 }
 
@@ -77,7 +83,9 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
             }
         }
     }
-    if !uses || covered.saturating_mul(LITTLE) > kept {
+    let frees_little = covered.saturating_mul(LITTLE) <= kept
+        || covered <= kept.saturating_mul(LITTLE) && makes_inputs(facts, outside);
+    if !uses || !frees_little {
         return None;
     }
     let what = if spans.is_empty() {
@@ -105,9 +113,31 @@ fn covers_little(facts: &Facts) -> Option<Cause> {
             "exact",
         ),
     );
-    // Other causes of what is kept there come first.
-    cause.confidence = 0.78;
+    cause.confidence = MEANT;
     Some(cause)
+}
+
+/// Whether one line makes most of what is `outside`: once before each of many checkpointed calls, which keep what they are given.
+fn makes_inputs(facts: &Facts, outside: impl Fn(&Live) -> bool) -> bool {
+    let Some(&(line, bytes, count)) = top_stacks(facts, &outside).first() else {
+        return false;
+    };
+    if count < INPUTS || bytes * 2 < repeats::bytes(facts, &outside) {
+        return false;
+    }
+    let of_line = |block: &&Live| block.stack == line && outside(block);
+    let mut rows: Vec<u32> = (facts.live.iter().filter(of_line))
+        .map(|block| facts.row_of(block))
+        .collect();
+    rows.sort_unstable();
+    let between: HashSet<usize> = facts
+        .program
+        .allocations
+        .iter()
+        .filter(|one| facts.stacks.get(one.stack).in_checkpoint())
+        .map(|one| rows.partition_point(|&row| row < one.alloc_row))
+        .collect();
+    between.len() + 1 >= count
 }
 
 /// Mixed precision is switched on, but for the CPU: the model on the GPU computes in fp32.
@@ -136,23 +166,56 @@ fn autocast_elsewhere(facts: &Facts) -> Option<Cause> {
     ))
 }
 
+/// A gradient scaler, or autocast around something else than the model, and no model that runs in 16 bits.
+fn precision_in_vain(facts: &Facts) -> Option<Cause> {
+    if !facts.options.seen.precision_in_vain {
+        return None;
+    }
+    let kept = facts.bytes_of(Category::Activation);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    let mut cause = cause(
+        format!(
+            "mixed precision is meant, but the model never runs in it: its {} of activations are in single precision",
+            Bytes(kept)
+        ),
+        vec![Evidence::of(kept, "activations")],
+        Fix::advice(
+            "autocast_around_model",
+            "put the model's call and the loss under autocast, and switch it on",
+            kept / 2,
+            Basis::Estimated,
+            "numerics change, as the script intends",
+        )
+        .apply("with torch.autocast(\"cuda\", dtype=torch.bfloat16):"),
+    );
+    cause.confidence = MEANT;
+    Some(cause)
+}
+
 /// A module's `requires_grad` was set to False, as one does with a tensor's: its parameters train on, and forward keeps what their
 /// gradients need.
 fn frozen_in_name(facts: &Facts) -> Option<Cause> {
     if !facts.options.seen.wants_freezing {
         return None;
     }
-    let kept = facts.bytes_of(Category::Activation) + facts.bytes_of(Category::Gradient);
+    let kept = facts.bytes_of(Category::Activation)
+        + facts.bytes_of(Category::Gradient)
+        + facts.bytes_of(Category::OptimizerState);
     if facts.share(kept) < DECISIVE {
         return None;
     }
     Some(cause(
         format!(
             "a part of the model is meant to be frozen, but setting requires_grad of a module freezes nothing: {} of \
-             activations and gradients are kept",
+             activations, gradients and optimizer state are kept",
             Bytes(kept)
         ),
-        vec![Evidence::of(kept, "activations and gradients")],
+        vec![Evidence::of(
+            kept,
+            "activations, gradients and optimizer state",
+        )],
         Fix::advice(
             "requires_grad_",
             "call requires_grad_(False), which freezes the module's parameters",
@@ -181,7 +244,9 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
         !all.any(|allocation| checkpointed(allocation.stack))
     };
     let ignored = seen.wants_checkpointing && never();
-    let idle = seen.idle_checkpointing || ignored;
+    // Its source has checkpoints, and no pass ever came to one.
+    let unused = seen.uses_checkpointing && never();
+    let idle = seen.idle_checkpointing || ignored || unused;
     let module_of = |row: u32| {
         (row != NO_ROW)
             .then(|| labels.get(row as usize).module)
@@ -219,8 +284,11 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
     if facts.share(kept) < DECISIVE {
         return None;
     }
-    let why = if ignored && !seen.idle_checkpointing {
+    let nothing = (ignored || unused) && !seen.idle_checkpointing;
+    let why = if nothing && ignored {
         "its switch is on, but nothing is ever checkpointed"
+    } else if nothing {
+        "the script has code for it, but nothing is ever checkpointed, as where no module has the class that is asked for"
     } else if idle {
         "the model is in evaluation mode, in which its checkpointing is off"
     } else {
@@ -232,13 +300,14 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
         "activations of modules that checkpointing should have covered".to_owned(),
     )];
     evidence.extend(stack_evidence(facts, has_graph));
-    Some(cause(
+    let mut cause = cause(
         format!(
-            "activation checkpointing is on, but {} of activations are kept all the same: {why}",
+            "activation checkpointing is {}, but {} of activations are kept all the same: {why}",
+            if nothing && !ignored { "meant" } else { "on" },
             Bytes(kept)
         ),
         evidence,
-        if ignored && !seen.idle_checkpointing {
+        if nothing {
             Fix::advice(
                 "checkpoint_each_block",
                 "call torch.utils.checkpoint on each repeated block, or the library's function that switches it on \
@@ -257,7 +326,11 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
         )
         .apply("model.train()")
         },
-    ))
+    );
+    if nothing && !ignored {
+        cause.confidence = MEANT;
+    }
+    Some(cause)
 }
 
 /// What checkpointed blocks made is alive many times over.
@@ -271,9 +344,15 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
         }
     }
     let piles = |stack: StackId| {
+        // Modules are not known where forward runs again.
+        let repeated = if facts.stacks.get(stack).recomputes() {
+            MODULES
+        } else {
+            REPEATED
+        };
         by_stack
             .get(&stack)
-            .is_some_and(|(count, modules)| *count >= REPEATED || modules.len() >= MODULES)
+            .is_some_and(|(count, modules)| *count >= repeated || modules.len() >= MODULES)
     };
     let mut kept = 0_u64;
     let mut recomputed = 0_u64;

@@ -26,7 +26,7 @@ mod workspace;
 
 use std::collections::HashSet;
 
-use oomph_trace::{Category, StackId};
+use oomph_trace::{Category, Phase, StackId};
 use serde::Serialize;
 
 use crate::counterfactual::Split;
@@ -298,7 +298,8 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
     // to recompute.
     let parts = enough_parts(facts, &split);
     let saves = split.saves(1.0 / parts as f64);
-    if facts.infers() {
+    let computes_alone = facts.failure_phase() == Phase::Setup && !facts.trains();
+    if facts.infers() || computes_alone {
         let what = match parts {
             2 => "run half as much at once".to_owned(),
             _ => format!("run one part in {parts} at once"),

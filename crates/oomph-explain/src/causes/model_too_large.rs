@@ -3,11 +3,27 @@
 use oomph_trace::{Bytes, Category, Phase};
 
 use super::{Basis, Cause, Evidence, Fix, enough_parts, stack_evidence};
-use crate::facts::Facts;
+use crate::facts::{Facts, Live};
 use crate::lever;
 
 /// From this share on, what stays between steps is the reason.
 const DOMINANT: f64 = 0.8;
+
+/// The same where not even a small part of the batch would fit.
+const MOST: f64 = 0.5;
+
+/// Whether the job would fit with a small part of its batch, as far as is known.
+fn fits_one_sample(facts: &Facts) -> bool {
+    let of_batch = |block: &Live| {
+        matches!(
+            block.category,
+            Category::Activation | Category::Temporary | Category::Input
+        )
+    };
+    facts
+        .short
+        .is_none_or(|short| facts.saves(of_batch) >= short)
+}
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -17,7 +33,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         persistent += facts.request;
     }
     let share = facts.share(persistent);
-    if share < DOMINANT {
+    let least = if fits_one_sample(facts) {
+        DOMINANT
+    } else {
+        MOST
+    };
+    if share < least {
         return None;
     }
     let parameters = facts.bytes_of(Category::Parameter);

@@ -2,17 +2,22 @@
 
 use std::collections::{HashMap, HashSet};
 
+use oomph_allocator::program::Allocation;
 use oomph_trace::{Bytes, Category, Phase, StringId};
 
 use super::{Basis, Cause, Evidence, Fix, fits_without, stack_evidence, user_line};
 use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::repeats;
+use crate::steps::step_of;
 
 /// State below this share of what was needed is not why memory ran out elsewhere.
 const DECISIVE: f64 = 0.3;
-/// Optimizers keep at most as many tensors for each parameter; more are kept from step to step.
-const MOST: u64 = 4;
+/// Optimizers keep at most as many tensors for each parameter, and compute in as many; more are kept from step to step.
+const MOST: u64 = 8;
+
+/// The confidence if memory ran out for something that an optimizer needs in every step.
+const PASSING: f64 = 0.6;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let failure = facts.failure?;
@@ -45,7 +50,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     };
     Some(Cause {
         id: "optimizer_state",
-        confidence: 0.9,
+        // An optimizer that had its state before asks for a passing copy: little of that is not why this step fails, and others did not.
+        confidence: if facts.share(state) >= DECISIVE || makes_state(facts, &failure) {
+            0.9
+        } else {
+            PASSING
+        },
         verdict: format!(
             "memory ran out inside optimizer.step{place}: its state needs about {} for {} of \
              parameters",
@@ -55,6 +65,19 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         evidence,
         fixes: fixes(facts, whole, parameters),
     })
+}
+
+/// Whether state is made in the step in which a request failed. If there is none at all, what failed may have been the first of it.
+fn makes_state(facts: &Facts, failure: &Allocation) -> bool {
+    let failed = step_of(&facts.steps, failure.alloc_row);
+    let mut state = facts
+        .every()
+        .filter(|block| block.category == Category::OptimizerState)
+        .peekable();
+    if state.peek().is_none() {
+        return facts.request > 0;
+    }
+    failed.is_none() || state.any(|block| block.step == failed)
 }
 
 /// Memory ran out elsewhere, but without the state there would have been enough, and it is the most of what is there: that of
@@ -137,12 +160,21 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
             parameters += block.bytes;
         }
     }
+    // State for parameters in 16 bits is mostly in 32.
+    let size_of = |bytes: u64| {
+        [bytes, bytes / 2]
+            .into_iter()
+            .find(|size| sizes.contains_key(size))
+    };
     let like = |block: &&Live| {
         let stack = facts.stacks.get(block.stack);
         // What a script makes before anything runs counts as parameters, unless more is known.
-        let is_other = !matches!(block.category, Category::Parameter | Category::Gradient);
+        let is_other = !matches!(
+            block.category,
+            Category::Parameter | Category::Gradient | Category::Temporary
+        );
         (is_zeros(block) || has_models && is_other)
-            && sizes.contains_key(&block.bytes)
+            && size_of(block.bytes).is_some()
             && block.phase != Phase::Backward
             // Copies that nobody reads are no state: each step needs that.
             && !facts.is_idle(block)
@@ -154,8 +186,8 @@ fn by_hand(facts: &Facts) -> HashSet<u32> {
     let held: u64 = found.iter().map(|block| block.bytes).sum();
     // All parameters have one, whatever the order.
     let mut counts: HashMap<u64, usize> = HashMap::new();
-    for block in &found {
-        *counts.entry(block.bytes).or_default() += 1;
+    for size in found.iter().filter_map(|block| size_of(block.bytes)) {
+        *counts.entry(size).or_default() += 1;
     }
     let covered: u64 = sizes
         .iter()

@@ -91,6 +91,7 @@ fn replaced(facts: &Facts) -> Option<Cause> {
 /// What the recorder saw: weights, gradients and state of optimizers that nothing has read since before this step, and that
 /// nothing reads afterwards.
 fn idle(facts: &Facts) -> Option<Cause> {
+    let current = facts.current_step()?;
     let is_idle = |block: &Live| {
         matches!(
             block.category,
@@ -98,6 +99,8 @@ fn idle(facts: &Facts) -> Option<Cause> {
         ) && (facts.module(block) != StringId::EMPTY
             || facts.stacks.get(block.stack).copies_parameter())
             && !facts.stacks.get(block.stack).loads_file()
+            // Gradients of the step before are there until the next ones are.
+            && (block.category != Category::Gradient || block.step.is_none_or(|step| step + 1 < current))
             && facts.is_idle(block)
     };
     let stale = repeats::bytes(facts, is_idle);

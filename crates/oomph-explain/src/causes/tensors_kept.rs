@@ -98,10 +98,13 @@ pub(super) fn data_on_gpu(cut: &Facts, whole: &Facts) -> Option<Cause> {
         .map(|allocation| allocation.requested)
         .max()?;
     let share = whole.share(data);
+    // What no step has come to, or comes to again, is known to be a large part.
+    let idle = repeats::bytes(whole, |block| is_data(block) && whole.is_idle(block));
+    let uses_part = largest_result.saturating_mul(SMALL_PART) <= data || idle * 2 > data;
     if !models
         || !whole.trains()
         || share < DATA
-        || largest_result.saturating_mul(SMALL_PART) > data
+        || !uses_part
         || check(whole).is_some()
         || fits_without(cut, whole, data) != Some(true)
     {

@@ -95,7 +95,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .chain([failed])
         .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
     // Convolutions and products have some in every job; without a transform's or a factorization's it would fit, or not.
-    let usual = if of_transform || of_factorization {
+    let usual = if of_transform || of_factorization || share > DOMINANT {
         0
     } else {
         USUAL

@@ -112,14 +112,22 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
         (MessageKind::Allocation | MessageKind::OnChip | MessageKind::Host, _) => 4,
         (
             MessageKind::Killed,
-            Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray,
+            Program::Kernel
+            | Program::Slurm
+            | Program::Kubernetes
+            | Program::Ray
+            | Program::Systemd,
         ) => 3,
         (MessageKind::Unknown | MessageKind::Warning | MessageKind::Killed, _) => 1,
         _ => 2,
     };
     messages.iter().max_by_key(|message| {
         let free = message.free.map_or(u64::MAX, |free| free.0);
-        (weight(message), std::cmp::Reverse(free))
+        let said = [message.requested, message.total, message.used()]
+            .into_iter()
+            .flatten()
+            .count();
+        (weight(message), std::cmp::Reverse(free), said)
     })
 }
 

@@ -38,6 +38,13 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     }
     match message.program {
         Program::Pytorch => pytorch(message),
+        Program::Jax if message.memory == Memory::OnChip => vec![
+            advice("smaller blocks: a BlockSpec of Pallas, or fewer stages of its pipeline"),
+            step(
+                "pltpu.CompilerParams(vmem_limit_bytes=…)",
+                "on a TPU, a kernel may take more than XLA gives it by itself",
+            ),
+        ],
         Program::Jax => jax(message),
         Program::Tensorflow => tensorflow(message),
         Program::OnnxRuntime => onnxruntime(message),
@@ -71,18 +78,7 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
             ),
             step("--max-total-tokens 4096", "shorter requests"),
         ],
-        Program::LlamaCpp => vec![
-            step(
-                "-ngl 20",
-                "fewer layers on the GPU; count down until it loads",
-            ),
-            step("-c 4096", "a shorter context has a smaller cache"),
-            step(
-                "--cache-type-k q8_0 --cache-type-v q8_0",
-                "keep keys and values in 8 bits",
-            ),
-            others_on_the_gpu(),
-        ],
+        Program::LlamaCpp => llama(),
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
         Program::Triton => vec![
@@ -104,12 +100,34 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
                 "leave about 1 GiB of the GPU free for each communicator: a smaller batch or share of the framework",
             ),
         ],
+        Program::Cuda if message.memory == Memory::OnChip => vec![advice(
+            "smaller tiles, or fewer of them at once: __shared__ arrays above 48 KiB have to be dynamic",
+        )],
         Program::Cublas | Program::Cudnn | Program::Cuda => library(message),
+        _ if message.memory == Memory::Device => vec![
+            others_on_the_gpu(),
+            advice("a smaller batch, smaller inputs, or weights in fewer bits"),
+        ],
         _ => vec![
             others_on_the_gpu(),
             step("free -h", "how much of the host's memory is free"),
         ],
     }
+}
+
+fn llama() -> Vec<NextStep> {
+    vec![
+        step(
+            "-ngl 20",
+            "fewer layers on the GPU; count down until it loads",
+        ),
+        step("-c 4096", "a shorter context has a smaller cache"),
+        step(
+            "--cache-type-k q8_0 --cache-type-v q8_0",
+            "keep keys and values in 8 bits",
+        ),
+        others_on_the_gpu(),
+    ]
 }
 
 fn others_on_the_gpu() -> NextStep {
@@ -245,6 +263,17 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
+    if message.setting == Some("DirectML") {
+        return vec![
+            advice(
+                "a smaller batch or smaller inputs: DirectML takes what the graph needs, without a limit",
+            ),
+            step(
+                "session_options.enable_mem_pattern = False",
+                "DirectML needs it off, and then plans no memory ahead",
+            ),
+        ];
+    }
     let mut steps = vec![
         step(
             "provider_options=[{\"gpu_mem_limit\": 8 << 30, \"arena_extend_strategy\": \"kSameAsRequested\"}]",
@@ -345,6 +374,8 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
         steps.push(advice(
             "end the processes that hold the GPU: an earlier server, a notebook",
         ));
+    } else {
+        steps.push(others_on_the_gpu());
     }
     steps
 }
@@ -402,6 +433,8 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Jax) => jax(message),
         Some(Program::Tensorflow) => tensorflow(message),
         Some(Program::OnnxRuntime) => onnxruntime(message),
+        Some(Program::Cupy) => cupy(message),
+        Some(Program::LlamaCpp) => llama(),
         Some(Program::Vllm) => inside_vllm(),
         Some(Program::Sglang) => inside_sglang(),
         _ => vec![
@@ -447,14 +480,39 @@ fn more_than(known: Option<Bytes>) -> String {
 }
 
 /// The same as Kubernetes writes it.
-fn limit_above(known: Option<Bytes>) -> String {
-    let size = more_than(known);
+fn kubernetes_size(known: Option<Bytes>) -> String {
     let unit = if known.is_some() { "i" } else { "" };
-    format!("resources.limits.memory: {size}{unit}")
+    format!("{}{unit}", more_than(known))
+}
+
+fn limit_above(known: Option<Bytes>) -> String {
+    format!("resources.limits.memory: {}", kubernetes_size(known))
+}
+
+fn systemd(message: &OomMessage) -> Vec<NextStep> {
+    if message.setting.is_some() {
+        return vec![
+            look_at_the_host(),
+            step(
+                "systemd-run --user --scope -p ManagedOOMPreference=avoid python train.py",
+                "a job that systemd-oomd ends last; `oomctl` shows what it watches",
+            ),
+            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+        ];
+    }
+    vec![
+        look_at_the_kernel(),
+        step(
+            "systemctl show UNIT -p MemoryMax -p MemoryPeak",
+            "the unit's limit, and the most that it held",
+        ),
+        look_at_the_host(),
+    ]
 }
 
 fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
     let shared = message.allocator.as_deref() == Some("/dev/shm");
+    let locked = message.allocator.as_deref() == Some("locked memory");
     match message.program {
         _ if shared => vec![
             step(
@@ -464,7 +522,14 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             step("df -h /dev/shm", "how much there is, and who filled it"),
             advice("fewer DataLoader workers, a smaller prefetch_factor"),
         ],
-        Program::Nccl if message.allocator.as_deref() == Some("locked memory") => vec![
+        Program::LlamaCpp if locked => vec![
+            step(
+                "ulimit -l unlimited",
+                "let the process lock the model's pages (docker: --ulimit memlock=-1)",
+            ),
+            advice("or leave --mlock out: the model is used all the same, and may be paged out"),
+        ],
+        _ if locked => vec![
             step(
                 "ulimit -l unlimited",
                 "let the process lock pages for the network (docker: --ulimit memlock=-1)",
@@ -472,6 +537,18 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             look_at_the_host(),
         ],
         Program::Slurm => slurm(message),
+        Program::Kubernetes if message.setting == Some("eviction") => vec![
+            step(
+                format!(
+                    "resources.requests.memory: {}",
+                    kubernetes_size(message.in_use)
+                ),
+                "ask for what it uses: who uses more than asked for is ended first",
+            ),
+            step("kubectl top pod -A --sort-by=memory", "what fills the node"),
+            advice("also a limit (resources.limits.memory), so that one pod cannot fill the node"),
+        ],
+        Program::Systemd => systemd(message),
         Program::Kubernetes => vec![
             step(
                 limit_above(message.total),
@@ -516,6 +593,14 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller type, or work in chunks"),
             look_at_the_host(),
         ],
+        Program::Cuda | Program::Tensorflow | Program::Jax
+            if message.allocator.as_deref() == Some("pinned memory") =>
+        {
+            vec![
+                look_at_the_host(),
+                advice("less pinned memory: smaller host buffers, fewer workers with pin_memory"),
+            ]
+        }
         Program::Tensorflow
             if message
                 .allocator
@@ -583,7 +668,7 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
         ];
     };
-    if group.contains("kubepods") {
+    if group.contains("kubepods") || group.ends_with("of a pod") {
         return vec![
             step(
                 limit_above(message.total),

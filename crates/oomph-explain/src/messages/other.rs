@@ -11,6 +11,15 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         MessageKind::Killed => ("host_memory", killed_confidence(message), killed(message)),
         MessageKind::Budget => budget(message),
         MessageKind::OnChip => ("on_chip_memory", 0.95, on_chip(message)),
+        MessageKind::NoAlgorithm => (
+            "outside_allocator",
+            0.5,
+            format!(
+                "{} tried every algorithm for one operation, and none ran: mostly so because too little of \
+                 the GPU was left for their scratch memory, sometimes because a version does not fit",
+                message.program.name()
+            ),
+        ),
         MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
             "outside_allocator",
             0.6,
@@ -44,8 +53,9 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             "not_enough_evidence",
             1.0,
             format!(
-                "line {} says that memory ran out, in words that oomph does not know",
-                message.line
+                "line {} says that {} ran out, in words that oomph does not know",
+                message.line,
+                message.memory.name()
             ),
         ),
         _ => allocation(message),
@@ -168,7 +178,10 @@ fn on_chip(message: &OomMessage) -> String {
         ),
         _ => "more of the shared memory of a multiprocessor than it has".to_owned(),
     };
-    format!("a kernel of Triton asks for {sizes}; this is not the GPU's main memory")
+    format!(
+        "a kernel of {} asks for {sizes}; this is not the GPU's main memory",
+        message.program.name()
+    )
 }
 
 /// The kernel and schedulers say that it was memory; signal 9 alone does not.
@@ -179,7 +192,7 @@ fn killed_confidence(message: &OomMessage) -> f64 {
 fn is_evident(message: &OomMessage) -> bool {
     matches!(
         message.program,
-        Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray
+        Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray | Program::Systemd
     )
 }
 
@@ -225,6 +238,23 @@ fn killed(message: &OomMessage) -> String {
             .trim_end_matches('.')
             .to_owned()
         }
+        Program::Kubernetes if message.setting == Some("eviction") => {
+            let used = message
+                .in_use
+                .map(|used| format!(", which used {used}"))
+                .unwrap_or_default();
+            format!(
+                "the node's host memory (RAM) was nearly used up, and Kubernetes ended {process}{used}"
+            )
+        }
+        Program::Systemd if message.setting.is_some() => format!(
+            "systemd-oomd ended {process}: the host's memory (RAM) was short for too long, though perhaps not \
+             used up"
+        ),
+        Program::Systemd => format!(
+            "a process of {process} was ended by the kernel's OOM killer: the host's memory (RAM) was used up, \
+             or the unit's limit reached"
+        ),
         Program::Kubernetes => format!(
             "Kubernetes ended the container: it reached its limit of host memory (RAM){}",
             limit("of")

@@ -3,7 +3,7 @@
 use std::ops::BitOrAssign;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
-use oomph_python_source::ast::{Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
+use oomph_python_source::ast::{CmpOp, Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
 use oomph_python_source::{
     Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part, names_in,
 };
@@ -33,13 +33,15 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
                             || is_only_device(model, &assign.place))
                 })
         };
+        // A file that names no device says nothing of its own: what other files move may be other models.
+        let names_none = !evidence.accelerator && !evidence.device && !model.around.inherits_device;
         let nothing_moves =
-            !evidence.accelerator && (!evidence.device || says_so()) && !model.around.used_on_gpu;
+            names_none || !evidence.accelerator && says_so() && !model.around.used_on_gpu;
         let batches_stay = model
             .around
             .batches_on_cpu()
             .unwrap_or(evidence.leaves_batches());
-        nothing_moves || batches_stay || !(evidence.moves || model.around.moves())
+        nothing_moves || batches_stay || !(evidence.moves || model.around.moves_near)
     })
 }
 
@@ -143,6 +145,10 @@ impl Words<'_> {
         ];
         const DEVICES: &[&str] = &["device", "gpu", "dataparallel", "prefetch"];
         let word = word.to_ascii_lowercase();
+        // NVIDIA's library for quantum computers.
+        if word.starts_with("cudaq") {
+            return;
+        }
         self.found.accelerator |= ACCELERATORS.iter().any(|each| word.contains(each))
             || ["mps", "npu", "hpu"]
                 .iter()
@@ -195,8 +201,19 @@ impl Words<'_> {
             || call
                 .arguments
                 .find_keyword("device")
-                .is_some_and(|keyword| !is_cpu(&keyword.value))
-            || dotted_name(&call.func).is_some_and(|name| name.contains(".cuda."));
+                .is_some_and(|keyword| {
+                    !is_cpu(&keyword.value) && !keyword.value.is_none_literal_expr()
+                })
+            // `torch.cuda.FloatTensor(x)`; most of the module asks, or sets a seed.
+            || dotted_name(&call.func).is_some_and(|name| {
+                name.contains(".cuda.")
+                    && (last_part(&name).starts_with(char::is_uppercase)
+                        || matches!(
+                            last_part(&name),
+                            "set_device" | "empty_cache" | "synchronize" | "max_memory_allocated"
+                        )
+                        || name.contains(".amp."))
+            });
         // `torch.device("cpu")` says nothing about what else the file uses.
         if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
             return false;
@@ -390,20 +407,37 @@ fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
         .collect();
     // Other code may set an attribute as well. `hp.use_cuda = False` holds where a script says it once and for all.
     let is_said_at_the_top = |place: &str| {
-        !place.starts_with("self.")
-            && module.body().iter().any(|stmt| match stmt {
-                Stmt::Assign(assign) => assign
-                    .targets
-                    .iter()
-                    .any(|target| dotted_name(target).as_deref() == Some(place)),
-                _ => false,
-            })
+        module.body().iter().any(|stmt| match stmt {
+            Stmt::Assign(assign) => assign
+                .targets
+                .iter()
+                .any(|target| dotted_name(target).as_deref() == Some(place)),
+            _ => false,
+        })
+    };
+    // `cuda = torch.cuda.is_available()`, and a later line or cell: `cuda = False`.
+    let is_overruled = |name: &str| {
+        let mut said = module.body().iter().filter_map(|stmt| match stmt {
+            Stmt::Assign(assign) => assign
+                .targets
+                .iter()
+                .any(|target| dotted_name(target).as_deref() == Some(name))
+                .then_some(&*assign.value),
+            _ => None,
+        });
+        let first = said.next();
+        let last = said.last();
+        first.is_some_and(|value| !value.is_boolean_literal_expr())
+            && matches!(last, Some(Expr::BooleanLiteral(flag)) if !flag.value)
+            && flags.on.iter().filter(|each| *each == name).count() == 1
     };
     flags
         .off
         .iter()
-        .filter(|name| !flags.on.contains(name) && !turned_on.contains(&name.as_str()))
-        .filter(|name| !name.contains('.') || is_said_at_the_top(name))
+        .filter(|name| {
+            (!flags.on.contains(name) || is_overruled(name)) && !turned_on.contains(&name.as_str())
+        })
+        .filter(|name| !name.contains('.') || name.starts_with("self.") || is_said_at_the_top(name))
         .cloned()
         .collect()
 }
@@ -461,7 +495,12 @@ impl<'a> Visitor<'a> for Words<'_> {
                     self.import(&import.full);
                 }
             }
-            Stmt::FunctionDef(_) => {
+            Stmt::FunctionDef(def) => {
+                // `def train(…, device="cpu")`
+                self.found.chooses_cpu |= def.parameters.iter_non_variadic_params().any(|each| {
+                    each.parameter.name.as_str().ends_with("device")
+                        && each.default.as_deref().is_some_and(is_cpu)
+                });
                 let outer = std::mem::replace(&mut self.in_loop, false);
                 walk_stmt(self, stmt);
                 self.in_loop = outer;
@@ -517,9 +556,61 @@ pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> boo
         && model.loops.iter().any(|each| each.data && moves(each))
 }
 
+/// Whether an array is made of what a call returns without bringing it to the CPU: it is there already, as
+/// `output.detach().numpy()` works for nothing else.
+fn becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let stmt = model.text(model.stmt(call.stmt).node);
+    if !is_block(model.stmt(call.stmt).node) && stmt.contains(".numpy()") && !stmt.contains("cpu") {
+        return true;
+    }
+    let body = model
+        .func_of(call.ctx)
+        .map_or_else(|| model.module.text(), |id| model.text(model.func(id).node));
+    let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
+    // `name`, then methods, none of which moves it, then `.numpy()`.
+    let is_array = |name: &str| {
+        body.match_indices(name).any(|(at, _)| {
+            let rest = &body[at + name.len()..];
+            let chain = rest.split(['\n', ',', '=']).next().unwrap_or_default();
+            !body[..at].ends_with(is_word)
+                && rest.starts_with('.')
+                && chain
+                    .split_once(".numpy()")
+                    .is_some_and(|(methods, _)| !methods.contains("cpu") && !methods.contains(' '))
+        })
+    };
+    // Or it is brought there under the same name, or another.
+    let brought = |name: &str| {
+        model
+            .assigns_to(model.func_of(call.ctx), name)
+            .any(|assign| {
+                assign
+                    .expr
+                    .is_some_and(|expr| model.text(expr).contains("cpu"))
+            })
+    };
+    model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == call.stmt && assign.bind != Bind::Add)
+        .map(|assign| assign.place.as_str())
+        .any(|name| is_array(name) && !brought(name))
+}
+
+/// A statement with statements in it.
+fn is_block(stmt: &Stmt) -> bool {
+    matches!(
+        stmt,
+        Stmt::For(_) | Stmt::While(_) | Stmt::If(_) | Stmt::With(_) | Stmt::Try(_)
+    )
+}
+
 /// Whether a call runs a model that is known to be on the CPU.
 pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
-    if stays_where_it_is_made(model, call) || is_left_on_cpu(model, call) {
+    if stays_where_it_is_made(model, call)
+        || is_left_on_cpu(model, call)
+        || becomes_an_array(model, call)
+    {
         return true;
     }
     let device = if call.callee.is_model() {
@@ -631,9 +722,31 @@ fn branches_around<'m, 'a>(
     })
 }
 
+/// Whether a test is true on the CPU only, or false there: `device.type == "cpu"`, `device != "cpu"`.
+fn compares_with_cpu(tested: &Expr) -> Option<bool> {
+    let Expr::Compare(compared) = tested else {
+        return None;
+    };
+    let ([op], [right]) = (&*compared.ops, &*compared.comparators) else {
+        return None;
+    };
+    let is_device = dotted_name(&compared.left).is_some_and(|name| name.contains("device"))
+        || last_name(&compared.left) == Some("type");
+    let with_cpu =
+        is_device && matches!(right, Expr::StringLiteral(text) if text.value.to_str() == "cpu");
+    match op {
+        CmpOp::Eq if with_cpu => Some(true),
+        CmpOp::NotEq if with_cpu => Some(false),
+        _ => None,
+    }
+}
+
 /// Whether a node is in the branch that runs without a GPU: `else` of `if use_cuda:`, or `if not cuda:`.
 pub(crate) fn in_cpu_branch(model: &Model<'_>, node: impl Ranged) -> bool {
     branches_around(model, node.range()).any(|(branch, place, _)| {
+        if let Some(on_cpu) = compares_with_cpu(&branch.test) {
+            return matches!((on_cpu, place), (true, Place::Body) | (false, Place::Else));
+        }
         let test = model.text(&*branch.test);
         let asks = ["cuda", "use_gpu"].iter().any(|word| test.contains(word))
             || dotted_name(&branch.test)

@@ -16,8 +16,8 @@ pub(crate) fn feeds_backward(model: &Model<'_>, func: Option<FuncId>, place: &st
         .collect();
     loop {
         let before = reached.len();
-        for assign in &model.assigns {
-            if model.func_of(assign.ctx) != func || !reached.contains(base(&assign.place)) {
+        for assign in model.assigns_in_function(func) {
+            if !reached.contains(base(&assign.place)) {
                 continue;
             }
             if let Some(expr) = assign.expr {

@@ -21,6 +21,53 @@ pub(crate) fn is_model_call(call: &Call<'_>) -> bool {
         && !(call.callee.weak && call.args.iter().any(Value::is_model))
 }
 
+/// Layers of `torch.nn` without parameters: what they return has a graph only if what they get has one.
+const WITHOUT_PARAMETERS: &[&str] = &[
+    "CosineSimilarity",
+    "PairwiseDistance",
+    "ReLU",
+    "LeakyReLU",
+    "Sigmoid",
+    "Tanh",
+    "GELU",
+    "Identity",
+    "Dropout",
+    "Upsample",
+    "UpsamplingBilinear2d",
+    "UpsamplingNearest2d",
+    "MaxPool2d",
+    "AvgPool2d",
+    "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d",
+    "Flatten",
+    "Unfold",
+    "Fold",
+    "PixelShuffle",
+    "ZeroPad2d",
+    "ReflectionPad2d",
+];
+
+/// Whether what a call runs is a layer of `torch.nn` without parameters, wherever it was made.
+pub(crate) fn has_no_parameters(model: &Model<'_>, place: &str) -> bool {
+    let mut made = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.place == place)
+        .peekable();
+    made.peek().is_some()
+        && made.all(|assign| {
+            let Some(Expr::Call(made)) = assign.expr else {
+                return false;
+            };
+            // `nn.CosineSimilarity().cuda()`
+            let made = match &*made.func {
+                Expr::Attribute(moved) => moved.value.as_call_expr().unwrap_or(made),
+                _ => made,
+            };
+            last_name(&made.func).is_some_and(|name| WITHOUT_PARAMETERS.contains(&name))
+        })
+}
+
 /// The place of the model in a call of it.
 pub(crate) fn model_place(call: &Call<'_>) -> Option<String> {
     if call.callee.is_model() {

@@ -10,18 +10,15 @@ use crate::semantic::{CtxId, Model};
 /// Whether a context is in a unit test: it runs once, on a tiny model, to compare numbers.
 pub(crate) fn in_unit_test(model: &Model<'_>, ctx: CtxId) -> bool {
     let is_test = |name: &str| name.starts_with("test_") || name.starts_with("_test_");
-    [
-        "import pytest",
-        "from pytest",
-        "import unittest",
-        "from unittest",
-    ]
-    .iter()
-    .any(|import| model.module.text().contains(import))
-        || model.func_of(ctx).is_some_and(|func| {
-            let node = model.func(func).node;
-            is_test(node.name.as_str()) && model.text(node).contains("assert")
+    *model.tests.get_or_init(|| {
+        ["pytest", "unittest"].iter().any(|library| {
+            let text = model.module.text();
+            text.contains(&format!("import {library}")) || text.contains(&format!("from {library}"))
         })
+    }) || model.func_of(ctx).is_some_and(|func| {
+        let node = model.func(func).node;
+        is_test(node.name.as_str()) && model.text(node).contains("assert")
+    })
 }
 
 /// Whether only a PyTorch before 0.5 runs the file: it reads a loss, or what `backward()` is called on, by
@@ -131,4 +128,12 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
                     .any(|each| of_optimizer(each.parameter.name.as_str()))
             })
             || model.module.text().contains("loss_scaler"))
+}
+
+/// Whether nothing in the project calls the function that a call is in: it runs nowhere. Methods that Python calls
+/// itself, and what only a class of another project would call, are not told apart from others without a project.
+pub(crate) fn is_never_called(model: &Model<'_>, ctx: CtxId) -> bool {
+    model
+        .func_name(ctx)
+        .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name))
 }

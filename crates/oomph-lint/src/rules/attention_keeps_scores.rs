@@ -10,7 +10,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for functions that multiply queries with keys, take a softmax of the scores and multiply it with
-    /// the values, where the weights are used for nothing else, in a file without
+    /// the values, where scores are only scaled and masked and the weights are used for nothing else, in a file without
     /// `scaled_dot_product_attention`. Queries and keys have to be layers of one input (of all its tokens, or of
     /// all its pixels), or the function's first parameters.
     ///
@@ -75,9 +75,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
     // The names that scores go through, from the product to the softmax and on.
     let assigns: Vec<_> = model
-        .assigns
-        .iter()
-        .filter(|assign| model.func_of(assign.ctx) == Some(func) && assign.bind == Bind::Set)
+        .assigns_in_function(Some(func))
+        .filter(|assign| assign.bind == Bind::Set)
         .collect();
     let mut scores: Vec<&str> = Vec::new();
     let mut weights: Vec<&str> = Vec::new();
@@ -101,18 +100,21 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
             weights.push(&assign.place);
             softmax_at = softmax_at.or(Some(expr.range()));
         } else if reads(&weights) && !is_product(expr) {
+            // Divided, summed or multiplied by something else, the weights are no softmax any more.
+            if !is_of(expr, &weights) {
+                return None;
+            }
             weights.push(&assign.place);
         } else if reads(&scores) && !is_product(expr) && keeps_scores(expr) {
-            if !is_plain_scores(model, expr) {
+            if !is_plain_scores(model, expr) || mixes_scores(expr, &scores) {
                 return None;
             }
             scores.push(&assign.place);
         }
     }
     // `scores += bias` and `scores[...] += bias`
-    let biased = model.assigns.iter().any(|assign| {
-        model.func_of(assign.ctx) == Some(func)
-            && matches!(assign.bind, Bind::Add)
+    let biased = model.assigns_in_function(Some(func)).any(|assign| {
+        matches!(assign.bind, Bind::Add)
             && scores.contains(&crate::queries::loop_carried::base(&assign.place))
             && !assign.expr.is_some_and(|expr| model.text(expr).contains("mask"))
     });
@@ -180,6 +182,20 @@ fn is_plain_scores(model: &Model<'_>, expr: &Expr) -> bool {
         .any(|word| text.replace("self.bias[", "").replace("mask", "").contains(word))
 }
 
+/// Whether scores are added to other scores, or weighed by what a layer returns: no mask does that.
+fn mixes_scores(expr: &Expr, scores: &[&str]) -> bool {
+    let is_score = |expr: &Expr| names_in(expr).iter().any(|name| scores.contains(&root(name)));
+    match expr {
+        Expr::BinOp(node) => {
+            let (left, right) = (is_score(&node.left), is_score(&node.right));
+            let others = if left { &node.right } else { &node.left };
+            let weighs = node.op == Operator::Mult && others.is_call_expr();
+            left && right || weighs
+        }
+        _ => false,
+    }
+}
+
 fn root(name: &str) -> &str {
     if name.starts_with("self.") {
         return name;
@@ -218,10 +234,7 @@ fn arguments<'m>(model: &'m Model<'_>, func: FuncId) -> impl Iterator<Item = &'m
 fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
     let inputs: Vec<&str> = arguments(model, func).collect();
     let mut names: Vec<String> = Vec::new();
-    for assign in &model.assigns {
-        if model.func_of(assign.ctx) != Some(func) {
-            continue;
-        }
+    for assign in model.assigns_in_function(Some(func)) {
         let Some(expr) = assign.expr else { continue };
         // One position of many, or a summary of them: the scores are short.
         let text = model.text(expr);
@@ -232,7 +245,7 @@ fn projected(model: &Model<'_>, func: FuncId) -> Vec<String> {
             names.retain(|name| *name != assign.place);
             continue;
         }
-        let is_layer = model.calls.iter().any(|call| {
+        let is_layer = text.contains("self") && model.calls.iter().any(|call| {
             expr.range().contains_range(call.node.range())
                 && dotted_name(&call.node.func).is_some_and(|callee| callee.starts_with("self."))
                 && call

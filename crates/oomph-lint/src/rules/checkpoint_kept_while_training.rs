@@ -4,7 +4,7 @@ use oomph_python_source::{Ranged, dotted_name, names_in};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Bind, Call, Model};
+use crate::semantic::{Bind, Call, CtxKind, Model};
 
 declare_rule! {
     /// A checkpoint on the GPU stays alive through training.
@@ -125,7 +125,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 const PUBLISHED: &[&str] = &[
     "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
     "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
-    "pytorch_model", "__file__", "getfile",
+    "pytorch_model", "__file__", "getfile", "wavlm", "hubert", "wav2vec", "contentvec", "mobilenet", "efficientnet",
+    "sam_vit", "dino_", "osnet", "external/", "third_party",
 ];
 
 /// Whether a file's name says that it holds published weights, rather than the job's own.
@@ -138,13 +139,50 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
         {
             return true;
         }
-        let text = model.text(file).to_ascii_lowercase();
-        let named = PUBLISHED.iter().any(|word| text.contains(word));
-        let loader = model
-            .func_name(load.ctx)
-            .is_some_and(|name| name.contains("pretrain") || name.contains("transformers"));
-        (named || loader) && !is_own_checkpoint(model, load)
+        let says_so = |expr: &Expr| {
+            let text = model.text(expr).to_ascii_lowercase();
+            PUBLISHED.iter().any(|word| text.contains(word))
+        };
+        // The path may have a name: `path = "save/pretrained/best.pth"`.
+        let bound = || {
+            let func = model.func_of(load.ctx);
+            dotted_name(file).is_some_and(|name| {
+                model
+                    .assigns_to(func, &name)
+                    .filter(|assign| assign.target.start() < load.node.start())
+                    .last()
+                    .and_then(|assign| assign.expr)
+                    .is_some_and(says_so)
+            })
+        };
+        // `if pretrained:`, and functions that load what somebody trained.
+        let asked_for = || {
+            model.within_function(load.ctx).any(|id| match model.ctx(id).kind {
+                CtxKind::Branch(Some(test)) => {
+                    model.text(test).to_ascii_lowercase().contains("pretrain")
+                }
+                _ => false,
+            })
+        };
+        let loader = || {
+            model
+                .func_name(load.ctx)
+                .is_some_and(|name| name.contains("pretrain") || name.contains("transformers"))
+        };
+        (says_so(file) || bound() || asked_for() || loader() || is_in_a_network(model, load))
+            && !is_own_checkpoint(model, load)
     })
+}
+
+/// Whether a module fills a part of itself where it is made, from a path that is written there: published weights.
+fn is_in_a_network(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let of_a_module = model
+        .ctx(load.ctx)
+        .class
+        .is_some_and(|class| model.class(class).is_module);
+    of_a_module
+        && model.func_name(load.ctx) == Some("__init__")
+        && load.arg("f", 0).is_some_and(Expr::is_string_literal_expr)
 }
 
 /// Whether the file saves a dictionary with the key that is read here: `torch.load(path)["net"]`.

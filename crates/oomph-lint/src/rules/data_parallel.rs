@@ -65,6 +65,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && (trains_here || is_handed_out(model, call))
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
+            && !wraps_no_model(call)
+            && !is_handed_to_evaluation(model, call)
             && !only_evaluates(model, call)
             && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
@@ -84,6 +86,30 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `validate(loader, DataParallel(net).cuda())`: the wrapper is there for one evaluation.
+fn is_handed_to_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        last_name(&call.node.func).is_some_and(|name| name.split('_').any(is_eval_name))
+            && call
+                .node
+                .arguments
+                .iter_source_order()
+                .any(|argument| argument.value().range().contains_range(wrapper.node.range()))
+    })
+}
+
+/// `DataParallel(optimizer)`: nothing calls it.
+fn wraps_no_model(call: &Call<'_>) -> bool {
+    call.node
+        .arguments
+        .find_argument_value("module", 0)
+        .and_then(dotted_name)
+        .is_some_and(|name| {
+            let name = last_part(&name).to_ascii_lowercase();
+            name.contains("optim") || name.contains("sched")
+        })
 }
 
 /// Whether a function that makes networks returns the wrapper: `define_G(…)`, `init_net(net)`.

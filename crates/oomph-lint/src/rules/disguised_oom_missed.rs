@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{self, Stmt};
 use oomph_python_source::{Ranged, TextRange, TextSize};
 
-use crate::queries::oom_handlers::oom_handler;
+use crate::queries::oom_handlers::{OomTest, oom_handler};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
@@ -12,7 +12,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for handlers that recognize an out-of-memory error by its class or by "out of memory"
-    /// alone.
+    /// alone, and then go on. Those that catch every `RuntimeError`, or raise again in any case, are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -81,6 +81,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .any(|name| model.text(type_).contains(name))
             });
             if other_error {
+                continue;
+            }
+            // `except (RuntimeError, OutOfMemoryError):` catches them as well; one that always raises again saves nothing.
+            let catches_all = oom_handler(handler) == Some(OomTest::Class)
+                && handler.type_.as_deref().is_some_and(|type_| {
+                    let text = model.text(type_);
+                    type_.is_tuple_expr() && (text.contains("RuntimeError") || text.contains("Exception"))
+                });
+            let gives_up = matches!(handler.body.last(), Some(Stmt::Raise(_)))
+                && !handler.body.iter().any(Stmt::is_if_stmt);
+            if catches_all || gives_up {
                 continue;
             }
             let start = handler.range().start();

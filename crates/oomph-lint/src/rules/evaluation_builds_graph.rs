@@ -70,7 +70,7 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for (_, call) in graph_loops(model) {
-        if !is_in_eval_mode(model, call) {
+        if !is_in_eval_mode(model, call) || is_part_of_step(model, call) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();
@@ -301,6 +301,24 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         }
     }
     found
+}
+
+/// Whether a pass inside an iteration that trains is part of the step: its own loop switches to evaluation mode and back
+/// around it, as batches of one need for batch normalization.
+fn is_part_of_step(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let place = model_place(call);
+    let Some(looped) = model.loops_around(call.ctx).find(|each| each.data) else {
+        return false;
+    };
+    let switches = |name: &str, after: bool| {
+        model.calls.iter().any(|other| {
+            other.is_method(name)
+                && other.recv_place() == place
+                && looped.range.contains_range(other.node.range())
+                && (other.node.start() > call.node.start()) == after
+        })
+    };
+    model.training_loop(looped.ctx).is_some() && switches("eval", false) && switches("train", true)
 }
 
 /// `model.eval()` came before the loop, in its function, and no `model.train()` since.

@@ -1,16 +1,16 @@
 use oomph_python_source::{dotted_name, last_part};
 
 use super::fake_not_detached::{Role, role_of};
-use super::inference_builds_graph::{is_of_published_inception, is_pass_by_method, is_sample};
+use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
 use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
-use crate::queries::model_calls::{is_model_call, is_of_frozen_class, model_place};
+use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
-use crate::semantic::{Bind, Call, FuncId, Grad, Model};
+use crate::semantic::{Call, FuncId, Grad, Model};
 
 declare_rule! {
     /// A graph is built that no `backward()` uses.
@@ -96,16 +96,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
-        // `.detach().numpy()` works on the CPU only.
-        let rest = model.text(model.stmt(call.stmt).node);
-        let on_cpu = rest.contains(".numpy()") && !rest.contains("cpu");
         // Nothing of the project calls the function: it runs nowhere.
         let is_dead = model
             .func_name(call.ctx)
             .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name));
-        if on_cpu
-            || becomes_an_array(model, call)
-            || is_name_of_class(model, call)
+        if is_name_of_class(model, call)
             || quiet_caller
             || is_dead
             || is_part_of_module(model, call)
@@ -114,9 +109,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || has_hooks(model, call)
             || !flow.is_cut_off(call)
             || runs_on_cpu(model, call)
+            || asks_for_gradients(model, call)
             || stays_on_cpu(model, call)
             || may_be_frozen(model, call, &place)
             || is_of_frozen_class(model, &place)
+            || has_no_parameters(model, &place)
             // Whoever has the object calls it, perhaps with gradients off.
             || model.func_name(call.ctx) == Some("__call__") && !place.starts_with("self.")
             || is_sample(model, call)
@@ -150,32 +147,6 @@ fn is_part_of_module(model: &Model<'_>, call: &Call<'_>) -> bool {
     })
 }
 
-/// Whether a statement of the function makes an array of what a call returns without bringing it to the CPU: it is there already.
-fn becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
-    let bound = model
-        .assigns
-        .iter()
-        .filter(|assign| assign.stmt == call.stmt && assign.bind == Bind::Set);
-    let body = model.func_of(call.ctx).map_or_else(
-        || model.module.text(),
-        |id| model.text(model.func(id).node),
-    );
-    // Or it is brought there under the same name.
-    if body.contains("cpu") {
-        return false;
-    }
-    bound.map(|assign| &assign.place).any(|name| {
-        let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
-        [".detach().numpy()", ".data.numpy()", ".numpy()"]
-            .iter()
-            .any(|array| {
-                let made = format!("{name}{array}");
-                body.match_indices(&made)
-                    .any(|(at, _)| !body[..at].ends_with(is_word))
-            })
-    })
-}
-
 /// Whether what is called is a name for a class: `network = ResNet`, and `network(3)` makes a model.
 fn is_name_of_class(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(place) = dotted_name(&call.node.func) else {
@@ -196,10 +167,10 @@ fn has_hooks(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
     let class = model.ctx(call.ctx).class;
     model.calls.iter().any(|other| {
-        (model.func_of(other.ctx) == func || class.is_some() && model.ctx(other.ctx).class == class)
-            && other
-                .method
-                .is_some_and(|name| name.starts_with("register_") && name.ends_with("hook"))
+        other
+            .method
+            .is_some_and(|name| name.starts_with("register_") && name.ends_with("hook"))
+            && (model.func_of(other.ctx) == func || class.is_some() && model.ctx(other.ctx).class == class)
     })
 }
 

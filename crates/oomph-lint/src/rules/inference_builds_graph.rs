@@ -3,7 +3,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
-use crate::queries::model_calls::{is_model_call, is_of_frozen_class, model_place};
+use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
@@ -86,8 +86,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || matches!(model.stmt(call.stmt).node, Stmt::Assign(assign) if matches!(
                 &*assign.targets, [Expr::Name(name)] if name.id.as_str() == "_"))
             || runs_on_cpu(model, call)
+            || asks_for_gradients(model, call)
             || is_unpickled(model, func, &place)
             || is_of_frozen_class(model, &place)
+            || has_no_parameters(model, &place)
             || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))
@@ -142,6 +144,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a call is under `torch.enable_grad()`: somebody wants its gradients.
+pub(super) fn asks_for_gradients(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model.stmts.iter().any(|info| match info.node {
+        Stmt::With(node) => {
+            node.range.contains_range(call.node.range())
+                && node
+                    .items
+                    .iter()
+                    .any(|item| model.text(&item.context_expr).contains("enable_grad"))
+        }
+        _ => false,
+    })
 }
 
 /// Whether a call of `eval()` is in one branch and one of `train()` in the other: `if training: net.train()`,

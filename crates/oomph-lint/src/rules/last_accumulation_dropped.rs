@@ -1,5 +1,5 @@
 use oomph_python_source::Ranged;
-use oomph_python_source::ast::Expr;
+use oomph_python_source::ast::{CmpOp, Expr};
 
 use crate::queries::accumulation::{Accumulation, accumulations};
 use crate::queries::purpose::has_managed_loop;
@@ -12,7 +12,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `if (i + 1) % steps == 0:` as the only test before `step()` in a loop over a
-    /// loader, with no `step()` after the loop.
+    /// loader, with no `step()` after the loop. Loops that skip batches or end early are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -75,9 +75,14 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     && assign.bind == crate::semantic::Bind::Other
             })
         });
-        // A loop that skips batches may well skip the incomplete group.
-        let skips = found.looped.body.iter().any(|stmt| model.text(stmt).contains("continue"));
-        if counts_this_loop && !skips && !steps_after(model, &found) && !text.contains("len(") {
+        // `if i % n_critic != 0: d_optimizer.step()` leaves some batches out, and accumulates nothing.
+        let leaves_out = matches!(found.test, Expr::Compare(node) if node.ops.contains(&CmpOp::NotEq));
+        // A loop that skips batches may well skip the incomplete group, as one that ends early does.
+        let skips = found.looped.body.iter().any(|stmt| {
+            let text = model.text(stmt);
+            text.contains("continue") || text.contains("break")
+        });
+        if counts_this_loop && !leaves_out && !skips && !steps_after(model, &found) && !text.contains("len(") {
             out.push(
                 Report::new(
                     found.test,

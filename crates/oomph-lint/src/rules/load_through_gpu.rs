@@ -1,9 +1,9 @@
 use oomph_python_source::Edit;
 
 use crate::fix::Fix;
-use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::devices::{Evidence, mentions_gpu, on_cpu_only};
 use crate::queries::flow::Flow;
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_never_called};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
@@ -18,7 +18,9 @@ declare_rule! {
     ///
     /// Looks for `torch.load` to the GPU, or without `map_location` in a project that saves from the GPU, whose
     /// result goes into `load_state_dict` of a model that is still on the CPU, or that other code made, or is only
-    /// looked up, shown or saved again. Where the model is known to be on the GPU it is OOM501 or OOM502.
+    /// looked up, shown or saved again. Where the model is known to be on the GPU it is OOM501 or OOM502. A file that names
+    /// no device itself, one that saves but trains nothing, and a function that nothing in the project calls, are left
+    /// out.
     ///
     /// ## Why it costs memory
     ///
@@ -73,6 +75,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_kwargs()
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
+            || is_never_called(model, call.ctx)
         {
             continue;
         }
@@ -121,8 +124,17 @@ fn is_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     const WORDS: &[&str] = &[
         "checkpoint", "ckpt", "model", "weight", "state_dict", "best", "resume", ".pth", ".tar", "net",
     ];
-    let text = model.text(model.stmt(load.stmt).node).to_ascii_lowercase();
-    WORDS.iter().any(|word| text.contains(word))
+    let stmt = model.text(model.stmt(load.stmt).node);
+    let text = stmt.to_ascii_lowercase();
+    // `torch.load(path).long()` is a tensor.
+    let is_tensor = stmt
+        .split_once(model.text(load.node))
+        .is_some_and(|(_, rest)| {
+            [".long()", ".float()", ".numpy()", ".int()", ".to(", ".cuda("]
+                .iter()
+                .any(|method| rest.starts_with(method))
+        });
+    !is_tensor && WORDS.iter().any(|word| text.contains(word))
 }
 
 /// Whether the project trains or saves, and what it saves was not moved to the CPU: where published weights
@@ -141,7 +153,13 @@ fn saved_from_gpu(model: &Model<'_>) -> bool {
             .iter()
             .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer)
     };
-    mentions_gpu_in_code(model) && !from_cpu && (here || trains() || model.around.saves())
+    // A file that saves and trains nothing converts weights, and one that moves nothing trains on the CPU.
+    let own = || {
+        (trains() || !model.backwards.is_empty())
+            && (Evidence::of(model.module).moves || model.around.inherits_device)
+    };
+    let by_somebody = || trains() || model.around.saves();
+    mentions_gpu_in_code(model) && !from_cpu && if here { own() } else { by_somebody() }
 }
 
 fn mentions_gpu_in_code(model: &Model<'_>) -> bool {

@@ -3,6 +3,7 @@ use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
+use crate::queries::purpose::is_never_called;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
@@ -14,7 +15,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
-    /// that is on the GPU by then.
+    /// that is on the GPU by then, in a function that something in the project calls.
     ///
     /// ## Why it costs memory
     ///
@@ -61,7 +62,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        if !loads_to_gpu(model, call, location) || goes_into_state_dict(model, call).is_none() {
+        if is_never_called(model, call.ctx)
+            || !loads_to_gpu(model, call, location)
+            || goes_into_state_dict(model, call).is_none()
+        {
             continue;
         }
         out.push(

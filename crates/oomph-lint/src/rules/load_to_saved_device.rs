@@ -3,7 +3,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_never_called};
 use crate::queries::whereabouts::is_on_gpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
@@ -18,7 +18,8 @@ declare_rule! {
     /// Looks for `torch.load(path)` without `map_location` whose result goes into
     /// `load_state_dict` of a model that is on the GPU by then: this file has moved it. Only
     /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
-    /// nothing says from which device those were saved.
+    /// nothing says from which device those were saved. Loads in a function that nothing in the project calls, and those
+    /// of weights that a name, a test or the module itself calls pretrained, are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -88,6 +89,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_kwargs()
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
+            || is_never_called(model, call.ctx)
             || names_published_weights(model, call)
         {
             continue;
@@ -197,6 +199,15 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
 /// scheduler's or a scaler's, which have next to none: there is no second copy.
 fn keeps_its_state(model: &Model<'_>, load: &Call<'_>) -> bool {
     if matches!(load.recv.kind, Kind::Optimizer | Kind::Scaler) {
+        return true;
+    }
+    // An engine of TensorRT is bytes.
+    let is_engine = load.recv_place().is_some_and(|place| {
+        model
+            .assigns_to(model.func_of(load.ctx), &place)
+            .any(|assign| assign.expr.is_some_and(|expr| model.text(expr).contains("TRTModule(")))
+    });
+    if is_engine {
         return true;
     }
     // `self.load_state_dict(…)` in a class that is made from an optimizer.

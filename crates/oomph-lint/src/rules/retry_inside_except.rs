@@ -80,6 +80,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                             || name.contains("train")
                             || name.contains("forward"))
                         && !matches!(name, "zero_grad" | "print" | "empty_cache")
+                        // Without arguments, it cleans up.
+                        && !(call.arguments.is_empty() && each.target.is_some())
                         && each.recv.kind != crate::semantic::value::Kind::Optimizer
                 });
                 if computes && tried.contains(&name) {

@@ -82,12 +82,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .iter()
                 .any(|backward| func.is_some() && model.func_of(backward.ctx) == func);
         if !in_step
+            || takes_graph(call)
+            || !(is_named_teacher(model, call, &place) || is_left_out(model, call, &place))
+            // What looks through the whole file is asked of few.
             || trains_itself(model, &place)
             || may_be_frozen(model, call, &place)
-            || takes_graph(call)
             || is_detached(model, call)
             || !reaches_backward(model, call)
-            || !(is_named_teacher(model, call, &place) || is_left_out(model, call, &place))
             || on_cpu_only(model)
             || runs_on_cpu(model, call)
             || in_unit_test(model, call.ctx)
@@ -184,10 +185,7 @@ fn is_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
     }
     let func = model.func_of(call.ctx);
     let mut names: Vec<&str> = Vec::new();
-    for assign in &model.assigns {
-        if model.func_of(assign.ctx) != func {
-            continue;
-        }
+    for assign in model.assigns_in_function(func) {
         let from = assign.stmt == call.stmt
             || assign
                 .expr

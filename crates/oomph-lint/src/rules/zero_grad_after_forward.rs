@@ -3,6 +3,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxKind, Grad, Model};
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_part};
@@ -65,7 +66,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
     for zero in &model.calls {
         let clears = zero.is_method("zero_grad")
-            && (zero.recv.kind == crate::semantic::value::Kind::Optimizer || zero.recv.is_model())
+            && (zero.recv.kind == Kind::Optimizer || zero.recv.is_model())
             // It keeps them allocated on purpose.
             && zero.keyword("set_to_none").is_none();
         if !clears {
@@ -86,7 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             model.func_of(call.ctx) == func && step.contains_range(call.node.range())
         };
         let at = zero.node.start();
-        let calls = || model.calls.iter().filter(|call| here(call));
+        let calls = || model.calls_in_function(func).filter(|call| here(call));
         // Each optimizer has gradients of its own: those that this call clears are there from the step before,
         // unless another call clears them, or they were stepped in this iteration already.
         let place = zero.recv_place();
@@ -135,7 +136,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         };
         // What runs between the two is the pass that this call comes before.
         let forward_follows = calls().any(|call| {
-            (is_pass(call) || is_loss_of_model(call))
+            (is_pass(call) || is_loss_of_model(call) || may_be_pass(call))
                 && call.node.start() > at
                 && next_backward.is_some_and(|next| call.node.start() < next)
         });
@@ -194,6 +195,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call `zero_grad()` before the forward pass, or after `step()`"),
         );
     }
+}
+
+/// Whether a call may be a forward pass of a network that the file knows nothing about: `self.d(real)`.
+fn may_be_pass(call: &Call<'_>) -> bool {
+    const OTHERS: &[&str] = &[
+        "loss", "criter", "print", "log", "clip", "len", "float", "int", "update", "norm", "scale", "range",
+    ];
+    let Some(place) = dotted_name(&call.node.func) else {
+        return false;
+    };
+    let rest = place.strip_prefix("self.").unwrap_or(&place);
+    let lower = rest.to_ascii_lowercase();
+    call.callee.kind == Kind::Unknown
+        && call.qual.is_none()
+        && call.target.is_none()
+        && !rest.contains('.')
+        && !call.node.arguments.args.is_empty()
+        && !OTHERS.iter().any(|word| lower.contains(word))
 }
 
 /// Whether an optimizer is made of single tensors, which are no memory to speak of: `Adam([self.log_alpha])`.

@@ -54,11 +54,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .keyword("set_to_none")
             .is_some_and(|value| value.as_boolean_literal_expr().is_some_and(|flag| !flag.value));
         // Code that adds to gradients by hand needs them to be there.
-        let by_hand = model
+        let by_hand = || model
             .assigns
             .iter()
             .any(|assign| assign.place.rsplit('.').next() == Some("grad") && assign.bind != Bind::Set);
-        if keeps && !by_hand && !in_unit_test(model, call.ctx) {
+        if keeps && !by_hand() && !in_unit_test(model, call.ctx) {
             let fix = model.module.remove_keyword(call.node, "set_to_none")
                 .map(|edit| Fix::unsafe_("let `zero_grad` free the gradients", edit));
             out.push(

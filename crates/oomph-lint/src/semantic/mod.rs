@@ -305,8 +305,20 @@ pub(crate) struct Model<'a> {
     pub(crate) loops: Vec<Loop<'a>>,
     /// Whether the file computes on the CPU, once a rule has asked.
     pub(crate) cpu_only: OnceCell<bool>,
+    /// Whether the file imports a library for unit tests, once a rule has asked.
+    pub(crate) tests: OnceCell<bool>,
+    /// Which calls and assignments each function has, once a rule has asked.
+    pub(crate) by_function: OnceCell<ByFunction>,
     /// What the other files of the project say.
     pub(crate) around: Around,
+}
+
+/// The indices of the calls and of the assignments of each function, those outside of any at the end. Rules ask for a
+/// function's once for each call in it: a scan of the whole file each time would cost the square of its length.
+#[derive(Debug)]
+pub(crate) struct ByFunction {
+    calls: Vec<Vec<usize>>,
+    assigns: Vec<Vec<usize>>,
 }
 
 impl<'a> Model<'a> {
@@ -373,9 +385,37 @@ impl<'a> Model<'a> {
         &self,
         func: Option<FuncId>,
     ) -> impl Iterator<Item = &Call<'a>> {
-        self.calls
-            .iter()
-            .filter(move |call| self.ctx(call.ctx).func == func)
+        let indices = &self.by_function().calls[self.place_of(func)];
+        indices.iter().map(|&index| &self.calls[index])
+    }
+
+    /// The assignments made in the function (or at module level).
+    pub(crate) fn assigns_in_function(
+        &self,
+        func: Option<FuncId>,
+    ) -> impl Iterator<Item = &Assign<'a>> {
+        let indices = &self.by_function().assigns[self.place_of(func)];
+        indices.iter().map(|&index| &self.assigns[index])
+    }
+
+    fn place_of(&self, func: Option<FuncId>) -> usize {
+        func.map_or(self.funcs.len(), FuncId::index)
+    }
+
+    fn by_function(&self) -> &ByFunction {
+        self.by_function.get_or_init(|| {
+            let group = |ctxs: &mut dyn Iterator<Item = CtxId>| {
+                let mut groups = vec![Vec::new(); self.funcs.len() + 1];
+                for (index, ctx) in ctxs.enumerate() {
+                    groups[self.place_of(self.func_of(ctx))].push(index);
+                }
+                groups
+            };
+            ByFunction {
+                calls: group(&mut self.calls.iter().map(|call| call.ctx)),
+                assigns: group(&mut self.assigns.iter().map(|assign| assign.ctx)),
+            }
+        })
     }
 
     /// The assignments to `place` in the function.
@@ -384,9 +424,8 @@ impl<'a> Model<'a> {
         func: Option<FuncId>,
         place: &'s str,
     ) -> impl Iterator<Item = &'s Assign<'a>> {
-        self.assigns
-            .iter()
-            .filter(move |assign| assign.place == place && self.ctx(assign.ctx).func == func)
+        self.assigns_in_function(func)
+            .filter(move |assign| assign.place == place)
     }
 
     pub(crate) fn func_of(&self, ctx: CtxId) -> Option<FuncId> {

@@ -55,7 +55,36 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     }
     // Functions that make one.
     let makes = [
-        "get_", "build_", "make_", "create_", "load_", "init_", "define_", "setup_", "save_",
+        "get_",
+        "build_",
+        "make_",
+        "create_",
+        "load_",
+        "init_",
+        "define_",
+        "setup_",
+        "save_",
+        // Or do something with one.
+        "evaluate_",
+        "run_",
+        "fit_",
+        "predict_",
+        "validate_",
+        "compile_",
+        "print_",
+        "export_",
+        "convert_",
+        "call_",
+        "apply_",
+        "update_",
+        "reset_",
+        "freeze_",
+        "check_",
+        "compare_",
+        "select_",
+        "forecast_",
+        "profile_",
+        "benchmark_",
     ]
     .iter()
     .any(|verb| name.starts_with(verb));

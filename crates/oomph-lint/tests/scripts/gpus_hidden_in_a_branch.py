@@ -17,6 +17,8 @@ class Block(nn.Module):
         return y
 
 
+block = Block().to(device)
+
 if "second" in solutions:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # OOM704
 

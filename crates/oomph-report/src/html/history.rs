@@ -233,6 +233,7 @@ pub(crate) fn digest_with<'a>(history: &'a History<'a>, most_blocks: usize) -> D
         &facts.config,
         &facts.stacks,
         rows.end,
+        &options.seen.pass_times,
     );
 
     // Blocks and their kinds.

@@ -1,9 +1,10 @@
 //! Libraries of arrays, on the GPU and on the host: CuPy, RMM, `NumPy`; and Triton's kernels.
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader};
+use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, array_bytes, between, size, size_after, word};
 use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
@@ -29,6 +30,26 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // CUDA's error, as CuPy raises it where its pool has no part in it.
+        markers: &[
+            "CUDARuntimeError: cudaErrorMemoryAllocation",
+            "CUDADriverError: CUDA_ERROR_OUT_OF_MEMORY",
+        ],
+        read: |line, _, before| {
+            if !line.text.contains("cupy") {
+                return None;
+            }
+            or_join(before, line.message(Program::Cupy, MessageKind::Allocation))
+        },
+    },
+    Reader {
+        // Up to 0.14.
+        markers: &["RMM_ERROR_OUT_OF_MEMORY"],
+        read: |line, _, before| {
+            or_join(before, line.message(Program::Rmm, MessageKind::Allocation))
+        },
+    },
+    Reader {
         markers: &["std::bad_alloc: "],
         read: rmm,
     },
@@ -37,7 +58,10 @@ pub(super) const READERS: &[Reader] = &[
         read: numpy,
     },
     Reader {
-        markers: &["out of resource: shared memory, Required: "],
+        markers: &[
+            "out of resource: shared memory",
+            "out of resource: tensor memory",
+        ],
         read: |line, _, _| {
             let mut message = line.message(Program::Triton, MessageKind::OnChip);
             message.memory = Memory::OnChip;
@@ -47,7 +71,36 @@ pub(super) const READERS: &[Reader] = &[
             Some(message)
         },
     },
+    Reader {
+        // The assembler: `uses too much shared data (0x14000 bytes, 0xc000 max)`.
+        markers: &["uses too much shared data ("],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Cuda, MessageKind::OnChip);
+            message.memory = Memory::OnChip;
+            let (asked, most) = between(line.from, "(", ")")?.split_once(" bytes, ")?;
+            message.requested = hexadecimal(asked);
+            message.total = hexadecimal(most.strip_suffix(" max")?);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // Allocators of Rust and of Arrow, which end the program or raise Python's `MemoryError`.
+        markers: &["memory allocation of ", "malloc of size "],
+        read: |line, _, before| {
+            line.from.contains(" failed").then_some(())?;
+            let mut message = line.message(Program::Unknown, MessageKind::Host);
+            message.memory = Memory::Host;
+            message.requested = Some(size(&line.from.split_once(" of ")?.1.replace("size ", ""))?);
+            or_join(before, message)
+        },
+    },
 ];
+
+fn hexadecimal(text: &str) -> Option<Bytes> {
+    u64::from_str_radix(text.strip_prefix("0x")?, 16)
+        .ok()
+        .map(Bytes)
+}
 
 /// RMM raises Python's `MemoryError`, and means the GPU's memory.
 fn rmm(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
@@ -55,6 +108,8 @@ fn rmm(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<Oom
         return None;
     }
     let mut message = line.message(Program::Rmm, MessageKind::Allocation);
+    // Since 24.12.
+    message.requested = size_after(line.from, "failed to allocate ");
     if line.from.contains("Maximum pool size exceeded") {
         message.setting = Some("maximum_pool_size");
     }
@@ -62,7 +117,8 @@ fn rmm(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<Oom
 }
 
 fn numpy(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
-    let shape = between(line.from, "for an array with shape (", ")");
+    // Up to 1.17 without a size.
+    let shape = between(line.from, "array with shape (", ")");
     let element = after(line.from, " and data type ").and_then(word);
     let exact = shape
         .zip(element)

@@ -1,5 +1,6 @@
 //! What runs jobs on clusters and stops them when the host's memory is used up: SLURM, Kubernetes, Ray.
 
+use super::kernel::logged_on;
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, integer, listed, size, size_after, word};
@@ -13,14 +14,39 @@ pub(super) const READERS: &[Reader] = &[
             message.job = after(line.from, "StepId=")
                 .or_else(|| after(line.from, "in step "))
                 .and_then(job);
+            tasks(line.text, &mut message);
             or_join(before, message)
         },
     },
     Reader {
-        markers: &[" exceeded memory limit ("],
+        // It may have gone on: the limit was only met.
+        markers: &[
+            "hit memory limit at least once",
+            "hit memory+swap limit at least once",
+        ],
         read: |line, _, before| {
             let mut message = stopped(line, Program::Slurm);
-            let (head, _) = line.text.split_once(" exceeded memory limit")?;
+            message.job = line
+                .text
+                .split_once(" hit memory")
+                .and_then(|(head, _)| job(head.rsplit(' ').next()?));
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // The state of a job in `seff`, `scontrol`, `sacct` (which cuts it) and in mails.
+        markers: &["OUT_OF_ME"],
+        read: state,
+    },
+    Reader {
+        markers: &[
+            " exceeded memory limit (",
+            " exceeded virtual memory limit (",
+        ],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Slurm);
+            let (head, _) = line.text.split_once(" exceeded ")?;
             message.job = head.rsplit(' ').next().and_then(job);
             // In KiB.
             let figures = between(line.from, "(", ")")?;
@@ -33,13 +59,8 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[": Out Of Memory"],
         read: |line, _, before| {
-            let (_, rest) = line.text.split_once("srun: error: ")?;
-            let (host, tasks) = rest.split_once(": ")?;
             let mut message = stopped(line, Program::Slurm);
-            message.host = word(host);
-            let (_, numbers) = tasks.split_once(' ')?;
-            message.ranks = listed(numbers.split_once(':')?.0);
-            message.rank = message.ranks.first().copied();
+            tasks(line.text, &mut message)?;
             or_join(before, message)
         },
     },
@@ -65,8 +86,65 @@ pub(super) const READERS: &[Reader] = &[
         read: pod,
     },
     Reader {
-        markers: &["OOM-killed", "low on resource: memory"],
+        markers: &[
+            "OOM-killed",
+            "OOM killed",
+            "Container killed due to memory usage",
+        ],
         read: |line, _, before| or_join(before, stopped(line, Program::Kubernetes)),
+    },
+    Reader {
+        // An eviction: the node was short, whatever the container's limit.
+        markers: &[
+            "low on resource: memory",
+            "low on resource: [MemoryPressure]",
+            "had condition: [MemoryPressure]",
+        ],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Kubernetes);
+            message.setting = Some("eviction");
+            message.free = size_after(line.from, "available: ");
+            container(line.from, &mut message);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["Container "],
+        read: |line, _, before| {
+            if let Some(before) = before
+                && before.setting == Some("eviction")
+            {
+                container(line.from, before);
+                before.last = line.part;
+            }
+            None
+        },
+    },
+    Reader {
+        markers: &["OOMKilling"],
+        read: |line, noted, _| {
+            noted.event_line = Some(line.part);
+            None
+        },
+    },
+    Reader {
+        // The kubelet: `System OOM encountered, victim process: python, pid: 42`.
+        markers: &["System OOM encountered"],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Kubernetes);
+            message.setting = Some("eviction");
+            message.process = after(line.from, "victim process: ").and_then(word);
+            message.pid = after(line.from, "pid: ").and_then(integer);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &[
+            "systemd-oomd",
+            "Failed with result 'oom-kill'",
+            "has been killed by the OOM killer",
+        ],
+        read: systemd,
     },
     Reader {
         markers: &["Limits:"],
@@ -84,6 +162,27 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["Task was killed due to the node running low on memory"],
         read: |line, _, _| Some(stopped(line, Program::Ray)),
+    },
+    Reader {
+        markers: &["killed due to memory pressure (OOM)"],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Ray);
+            message.host = between(line.from, "IP: ", ")").and_then(word);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `System memory low at node with IP 1.2.3.4. Used memory (23.6GB) / total capacity (33.2GB)`.
+        markers: &["System memory low at node with IP "],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Ray);
+            message.host = after(line.from, " IP ")
+                .and_then(word)
+                .map(|host| host.trim_end_matches('.').to_owned());
+            message.in_use = size_after(line.from, "Used memory (");
+            message.total = size_after(line.from, "total capacity (");
+            or_join(before, message)
+        },
     },
     Reader {
         // Up to Ray 1.
@@ -115,8 +214,89 @@ fn job(text: &str) -> Option<String> {
     word(text).map(|job| job.trim_end_matches('.').to_owned())
 }
 
+/// `srun: error: nid001277: tasks 1-3: Out Of Memory`: the node and the ranks.
+fn tasks(text: &str, message: &mut OomMessage) -> Option<()> {
+    let (_, rest) = text.split_once("srun: error: ")?;
+    let (host, tasks) = rest.split_once(": ")?;
+    let (_, numbers) = tasks.split_once(' ')?;
+    let (numbers, end) = numbers.split_once(": ")?;
+    end.starts_with("Out Of Memory").then_some(())?;
+    message.host = word(host);
+    message.ranks = listed(numbers);
+    message.rank = message.ranks.first().copied();
+    Some(())
+}
+
+/// `State: OUT_OF_MEMORY (exit code 0)`, `JobState=OUT_OF_MEMORY`, `1234.batch … OUT_OF_ME+ 0:125`.
+fn state(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let (head, _) = line.text.split_once("OUT_OF_ME")?;
+    let first = line.text.split_whitespace().next()?;
+    let row = first.starts_with(|c: char| c.is_ascii_digit())
+        && head.ends_with([' ', '|', '\t'])
+        && (line.from.starts_with("OUT_OF_ME+")
+            || line.text.contains(":125")
+            || head.contains('.'));
+    let named = ["State: ", "JobState=", "State="]
+        .iter()
+        .any(|name| head.ends_with(name));
+    let mail = head.contains("Slurm Job_id=");
+    if !row && !named && !mail {
+        return None;
+    }
+    let mut message = stopped(line, Program::Slurm);
+    message.job = after(head, "Job_id=")
+        .or_else(|| after(head, "JobId="))
+        .and_then(job)
+        .or_else(|| row.then(|| first.split('|').next().and_then(job)).flatten());
+    or_join(before, message)
+}
+
+/// `Container NAME was using 48458972Ki, request is 15Gi, …`.
+fn container(text: &str, message: &mut OomMessage) {
+    if let Some(rest) = after(text, "Container ") {
+        message.process = message.process.take().or_else(|| word(rest));
+        message.in_use = message.in_use.or_else(|| size_after(rest, " was using "));
+    }
+}
+
+/// systemd's own OOM killer, which acts before the memory is used up, and what systemd says of the kernel's.
+fn systemd(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let own = line.text.contains("systemd-oomd");
+    let done = ["Killed /", " killed ", "oom-kill", "OOM killer"]
+        .iter()
+        .any(|word| line.text.contains(word));
+    let (head, words) = ["systemd-oomd[", "systemd["]
+        .iter()
+        .find_map(|name| line.text.split_once(name))
+        .and_then(|(head, rest)| Some((head, rest.split_once("]: ")?.1)))
+        .unwrap_or(("", line.text));
+    if !done || (own && words.contains("Considered ")) {
+        return None;
+    }
+    let mut message = stopped(line, Program::Systemd);
+    message.host = logged_on(head);
+    message.process = words
+        .strip_prefix("Killed ")
+        .and_then(|path| path.split_whitespace().next()?.rsplit('/').next())
+        .or_else(|| Some(words.split_once(": ")?.0))
+        .and_then(word);
+    if own {
+        message.setting = Some("systemd-oomd");
+    }
+    or_join(before, message)
+}
+
 /// A container's state (`Reason: OOMKilled`), or a row of `kubectl get pods`.
 fn pod(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    // `docker inspect` has the word for every container.
+    if let Some(value) =
+        after(line.from, "OOMKilled\":").or_else(|| after(line.from, "OOMKilled: "))
+    {
+        return value
+            .trim_start()
+            .starts_with("true")
+            .then(|| stopped(line, Program::Shell));
+    }
     let mut message = stopped(line, Program::Kubernetes);
     // The name of the namespace may stand before that of the pod.
     let words: Vec<&str> = line.text.split_whitespace().take(4).collect();

@@ -1,14 +1,29 @@
 //! CUDA's error 2 and the status codes of its libraries: no figures, often far from the allocation that failed.
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Reader, or_join};
+use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, index, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
-        markers: &["CUBLAS_STATUS_ALLOC_FAILED"],
+        markers: &[
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "CUBLAS_STATUS_NOT_INITIALIZED",
+        ],
         read: |line, _, before| status(line, Program::Cublas, MessageKind::Cublas, before),
+    },
+    Reader {
+        // cuDNN tries its algorithms, and each wants scratch memory.
+        markers: &[
+            "Unable to find a valid cuDNN algorithm",
+            "was unable to find an engine to execute this computation",
+        ],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Cudnn, MessageKind::NoAlgorithm);
+            message.memory = Memory::Unknown;
+            or_join(before, message)
+        },
     },
     Reader {
         markers: &["CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"],
@@ -40,10 +55,65 @@ pub(super) const READERS: &[Reader] = &[
             "CUSOLVER_STATUS_ALLOC_FAILED",
             "CUSPARSE_STATUS_ALLOC_FAILED",
             "CUFFT_ALLOC_FAILED",
+            // Caffe's check, OpenCV's call.
+            "cudaSuccess (2 vs. 0)",
+            "(-217:Gpu API call) out of memory",
+            // Thrust, which runs on CUDA.
+            "parallel_for failed: out of memory",
+            "temporary_buffer::allocate: get_temporary_buffer failed",
         ],
         read: |line, _, before| status(line, Program::Cuda, MessageKind::Cuda, before),
     },
+    Reader {
+        // A call with its error, in whatever words a program has for it.
+        markers: &[
+            "cudaMalloc",
+            "cuMemAlloc",
+            "cuMemCreate",
+            "cudaHostAlloc",
+            "cuMemHostAlloc",
+            "CUDA error 2",
+            "Cuda error: ",
+            "CUDA Error: ",
+            "Cuda failure: ",
+        ],
+        read: call,
+    },
 ];
+
+/// `Cuda error: 2[cudaMalloc(…)]`, `cudaMalloc failed: out of memory`; pinned memory is the host's.
+fn call(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let lower = line.text.to_ascii_lowercase();
+    // The number 2, and no larger one.
+    let two = |word: &&str| {
+        lower
+            .match_indices(*word)
+            .filter_map(|(at, _)| lower.get(at + word.len()..)?.strip_prefix('2'))
+            .any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+    };
+    let reports = lower.contains("error") || lower.contains("fail");
+    let words = reports && lower.contains("out of memory");
+    let number = ["error ", "error: ", "error code ", "error code: ", "error="]
+        .iter()
+        .any(two);
+    if !words && !number {
+        return None;
+    }
+    let mut message = line.message(Program::Cuda, MessageKind::Cuda);
+    if [
+        "cudahostalloc",
+        "cudamallochost",
+        "cumemhostalloc",
+        "cumemallochost",
+    ]
+    .iter()
+    .any(|name| lower.contains(name))
+    {
+        message.memory = Memory::Host;
+        message.allocator = Some("pinned memory".to_owned());
+    }
+    or_join(before, message)
+}
 
 fn status(
     line: &Line<'_>,

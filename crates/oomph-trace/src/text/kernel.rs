@@ -1,7 +1,7 @@
 //! The Linux kernel's OOM killer, in `dmesg` and in the system's log.
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader};
+use super::readers::{Line, Noted, Reader, continues, join, or_join};
 use super::words::{after, between, integer, size_after, word};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
@@ -13,7 +13,10 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // Who asked for the memory; the line about what was killed follows.
-        markers: &[" invoked oom-killer: "],
+        markers: &[
+            " invoked oom-killer: ",
+            "Out of memory and no killable processes",
+        ],
         read: |line, _, _| {
             let mut message = line.message(Program::Kernel, MessageKind::Killed);
             message.memory = Memory::Host;
@@ -22,10 +25,40 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["oom-kill:constraint="],
+        // It follows the line about what was killed; its figures are of what is left.
+        markers: &["oom_reaper: reaped process "],
+        read: |line, _, before| {
+            let pid = after(line.from, "process ").and_then(integer)?;
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.pid = Some(pid);
+            message.process = between(line.from, "(", ")").and_then(word);
+            message.host = host(line.text);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // Before 4.19: `Task in /a/b killed as a result of limit of /a`.
+        markers: &[" killed as a result of limit of "],
         read: |line, noted, _| {
-            noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
+            noted.cgroup_path = after(line.from, "limit of ").and_then(word);
             None
+        },
+    },
+    Reader {
+        // What was killed and in which group; how much it held stands on the line that follows.
+        markers: &["oom-kill:constraint="],
+        read: |line, noted, before| {
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.process = between(line.from, ",task=", ",").and_then(word);
+            message.pid = after(line.from, ",pid=").and_then(integer);
+            message.host = host(line.text);
+            if line.from.contains("CONSTRAINT_MEMCG") {
+                noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
+                of_group(&mut message, noted);
+            }
+            or_join(before, message)
         },
     },
     Reader {
@@ -41,7 +74,11 @@ pub(super) const READERS: &[Reader] = &[
 ];
 
 /// `Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB`.
-fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+fn killed(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
     let rest = after(line.from, "process ")?;
     let pid = integer(rest)?;
     let mut message = line.message(Program::Kernel, MessageKind::Killed);
@@ -56,25 +93,50 @@ fn killed(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
         message.in_use = Some(parts.into_iter().sum());
     }
     message.host = host(line.text);
-    let [_, limit] = std::mem::take(&mut noted.cgroup);
-    let path = noted.cgroup_path.take();
-    if line.text.contains("emory cgroup out of memory") {
-        message.total = limit;
-        message.allocator = Some(path.map_or_else(
-            || "memory cgroup".to_owned(),
-            |path| format!("memory cgroup {path}"),
-        ));
+    // An event of Kubernetes does not name the group.
+    let event = noted.event_line.is_some_and(|event| line.part - event <= 1);
+    if event || line.text.contains("kernel-monitor") {
+        noted
+            .cgroup_path
+            .get_or_insert_with(|| "of a pod".to_owned());
     }
-    Some(message)
+    if line.text.contains("emory cgroup out of memory") {
+        of_group(&mut message, noted);
+    }
+    match before.filter(|before| before.in_use.is_none() && continues(before, &message)) {
+        // It says more than the lines before it.
+        Some(before) => {
+            before.text.clone_from(&message.text);
+            before.at = message.at;
+            join(before, message);
+            None
+        }
+        None => Some(message),
+    }
+}
+
+/// A memory cgroup was full, not the host.
+fn of_group(message: &mut OomMessage, noted: &mut Noted) {
+    let [_, limit] = std::mem::take(&mut noted.cgroup);
+    message.total = limit;
+    message.allocator = Some(match noted.cgroup_path.take() {
+        Some(path) => format!("memory cgroup {path}"),
+        None => "memory cgroup".to_owned(),
+    });
 }
 
 /// `May 15 23:09:30 HOST kernel: [518.05] …` of the system's log.
 fn host(text: &str) -> Option<String> {
     let (head, _) = text.split_once(" kernel: ")?;
+    logged_on(head)
+}
+
+/// The host behind the time of a line of the system's log, or alone.
+pub(super) fn logged_on(head: &str) -> Option<String> {
     let words: Vec<&str> = head.split_whitespace().collect();
     match words.as_slice() {
         // The date of syslog has three words, that of journald's other formats one.
-        [_, _, _, host] | [_, host] => word(host),
+        [_, _, _, host] | [_, host] | [host] => word(host),
         _ => None,
     }
 }

@@ -24,6 +24,87 @@ pub(super) const READERS: &[Reader] = &[
         read: buffer,
     },
     Reader {
+        // Metal: `failed to allocate 'data' buffer, size = 19283.21 MiB`.
+        markers: &[" buffer, size = "],
+        read: |line, _, before| {
+            after(line.text, "failed to allocate ")?;
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.requested = size_after(line.from, "size = ");
+            exact(before, message)
+        },
+    },
+    Reader {
+        // OpenCL and others; SYCL counts in bytes.
+        markers: &[
+            "_buffer_type_alloc_buffer: failed to allocate ",
+            "can't allocate ",
+        ],
+        read: |line, _, before| {
+            let (name, rest) = line
+                .text
+                .split_once("_buffer_type_alloc_buffer: failed to allocate ")
+                .or_else(|| line.text.split_once("can't allocate "))?;
+            if !name.contains("ggml") && !name.contains("gml_backend") {
+                return None;
+            }
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.requested = Some(size(rest)?);
+            exact(before, message)
+        },
+    },
+    Reader {
+        // What follows from a failure, or all that a log has of it.
+        markers: &[
+            "error loading model: unable to allocate ",
+            "failed to allocate buffer for kv cache",
+            "failed to allocate compute pp buffers",
+            "insufficient VRAM to load any model layers",
+            "memory layout cannot be allocated",
+        ],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            if line.from.contains("CPU buffer") {
+                message.memory = Memory::Host;
+            }
+            exact(before, message)
+        },
+    },
+    Reader {
+        // Of builds from before 2024: a pool of the host's memory.
+        markers: &[
+            "not enough space in the context's memory pool",
+            "ctx->mem_buffer != NULL",
+        ],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.from, "needed ");
+            message.free = size_after(line.from, "available ");
+            exact(before, message)
+        },
+    },
+    Reader {
+        markers: &["kIOGPUCommandBufferCallbackErrorOutOfMemory"],
+        read: |line, _, before| {
+            exact(
+                before,
+                line.message(Program::LlamaCpp, MessageKind::Allocation),
+            )
+        },
+    },
+    Reader {
+        // The model is used all the same, and may be paged out.
+        markers: &["failed to mlock "],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.allocator = Some("locked memory".to_owned());
+            message.requested = size_after(&line.from.replace("-byte", " bytes"), "mlock ");
+            message.handled = true;
+            exact(before, message)
+        },
+    },
+    Reader {
         markers: &["ggml_vulkan: Device memory allocation of size "],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
@@ -52,12 +133,17 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["of pinned memory: out of memory"],
+        // It takes pageable memory then.
+        markers: &[
+            "of pinned memory: out of memory",
+            "Failed to allocate pinned memory",
+        ],
         read: |line, _, _| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             message.memory = Memory::Host;
             message.requested = size_after(line.text, "failed to allocate ");
             message.allocator = Some("pinned memory".to_owned());
+            message.handled = true;
             Some(message)
         },
     },
@@ -83,12 +169,13 @@ fn buffer(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Op
     exact(before, message)
 }
 
-/// The second line of a failure has the exact size; the first one of the GPU has it in MiB.
+/// The second line of a failure has the exact size; the first one of the GPU and of Metal has it in MiB.
 fn exact(before: Option<&mut OomMessage>, next: OomMessage) -> Option<OomMessage> {
     let Some(before) = before.filter(|before| continues(before, &next)) else {
         return Some(next);
     };
-    if before.text.contains(" MiB on device ") && next.requested.is_some() {
+    let rounded = [" MiB on device ", " buffer, size = "];
+    if rounded.iter().any(|words| before.text.contains(words)) && next.requested.is_some() {
         before.requested = next.requested;
     }
     join(before, next);

@@ -7,6 +7,14 @@ use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
+        markers: &["Failed to CUDA malloc "],
+        read: |line, _, before| {
+            let mut message = buffers(line);
+            message.requested = after(line.from, "malloc ").and_then(size);
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["Failed to CUDA calloc "],
         read: |line, _, before| {
             let mut message = buffers(line);

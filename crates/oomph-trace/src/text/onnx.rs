@@ -2,7 +2,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader};
+use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, index, size, size_after, word};
 use super::{MessageKind, OomMessage};
 
@@ -15,8 +15,25 @@ pub(super) const READERS: &[Reader] = &[
         read: arena,
     },
     Reader {
-        markers: &["onnxruntime::CudaCall"],
+        markers: &[
+            "onnxruntime::CudaCall",
+            "onnxruntime::RocmCall",
+            "HIP failure 2: ",
+        ],
         read: cuda,
+    },
+    Reader {
+        // Windows: DirectML, by the number of the error or by its words.
+        markers: &["8007000E", "Not enough memory resources are available"],
+        read: |line, _, before| {
+            if !line.text.contains("onnxruntime") {
+                return None;
+            }
+            let mut message = line.message(Program::OnnxRuntime, MessageKind::Allocation);
+            message.memory = Memory::Unknown;
+            message.setting = Some("DirectML");
+            or_join(before, message)
+        },
     },
 ];
 

@@ -24,6 +24,16 @@ pub(super) fn of_line(line: &str) -> (Origin, &str) {
         };
         text = rest.strip_prefix(' ').unwrap_or(rest);
     }
+    // TensorRT-LLM names the rank behind the time.
+    let head = text.get(..text.floor_char_boundary(80)).unwrap_or_default();
+    origin.rank = after(head, "] [RANK ").and_then(index).or(origin.rank);
+    // What starts vLLM may put its own words before vLLM's.
+    if origin.pid.is_none()
+        && let Some((_, rest)) = head.split_once(") (")
+        && let Some(from) = head.get(head.len() - rest.len() - 1..)
+    {
+        process(from, &mut origin);
+    }
     (origin, text)
 }
 
@@ -31,6 +41,12 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
     let text = line.trim_start();
     if let Some(rest) = text.strip_prefix('\u{1b}') {
         return rest.split_once('m').map(|(_, rest)| rest);
+    }
+    // A launcher's column of output.
+    if let Some(rest) = text.strip_prefix("| ")
+        && rest.trim_start().starts_with(['(', '['])
+    {
+        return Some(rest);
     }
     for marker in ["[rank", "[default"] {
         if let Some(rest) = text.strip_prefix(marker)
@@ -50,29 +66,8 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
         return rest.split_once(':').map(|(_, rest)| rest);
     }
     let head = text.get(..text.floor_char_boundary(80))?;
-    if let Some(words) = head.strip_prefix('(')
-        && let Some((words, _)) = words.split_once(')')
-        && let Some(pid) = after(words, "pid=").and_then(integer)
-        && words.chars().next().is_some_and(char::is_alphabetic)
-    {
-        origin.pid = Some(pid);
-        if [
-            "VllmWorker",
-            "EngineCore",
-            "Worker",
-            "ApiServer",
-            "APIServer",
-        ]
-        .iter()
-        .any(|name| words.starts_with(name))
-        {
-            origin.inside = Some(Program::Vllm);
-        }
-        origin.rank = after(words, "rank=")
-            .or_else(|| after(words, "TP"))
-            .and_then(index)
-            .or(origin.rank);
-        return text.get(words.len() + 2..);
+    if let Some(length) = process(head, origin) {
+        return text.get(length..);
     }
     // SGLang: `[2025-03-29 18:18:34 DP0 TP1] `.
     if let Some(words) = head.strip_prefix("[20")
@@ -104,6 +99,33 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
     None
 }
 
+/// `(VllmWorker rank=7 pid=10948) `: the process that a server or Ray names first; how long that is.
+fn process(head: &str, origin: &mut Origin) -> Option<usize> {
+    let (words, _) = head.strip_prefix('(')?.split_once(')')?;
+    let pid = after(words, "pid=").and_then(integer)?;
+    if !words.starts_with(char::is_alphabetic) {
+        return None;
+    }
+    origin.pid = Some(pid);
+    if [
+        "VllmWorker",
+        "EngineCore",
+        "Worker",
+        "ApiServer",
+        "APIServer",
+    ]
+    .iter()
+    .any(|name| words.starts_with(name))
+    {
+        origin.inside = Some(Program::Vllm);
+    }
+    origin.rank = after(words, "rank=")
+        .or_else(|| after(words, "TP"))
+        .and_then(index)
+        .or(origin.rank);
+    Some(words.len() + 2)
+}
+
 /// The program that a file of a traceback or a line of a log belongs to.
 pub(super) fn inside(text: &str) -> Option<Program> {
     [
@@ -112,7 +134,12 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         ("vllm", Program::Vllm),
         ("onnxruntime", Program::OnnxRuntime),
         ("numba", Program::Numba),
+        ("cupy", Program::Cupy),
+        ("ggml", Program::LlamaCpp),
+        ("llama.cpp", Program::LlamaCpp),
+        ("llama_cpp", Program::LlamaCpp),
         ("external/xla/", Program::Jax),
+        ("jaxlib", Program::Jax),
         ("external/org_tensorflow/", Program::Jax),
         ("tensorflow/", Program::Tensorflow),
         ("tensorflow\\", Program::Tensorflow),
@@ -175,6 +202,13 @@ mod tests {
             ("gpu-q-13: words", None, None, Some("gpu-q-13"), "words"),
             ("slurmstepd-n7: words", None, None, Some("n7"), "words"),
             ("12: words", Some(12), None, None, "words"),
+            (
+                "[07/08/2025-19:47:15] [TRT-LLM] [RANK 3] [E] words",
+                Some(3),
+                None,
+                None,
+                "[07/08/2025-19:47:15] [TRT-LLM] [RANK 3] [E] words",
+            ),
             (
                 "RuntimeError: words",
                 None,

@@ -2,6 +2,7 @@
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader};
+use super::words::size_after;
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -11,11 +12,23 @@ pub(super) const READERS: &[Reader] = &[
             // Python's own, which has no words unless a library gives it some.
             let rest = line.from.strip_prefix("MemoryError")?.trim();
             let alone = line.text.trim_start().starts_with("MemoryError");
-            (alone && rest.trim_matches(':').is_empty()).then(|| {
+            // A library that means the GPU says so.
+            let own =
+                named(&rest.to_ascii_lowercase()) != Memory::Device && !rest.contains("bad_alloc");
+            (alone && own).then(|| {
                 let mut message = line.message(Program::Python, MessageKind::Allocation);
                 message.memory = Memory::Host;
                 message
             })
+        },
+    },
+    Reader {
+        // The system's own error, as Python raises it.
+        markers: &["[Errno 12] Cannot allocate memory"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Python, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            Some(message)
         },
     },
     Reader {
@@ -24,6 +37,14 @@ pub(super) const READERS: &[Reader] = &[
             "ut Of Memory",
             "OutOfMemory",
             "OUT_OF_MEMORY",
+            "ut of GPU memory",
+            "not enough GPU video memory",
+            "not enough GPU memory",
+            "nsufficient GPU memory",
+            "ut of device memory",
+            "ut of host memory",
+            "OUT_OF_DEVICE_MEMORY",
+            "OUT_OF_HOST_MEMORY",
             "Cannot allocate memory",
             "std::bad_alloc",
         ],
@@ -49,10 +70,32 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     .iter()
     .any(|word| lower.contains(word));
     (alone || reports).then(|| {
-        let mut message = line.message(Program::Unknown, MessageKind::Unknown);
-        message.memory = Memory::Unknown;
+        // CUDA's error in the words of some program.
+        let (program, kind) = if lower.contains("cuda") && named(&lower) == Memory::Device {
+            (Program::Cuda, MessageKind::Cuda)
+        } else {
+            (Program::Unknown, MessageKind::Unknown)
+        };
+        let mut message = line.message(program, kind);
+        message.memory = named(&lower);
+        message.requested = ["allocate ", "allocating "]
+            .iter()
+            .find_map(|word| size_after(&lower, word));
         message
     })
+}
+
+/// The memory that the words name. `Cannot allocate memory` is the system's own error, of the host.
+fn named(lower: &str) -> Memory {
+    let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let device = says(&["gpu", "device", "cuda", "vram", "hip", "opencl"]);
+    let host = says(&["host", "system memory", "java", "heap space"])
+        || (!device && says(&["cannot allocate memory"]));
+    match (device, host) {
+        (true, false) => Memory::Device,
+        (false, true) => Memory::Host,
+        _ => Memory::Unknown,
+    }
 }
 
 #[cfg(test)]
@@ -62,7 +105,7 @@ mod tests {
 
     #[test]
     fn an_unknown_text_is_named_as_such() {
-        let message = one("  what():  parallel_for failed: out of memory");
+        let message = one("  what():  bitmap failed: out of memory");
         assert_eq!(
             (message.program, message.memory),
             (Program::Unknown, Memory::Unknown)

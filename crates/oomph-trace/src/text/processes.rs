@@ -2,7 +2,7 @@
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, index, integer};
+use super::words::{after, index, integer, listed, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -41,10 +41,67 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // torchrun's table of failures: `host : n1`, `rank : 3 (local_rank: 3)`, and why on a line below.
+        markers: &["host  ", "rank  "],
+        read: |line, noted, _| {
+            let (name, value) = line.text.trim().split_once(':')?;
+            match name.trim() {
+                "host" => noted.failure.1 = word(value),
+                "rank" => noted.failure.0 = index(value.trim_start()),
+                _ => {}
+            }
+            None
+        },
+    },
+    Reader {
         markers: &["Signal 9 (SIGKILL) received by PID "],
-        read: |line, _, before| {
+        read: |line, noted, before| {
             let mut message = ended(line, Program::Torchrun);
             message.pid = after(line.from, "by PID ").and_then(integer);
+            (message.rank, message.host) = std::mem::take(&mut noted.failure);
+            message.ranks = Vec::from_iter(message.rank);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `srun: error: n1: tasks 0,2: Killed`.
+        markers: &["srun: error: "],
+        read: |line, _, before| {
+            let (host, rest) = after(line.from, "error: ")?.split_once(": task")?;
+            let (numbers, end) = rest.trim_start_matches('s').trim_start().split_once(": ")?;
+            end.starts_with("Killed").then_some(())?;
+            let mut message = ended(line, Program::Shell);
+            message.host = word(host);
+            message.ranks = listed(numbers);
+            message.rank = message.ranks.first().copied();
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // An event of Docker's: a limit was reached.
+        markers: &[" container oom "],
+        read: |line, _, before| or_join(before, ended(line, Program::Shell)),
+    },
+    Reader {
+        // torch.multiprocessing.spawn.
+        markers: &[" terminated with signal SIGKILL"],
+        read: |line, _, before| {
+            let (head, _) = line.text.split_once(" terminated with signal")?;
+            let mut message = ended(line, Program::Pytorch);
+            message.rank = after(head, "process ").and_then(index);
+            message.ranks = Vec::from_iter(message.rank);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `mpirun noticed that process rank 3 with PID 42 on node n1 exited on signal 9 (Killed)`.
+        markers: &["exited on signal 9", "KILLED BY SIGNAL: 9"],
+        read: |line, _, before| {
+            let mut message = ended(line, Program::Shell);
+            message.rank = after(line.text, "rank ").and_then(index);
+            message.ranks = Vec::from_iter(message.rank);
+            message.pid = after(line.text, "PID ").and_then(integer);
+            message.host = after(line.text, "on node ").and_then(word);
             or_join(before, message)
         },
     },
@@ -55,11 +112,31 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[
             "exited with code 137",
-            "exit code 137",
+            "xit code 137",
+            "xit Code:    137",
+            "xit code: 137",
+            "xitCode: 137",
+            "xitCode\": 137",
+            "xitCode\":137",
             "exit status 137",
             "died with <Signals.SIGKILL: 9>",
+            "{SIGKILL(-9)}",
+            "signal: killed",
+            "signal 9 (SIGKILL)",
+            "status=9/KILL",
         ],
-        read: |line, _, before| or_join(before, ended(line, Program::Shell)),
+        read: |line, _, before| {
+            // A pod's state has it beside its reason.
+            match before {
+                Some(before)
+                    if matches!(before.program, Program::Kubernetes | Program::Systemd) =>
+                {
+                    before.last = line.part;
+                    None
+                }
+                before => or_join(before, ended(line, Program::Shell)),
+            }
+        },
     },
 ];
 

@@ -54,6 +54,8 @@ pub enum Program {
     Kernel,
     /// Kubernetes.
     Kubernetes,
+    /// systemd, and its own OOM killer.
+    Systemd,
     /// A shell or a container engine, which says how a process ended.
     Shell,
     /// None of these.
@@ -114,6 +116,7 @@ impl Program {
             Self::Slurm => ("slurm", "SLURM"),
             Self::Kernel => ("kernel", "the Linux kernel"),
             Self::Kubernetes => ("kubernetes", "Kubernetes"),
+            Self::Systemd => ("systemd", "systemd"),
             Self::Shell => ("shell", "the shell"),
             Self::Unknown => ("unknown", "a program that oomph does not know"),
         }

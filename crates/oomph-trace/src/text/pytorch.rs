@@ -13,6 +13,7 @@ pub(super) const READERS: &[Reader] = &[
             "CUDA out of memory.",
             "HIP out of memory.",
             "XPU out of memory.",
+            "NPU out of memory.",
         ],
         read: native,
     },
@@ -58,6 +59,9 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "is killed by signal: Bus error",
             "insufficient shared memory (shm)",
+            "unable to write to file </torch_",
+            "unable to allocate shared memory(shm)",
+            "unable to open shared memory object </torch_",
         ],
         read: shared,
     },
@@ -84,7 +88,7 @@ fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<
         return Some(message);
     }
     message.requested = known(size_after(text, "Tried to allocate "));
-    if let Some(rest) = after(text, "(GPU ") {
+    if let Some(rest) = after(text, "(GPU ").or_else(|| after(text, "(NPU ")) {
         older(&mut message, rest);
         return Some(message);
     }

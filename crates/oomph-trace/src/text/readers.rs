@@ -6,7 +6,7 @@
 
 use std::sync::LazyLock;
 
-use aho_corasick::AhoCorasick;
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
 use super::origin::Origin;
 use super::program::Program;
@@ -48,8 +48,12 @@ static MARKERS: LazyLock<(Option<AhoCorasick>, Vec<usize>)> = LazyLock::new(|| {
             owners.push(number);
         }
     }
-    // Building fails only for gigabytes of patterns.
-    (AhoCorasick::new(words).ok(), owners)
+    // A table of all states takes two megabytes, and a log of gigabytes a third of the time. Building fails only
+    // for gigabytes of patterns.
+    let table = AhoCorasick::builder()
+        .kind(Some(AhoCorasickKind::DFA))
+        .build(words);
+    (table.ok(), owners)
 });
 
 /// A line of a log with a marker in it.
@@ -112,6 +116,12 @@ pub(super) struct Noted {
     pub(super) tensorflow_line: Option<usize>,
     /// The last line `Limits:` of a pod.
     pub(super) limits_line: Option<usize>,
+    /// The last line of an event of Kubernetes that quotes the kernel.
+    pub(super) event_line: Option<usize>,
+    /// The TPU whose process failed.
+    pub(super) tpu: Option<u32>,
+    /// Rank and host of torchrun's table of failures.
+    pub(super) failure: (Option<u32>, Option<String>),
 }
 
 /// Reads a line: returns a message, or adds to the one before it, or takes notes for the next one.

@@ -3,12 +3,17 @@
 
 use super::program::Program;
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, between, index, integer, size, size_after};
+use super::words::{after, between, index, integer, last_word, size, size_after};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["No available memory for the cache blocks"],
+        read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
+    },
+    Reader {
+        // The model takes more than the share.
+        markers: &["Available KV cache memory: -"],
         read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
     },
     Reader {
@@ -24,6 +29,25 @@ pub(super) const READERS: &[Reader] = &[
         read: tokens,
     },
     Reader {
+        // The request is computed again later.
+        markers: &[" is preempted by PreemptionMode."],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Vllm, MessageKind::Budget);
+            message.setting = Some("--max-num-seqs");
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["KV cache pool is full. Retract requests"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Sglang, MessageKind::Budget);
+            message.setting = Some("--max-running-requests");
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["CUDA out of memory occurred when warming up sampler"],
         read: |line, _, _| {
             let mut message = line.message(Program::Vllm, MessageKind::Allocation);
@@ -32,7 +56,10 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["Not enough memory. Please try to increase --mem-fraction-static"],
+        markers: &[
+            "Not enough memory. Please try to increase --mem-fraction-static",
+            "Not enough memory; please try to increase --mem-fraction-static",
+        ],
         read: |line, _, _| Some(line.message(Program::Sglang, MessageKind::Budget)),
     },
     Reader {
@@ -74,7 +101,11 @@ fn at_startup(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Opt
 fn cache(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let mut message = line.message(Program::Vllm, MessageKind::Budget);
     let (head, _) = line.text.split_once(" KV cache is needed")?;
-    message.requested = head.rsplit_once('(').and_then(|(_, needed)| size(needed));
+    // A number and its unit, with or without a parenthesis before them.
+    if let Some((rest, unit)) = head.rsplit_once(' ') {
+        let number = last_word(rest).trim_start_matches('(');
+        message.requested = size(&format!("{number} {unit}"));
+    }
     message.free = size_after(line.from, "KV cache memory (");
     message.fits = after(line.from, "estimated maximum model length is ").and_then(integer);
     message.setting = Some("--max-model-len");

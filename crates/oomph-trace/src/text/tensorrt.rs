@@ -1,8 +1,8 @@
 //! TensorRT and TensorRT-LLM.
 
-use super::program::Program;
-use super::readers::{Line, Reader, or_join};
-use super::words::{after, size, size_after};
+use super::program::{Memory, Program};
+use super::readers::{Line, Reader, continues, join, or_join};
+use super::words::{after, index, size, size_after};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
 
@@ -18,14 +18,82 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &["Some tactics do not have sufficient workspace memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // Without a workspace that is large enough no implementation is left.
+        markers: &["Could not find any implementation for node "],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::NoAlgorithm);
+            let handled = before.as_ref().is_some_and(|before| before.handled);
+            match before.filter(|before| continues(before, &message)) {
+                Some(before) if handled => {
+                    before.handled = false;
+                    before.kind = MessageKind::NoAlgorithm;
+                    join(before, message);
+                    None
+                }
+                Some(before) => {
+                    join(before, message);
+                    None
+                }
+                None => {
+                    message.memory = Memory::Unknown;
+                    Some(message)
+                }
+            }
+        },
+    },
+    Reader {
+        markers: &["Executor creation failed due to insufficient GPU memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+            message.setting = Some("TensorRT-LLM");
+            message.rank = after(line.text, " on rank ").and_then(index);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // The figures that follow it.
+        markers: &[
+            "Total GPU memory (GiB): ",
+            "Free GPU memory before component creation attempt (GiB): ",
+        ],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::TensorRt)?;
+            let value = size(&format!("{} GiB", after(line.from, "(GiB): ")?.trim()));
+            let figure = if line.from.starts_with("Total") {
+                &mut before.total
+            } else {
+                &mut before.free
+            };
+            *figure = figure.or(value);
+            None
+        },
+    },
+    Reader {
         markers: &["memory on requested size of "],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
-            // Versions differ in whether this is in bytes or in MiB.
+            // Versions differ in whether this is in bytes or in MiB. Those that count in bytes number tactics like this.
+            let in_bytes = line.from.contains(" tactic 0x");
             message.requested =
-                size_after(line.from, "size of ").filter(|size| *size >= Bytes::mib(1));
+                size_after(line.from, "size of ").filter(|size| in_bytes || *size >= Bytes::mib(1));
             message.handled = true;
-            or_join(before, message)
+            // What failed before was this tactic's.
+            match before.filter(|before| continues(before, &message)) {
+                Some(before) => {
+                    before.handled = true;
+                    join(before, message);
+                    None
+                }
+                None => Some(message),
+            }
         },
     },
     Reader {
@@ -42,6 +110,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[
             "Cuda Runtime (out of memory)",
+            "Cuda Driver (out of memory)",
             "Cuda Error in allocate: 2",
             "DefaultAllocator::allocate",
             "OutOfMemory Error in ",
@@ -50,9 +119,10 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| failed(line, None, before),
     },
     Reader {
-        markers: &["[TensorRT-LLM][ERROR] CUDA runtime error in "],
+        markers: &["CUDA runtime error in "],
         read: |line, _, before| {
-            if line.from.contains("out of memory") {
+            let own = line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm");
+            if own && line.from.contains("out of memory") {
                 failed(line, None, before)
             } else {
                 None
@@ -68,7 +138,7 @@ fn failed(
 ) -> Option<OomMessage> {
     let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
     message.requested = requested;
-    if line.text.contains("TensorRT-LLM") {
+    if line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm") {
         // Its budget is set in other places than that of an engine.
         message.setting = Some("TensorRT-LLM");
     }

@@ -1,9 +1,11 @@
 //! XLA: JAX and TensorFlow, which share their allocator and much of its words.
 #![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
+use std::borrow::Cow;
+
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, array_bytes, between, index, size, size_after, word};
+use super::words::{after, array_bytes, between, index, integer, size, size_after, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -11,6 +13,7 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "OOM when allocating tensor with shape[",
             "OOM when allocating tensor of shape [",
+            "OOM when allocating tensor with shapedim {",
         ],
         read: tensor,
     },
@@ -44,6 +47,16 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // A kernel that XLA compiled wants more of a multiprocessor's shared memory, or of a TPU core's.
+        markers: &[
+            "Shared memory size limit exceeded",
+            "memory space vmem",
+            "memory space smem",
+            "exceeded scoped vmem limit by",
+        ],
+        read: on_chip,
+    },
+    Reader {
         markers: &["Failed to allocate request for "],
         read: |line, noted, _| {
             let mut message = line.message(Program::Jax, MessageKind::Allocation);
@@ -65,17 +78,26 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        // Loading a program onto a TPU.
-        markers: &["Attempting to reserve "],
-        read: |line, _, _| {
+        // Loading a program onto a TPU, or a buffer.
+        markers: &["Attempting to reserve ", "Attempting to allocate "],
+        read: |line, noted, _| {
             if !line.from.contains("That was not possible") {
                 return None;
             }
             let mut message = line.message(Program::Jax, MessageKind::Allocation);
-            message.requested = size_after(line.from, "reserve ");
+            message.requested =
+                after(line.from, " to ").and_then(|rest| size(rest.split_once(' ')?.1));
             message.free = size_after(line.from, "There are ");
+            message.device = noted.tpu.take();
             message.setting = Some("TPU");
             Some(message)
+        },
+    },
+    Reader {
+        markers: &["Exception in device=TPU:"],
+        read: |line, noted, _| {
+            noted.tpu = after(line.from, "TPU:").and_then(index);
+            None
         },
     },
     Reader {
@@ -104,16 +126,86 @@ pub(super) const READERS: &[Reader] = &[
         read: allocator,
     },
     Reader {
-        markers: &["from device: CUDA_ERROR_OUT_OF_MEMORY"],
+        markers: &["bytes) from device: "],
         read: driver,
+    },
+    Reader {
+        markers: &[
+            " bytes on host: ",
+            "could not allocate pinned host memory of size: ",
+        ],
+        read: pinned,
+    },
+    Reader {
+        markers: &["bytes unified memory; result: CUDA_ERROR_OUT_OF_MEMORY"],
+        read: |line, _, before| {
+            let mut message = line.message(of_file(line.text), MessageKind::Allocation);
+            message.requested = size_after(line.text, "failed to alloc ");
+            or_join(before, message)
+        },
     },
     Reader {
         markers: &["Dst tensor is not initialized"],
         read: |line, _, before| {
-            or_join(
-                before,
-                line.message(Program::Tensorflow, MessageKind::Allocation),
-            )
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            // The last device that the line names is where the tensor should go.
+            message.device = line
+                .text
+                .rsplit_once("device:GPU:")
+                .and_then(|(_, number)| index(number));
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // TensorFlow's eager operators: the device stands in the name of the function.
+        markers: &["failed to allocate memory [Op:"],
+        read: |line, noted, _| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            (message.memory, message.device) = place(line.text);
+            if message.memory == Memory::Device {
+                arena(&mut message, noted);
+            }
+            Some(message)
+        },
+    },
+    Reader {
+        // cuDNN's algorithms are tried at compile time, and want scratch memory.
+        markers: &[
+            "Failed to determine best cudnn convolution algorithm",
+            "No algorithm worked!",
+            "Failed to get convolution algorithm",
+            "Blas GEMM launch failed",
+            "without BLAS support",
+            "All configs failed",
+            "all configs failed",
+        ],
+        read: |line, noted, before| {
+            let xla = ["Failed to determine", "All configs", "all configs"]
+                .iter()
+                .any(|words| line.from.starts_with(words));
+            let tensorflow = !xla || after_tensorflow(line, noted);
+            let program = if tensorflow {
+                Program::Tensorflow
+            } else {
+                Program::Jax
+            };
+            let mut message = line.message(program, MessageKind::NoAlgorithm);
+            message.memory = Memory::Unknown;
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // What XLA says in words that no reader above knows.
+        markers: &[
+            "XlaRuntimeError: RESOURCE_EXHAUSTED",
+            "JaxRuntimeError: RESOURCE_EXHAUSTED",
+            "bytes for new constant",
+        ],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Jax, MessageKind::Allocation);
+            message.memory = Memory::Unknown;
+            message.requested = size_after(line.text, "ailed to allocate ");
+            Some(message)
         },
     },
     Reader {
@@ -135,22 +227,66 @@ pub(super) const READERS: &[Reader] = &[
 /// `OOM when allocating tensor with shape[…] and type float on /job:…/device:GPU:0 by allocator GPU_0_bfc`.
 fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
-    let shape = between(line.from, "[", "]")?;
+    let shape = shape(line.from)?;
     let element = after(line.from, "] and type ").and_then(word);
-    message.requested = element.and_then(|element| array_bytes(shape, &element));
+    message.requested = element.and_then(|element| array_bytes(&shape, &element));
     message.allocator = after(line.from, " by allocator ").and_then(word);
-    message.memory = Memory::Unknown;
-    let lower = line.from.to_ascii_lowercase();
-    if let Some(rest) = after(&lower, "device:gpu:") {
-        message.memory = Memory::Device;
-        message.device = index(rest);
-    } else if lower.contains("device:cpu:") {
-        message.memory = Memory::Host;
-    }
+    (message.memory, message.device) = place(line.from);
     if message.memory == Memory::Device {
         arena(&mut message, noted);
     }
     Some(message)
+}
+
+/// `[2,3]`; the first versions wrote `shapedim { size: 2 } dim { size: 3 }`.
+fn shape(text: &str) -> Option<Cow<'_, str>> {
+    let Some(sides) = after(text, "shapedim {") else {
+        return between(text, "[", "]").map(Cow::Borrowed);
+    };
+    let sides = sides.lines().next()?.split("size: ").skip(1);
+    let sides: Option<Vec<String>> = sides
+        .map(|side| integer(side).map(|side| side.to_string()))
+        .collect();
+    Some(Cow::Owned(sides?.join(",")))
+}
+
+/// The memory and the number of a device: `/device:GPU:0`, `/device:DML:0`, `/device:CPU:0`.
+fn place(text: &str) -> (Memory, Option<u32>) {
+    let lower = text.to_ascii_lowercase();
+    let Some((kind, number)) = after(&lower, "device:").and_then(|rest| rest.split_once(':'))
+    else {
+        return (Memory::Unknown, None);
+    };
+    match kind {
+        "cpu" | "xla_cpu" => (Memory::Host, None),
+        _ if kind.len() < 16 && index(number).is_some() => (Memory::Device, index(number)),
+        _ => (Memory::Unknown, None),
+    }
+}
+
+/// `requested 4194304, available: 101376`; `Used 65.05M of 64.00M vmem`; `size 18.50M and limit 16.00M`.
+fn on_chip(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(Program::Jax, MessageKind::OnChip);
+    message.memory = Memory::OnChip;
+    message.requested = size_after(line.from, "requested ")
+        .or_else(|| size_after(line.from, "Used "))
+        .or_else(|| size_after(line.text, "with size "));
+    message.total = size_after(line.from, "available: ")
+        .or_else(|| after(line.from, "Used ").and_then(|rest| size_after(rest, " of ")))
+        .or_else(|| size_after(line.text, "and limit "));
+    or_join(before, message)
+}
+
+/// `failed to alloc 966367744 bytes on host: …`, then `could not allocate pinned host memory of size: …`.
+fn pinned(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    let mut message = line.message(of_file(line.text), MessageKind::Allocation);
+    message.memory = Memory::Host;
+    message.requested = size_after(line.text, "failed to alloc ")
+        .or_else(|| size_after(line.text, "failed to allocate "))
+        .or_else(|| size_after(line.from, "memory of size: "));
+    message.allocator = Some("pinned memory".to_owned());
+    message.requested?;
+    or_join(before, message)
 }
 
 /// The node that a tensor was for: where a message before it says neither device nor type.
@@ -175,7 +311,9 @@ fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> 
         name if name.starts_with("DOUBLE") || name.starts_with("INT64") => "double",
         _ => return None,
     };
-    let shape = between(&before.text, "shape[", "]").and_then(|shape| array_bytes(shape, element));
+    let shape = after(&before.text, "allocating tensor ")
+        .and_then(shape)
+        .and_then(|shape| array_bytes(&shape, element));
     before.requested = before.requested.or(shape);
     None
 }
@@ -201,6 +339,12 @@ fn allocator(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> 
 
 /// `failed to allocate 2.12G (2282521344 bytes) from device: …`: the arena asks for less and less.
 fn driver(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+    if !["OUT_OF_MEMORY", "OutOfMemory", "RESOURCE_EXHAUSTED"]
+        .iter()
+        .any(|status| line.from.contains(status))
+    {
+        return None;
+    }
     let mut message = line.message(of_file(line.text), MessageKind::Allocation);
     let rest = after(line.text, "failed to allocate ")?;
     message.requested = between(rest, "(", ")").and_then(size);
