@@ -53,6 +53,10 @@ FEATURES = {
     "sdp_priority": Feature(
         (2, 6), "torch._C", "_set_sdp_priority_order", "the lever attention is refused",
     ),
+    "keeps_graph": Feature(
+        (2, 5), "torch._C._autograd", "_get_current_graph_task_keep_graph",
+        "a loss in chunks keeps the gradients that it has computed for a second backward pass",
+    ),
     "tensor_names": Feature(
         (1, 3), "torch", "Tensor.names", "tensors have no names that a lazy output could give", until=(2, 13)
     ),
