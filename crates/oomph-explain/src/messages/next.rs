@@ -374,6 +374,8 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
         steps.push(advice(
             "end the processes that hold the GPU: an earlier server, a notebook",
         ));
+    } else {
+        steps.push(others_on_the_gpu());
     }
     steps
 }
