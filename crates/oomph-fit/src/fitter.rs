@@ -117,6 +117,10 @@ pub(crate) struct Fitter<'a> {
     pub(crate) most_verifications: u32,
     /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
+    /// Steps of the first run of a plan.
+    pub(crate) first_steps: u32,
+    /// Plans that have run for as many steps as any will.
+    pub(crate) ran_longer: Vec<Vec<Lever>>,
     /// Those of them that fit, as measured, until one is chosen.
     pub(crate) verified: Vec<PlanResult>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
@@ -134,6 +138,7 @@ pub(crate) struct Fitter<'a> {
 impl<'a> Fitter<'a> {
     fn new(attempts: &'a mut dyn Attempts, wanted: Wanted) -> Self {
         let gpu = wanted.gpu.found.gpu;
+        let wanted_steps = wanted.steps;
         Self {
             options: Options {
                 budget: wanted.total_bytes - wanted.margin_bytes,
@@ -165,6 +170,8 @@ impl<'a> Fitter<'a> {
             run_seconds: 0.0,
             planning_seconds: 0.0,
             verifications: 0,
+            first_steps: wanted_steps,
+            ran_longer: Vec::new(),
             most_verifications: 0,
             tried: Vec::new(),
             verified: Vec::new(),
@@ -272,6 +279,9 @@ impl<'a> Fitter<'a> {
         self.loading_ns = Some(base.model.facts.loading_ns);
         self.say_what_is_left_out(&base.model);
         self.trains = base.model.trains;
+        if self.goes_all_the_way(plain) {
+            self.first_steps = LONGER.max(self.wanted.steps);
+        }
         fit.inference = !base.model.trains;
         let mut bases = vec![base];
         if fit.inference && (!sizes.is_empty() || !fits) {
@@ -325,6 +335,19 @@ impl<'a> Fitter<'a> {
             fit.outcome = Outcome::NothingFits;
             smaller::advise(self, &bases, fit)
         }
+    }
+
+    /// Whether a plan's first run should have as many steps as its last: where they take less than starting the script
+    /// again. Most of a script's run is often its start.
+    fn goes_all_the_way(&self, plain: &Measurement) -> bool {
+        let Some(step) = plain.record.step_seconds() else {
+            return false;
+        };
+        let steps = self.wanted.steps;
+        let planned = plain.record.planned_steps.unwrap_or(u64::from(LONGER));
+        let last = LONGER.min(u32::try_from(planned).unwrap_or(LONGER));
+        let start = self.run_seconds - f64::from(steps) * step;
+        f64::from(last.saturating_sub(steps)) * step <= start
     }
 
     /// Runs a job that fits for more steps at the capacity, unless it ended by itself: what each step leaves

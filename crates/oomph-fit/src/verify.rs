@@ -7,6 +7,7 @@ use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::{Fitter, Missed, listed};
+use crate::select::LONGER;
 use oomph_plan::result::PlanResult;
 
 /// From this many cache flushes per step on, the note says so.
@@ -33,14 +34,27 @@ impl Fitter<'_> {
         let name = format!("plan-{}", self.verifications);
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
         // What needs no more than the capacity does not meet a limit, and what needs more is measured at once. The one
-        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks.
+        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks, or steps
+        // cost so little that the first run has had them.
         let mut spare = None;
         if limited && self.trains && sharding::gpus(&plan.levers).is_none() {
-            let request = self.request(name.clone(), purpose.clone(), &plan.levers);
-            let Some(run) = self.completed(plan, &request)? else {
+            let request = Request {
+                steps: self.first_steps,
+                ..self.request(name.clone(), purpose.clone(), &plan.levers)
+            };
+            let mut ended = self.run(&request)?;
+            if matches!(ended, Ended::Failed { .. }) && self.first_steps > self.wanted.steps {
+                // The script itself may fail in a later step.
+                self.first_steps = self.wanted.steps;
+                ended = self.run(&self.request(name.clone(), purpose.clone(), &plan.levers))?;
+            }
+            let Some(run) = self.went_through(plan, ended) else {
                 return Ok(None);
             };
             if run.used_bytes() <= self.options.budget {
+                if self.first_steps >= LONGER {
+                    self.ran_longer.push(plan.levers.clone());
+                }
                 return Ok(Some(self.holds(plan, &run, true)));
             }
             if run.least_bytes() > self.options.budget {
