@@ -74,7 +74,8 @@ NEEDED = (
     "torch._C:_current_graph_task_id", "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key", "torch._C:_dispatch_key_parse",
     "torch._C:_dispatch_tls_set_dispatch_key_excluded", "torch._C:_dispatch_tls_set_dispatch_key_included",
-    "torch._C:_jit_get_all_schemas", "torch._subclasses.fake_tensor:FakeTensorMode",
+    "torch._C:_get_dispatch_stack_at", "torch._C:_get_tracing_state", "torch._C:_len_torch_dispatch_stack",
+    "torch._C:_set_tracing_state", "torch._C:_should_allow_numbers_as_tensors", "torch._ops:HigherOrderOperator", "torch._C:_jit_get_all_schemas", "torch._subclasses.fake_tensor:FakeTensorMode",
     "torch._dispatch.python:enable_python_dispatcher", "torch.cuda.memory:_record_memory_history",
     "torch.cuda.memory:_snapshot", "torch.cuda:_lazy_call",
 )  # fmt: skip
