@@ -330,7 +330,8 @@ def problems(rows):
                 found.append(f"{name}: {job} failed: {result.get('failure', result.get('status'))}")
                 continue
             same = first.setdefault((row["torch"], job), result)
-            if result["peak"] != same["peak"] and job != "torch.compile":
+            differs = any(result["peak"][key] != same["peak"][key] for key in CLOSE)
+            if differs and job != "torch.compile":
                 found.append(f"{name}: {job} has other peaks than with another Python")
             references = (
                 [("torch " + MEASURED, measured[0]["jobs"][job].get("peak"), CLOSE)]
@@ -372,8 +373,10 @@ def tables(rows):
         )
     versions = {}
     for row in rows:
-        if "jobs" in row:
-            versions.setdefault(row["torch"], row)
+        if "jobs" in row and len(row["jobs"]) > len(
+            versions.get(row["torch"], row | {"jobs": ()})["jobs"]
+        ):
+            versions[row["torch"]] = row
     base = versions.get(MEASURED)
     lines += [
         "",

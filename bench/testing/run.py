@@ -66,7 +66,7 @@ def pytest_run(place, *options, **environment):
     return wall, cpu, done.returncode, done.stdout
 
 
-def repeats(times, jobs):
+def repeats(times, jobs, keep):
     found = collections.defaultdict(collections.Counter)
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
         for number, peaks in enumerate(pool.map(repeat, range(times))):
@@ -77,9 +77,11 @@ def repeats(times, jobs):
                 {name: len(peaks) for name, peaks in found.items() if len(peaks) > 1},
                 flush=True,
             )
-    different = {name: dict(peaks) for name, peaks in found.items() if len(peaks) > 1}
-    tests = {name: dict(peaks) for name, peaks in found.items()}
-    return dict(times=times, jobs=jobs, tests=tests, different=different)
+            different = {name: dict(peaks) for name, peaks in found.items() if len(peaks) > 1}
+            tests = {name: dict(peaks) for name, peaks in found.items()}
+            kept = dict(times=number + 1, jobs=jobs, tests=tests, different=different)
+            keep(kept)
+    return kept
 
 
 def repeat(number):
@@ -163,14 +165,17 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     times = given.times or dict(repeats=20, start=60, cost=3)[given.what]
-    options = dict(jobs=given.jobs) if given.what == "repeats" else {}
-    found = dict(repeats=repeats, start=start, cost=cost)[given.what](times, **options)
     about = dict(
         command=" ".join(sys.argv), date=datetime.date.today().isoformat(), machine=platform.processor() or platform.machine(),
         cores=os.cpu_count(), python=platform.python_version(),
     )  # fmt: skip
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(dict(about, **found), indent=1) + "\n")
+
+    def keep(found):
+        given.out.write_text(json.dumps(dict(about, **found), indent=1) + "\n")
+
+    options = dict(jobs=given.jobs, keep=keep) if given.what == "repeats" else {}
+    keep(dict(repeats=repeats, start=start, cost=cost)[given.what](times, **options))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ def main() -> int:
     # continues and reports. Children do not inherit an empty handler; they would inherit SIG_IGN.
     starts_script = sys.argv[1:2] and sys.argv[1] in STARTS_SCRIPT
     signal.signal(signal.SIGINT, (lambda *_: None) if starts_script else signal.SIG_DFL)
-    return _main(sys.argv[1:], sys.executable, os.path.dirname(os.path.abspath(__file__)))
+    package = os.path.dirname(os.path.abspath(__file__))
+    return _main(sys.argv[1:], sys.executable, package, sys.path)
 
 
 if __name__ == "__main__":

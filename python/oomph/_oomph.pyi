@@ -4,7 +4,7 @@ from pathlib import Path
 
 __version__: str
 
-def main(args: list[str], python: str | Path, package: str | Path) -> int: ...
+def main(args: list[str], python: str | Path, package: str | Path, paths: list[str]) -> int: ...
 def pack(
     lengths: bytes,
     linear: float,

@@ -53,6 +53,10 @@ FEATURES = {
     "sdp_priority": Feature(
         (2, 6), "torch._C", "_set_sdp_priority_order", "the lever attention is refused",
     ),
+    "keeps_graph": Feature(
+        (2, 5), "torch._C._autograd", "_get_current_graph_task_keep_graph",
+        "a loss in chunks keeps the gradients that it has computed for a second backward pass",
+    ),
     "tensor_names": Feature(
         (1, 3), "torch", "Tensor.names", "tensors have no names that a lazy output could give", until=(2, 13)
     ),
@@ -70,7 +74,8 @@ NEEDED = (
     "torch._C:_current_graph_task_id", "torch._C:_dispatch_get_all_op_names",
     "torch._C:_dispatch_has_kernel_for_dispatch_key", "torch._C:_dispatch_key_parse",
     "torch._C:_dispatch_tls_set_dispatch_key_excluded", "torch._C:_dispatch_tls_set_dispatch_key_included",
-    "torch._C:_jit_get_all_schemas", "torch._subclasses.fake_tensor:FakeTensorMode",
+    "torch._C:_get_dispatch_stack_at", "torch._C:_get_tracing_state", "torch._C:_len_torch_dispatch_stack",
+    "torch._C:_set_tracing_state", "torch._C:_should_allow_numbers_as_tensors", "torch._ops:HigherOrderOperator", "torch._C:_jit_get_all_schemas", "torch._subclasses.fake_tensor:FakeTensorMode",
     "torch._dispatch.python:enable_python_dispatcher", "torch.cuda.memory:_record_memory_history",
     "torch.cuda.memory:_snapshot", "torch.cuda:_lazy_call",
 )  # fmt: skip

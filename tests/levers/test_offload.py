@@ -186,3 +186,15 @@ def test_what_was_changed_after_it_was_saved_is_an_error(tmp_path):
     """
     out = run(tmp_path, ANYWHERE + code, everything(1 << 30), IN_FLIGHT=1 << 30).out
     assert "modified by an inplace operation" in out and "save_on_cpu" in out
+
+
+def test_no_more_leaves_than_may(tmp_path):
+    plain = run(tmp_path, ANYWHERE + GRADIENTS_OF_GRADIENTS, IN_FLIGHT=0)
+    went = []
+    for most in (0, 4096, 1 << 30):
+        lever = "save_on_cpu", {"in_flight": 0, "most": most}
+        changed = run(tmp_path, ANYWHERE + GRADIENTS_OF_GRADIENTS, lever, IN_FLIGHT=0)
+        assert changed.refusal is None and same(changed.out, plain.out)
+        went.append(changed.levers["save_on_cpu"]["applied"])
+    # What was on the host makes room when the backward pass has used it: some leaves in each step.
+    assert went[0] == 0 and 3 * 3 <= went[1] < went[2]

@@ -33,10 +33,11 @@ def wrong(found):
 
 
 def other_torch(place, version, cuda):
-    """The environment of a torch that is nothing but its version file."""
+    """The environment of a torch that is nothing but its version file, and of another package, outside of the command's own place."""
     (place / "torch").mkdir()
     (place / "torch" / "__init__.py").write_text("raise ImportError('no such torch')")
     (place / "torch" / "version.py").write_text(f"__version__ = '{version}'\ncuda = {cuda!r}\n")
+    (place / "nvidia_elsewhere-1.0.dist-info").mkdir()
     return dict(PYTHONPATH=str(place))
 
 
@@ -64,6 +65,7 @@ def test_a_torch_that_does_not_do_is_named_with_what_to_do(doctor, tmp_path, ver
     assert status == 1 and said in check["found"] and check["advice"], found
     lines = [line for line in text.splitlines() if line.startswith("✗")]
     assert len(lines) == 1 and said in lines[0]
+    assert found["versions"]["nvidia_elsewhere"] == "1.0"
     works, scripts = found["works"][:2]
     assert works["works"] and not scripts["works"] and said in scripts["why"]
 

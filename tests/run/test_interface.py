@@ -105,6 +105,18 @@ def test_a_place_for_json_that_cannot_be_written_is_said_before_the_run(tmp_path
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_directory_that_may_not_be_written_is_said_before_the_run(tmp_path):
+    (tmp_path / "job.py").write_text("open('ran', 'w')\n")
+    (tmp_path / "given").mkdir(mode=0o500)
+    words = [OOMPH, "run", "--gpu", "t4", "--json", "given/out.json", "job.py"]
+    if os.geteuid() == 0:
+        words = ["setpriv", "--bounding-set=-dac_override", *words]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    expected = "error: cannot write given/out.json: Permission denied (os error 13)\n"
+    assert (done.returncode, done.stderr) == (2, expected)
+    assert not (tmp_path / "ran").exists()
+
+
 def test_a_script_that_ends_before_it_asks_for_the_gpu_still_has_its_name(tmp_path):
     (tmp_path / "job.py").write_text("import torch, no_such_package\n")
     done = command(tmp_path, "run", "--gpu", "t4", "job.py")

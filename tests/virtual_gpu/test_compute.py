@@ -115,6 +115,59 @@ CASES = {
         for _ in range(4):
             assert torch.allclose(scripted.f(x.cuda()).cpu(), plain(x))
     """,
+    "what reads values back": """
+        def near(gpu, cpu): torch.testing.assert_close(gpu.cpu(), cpu, atol=1e-4, rtol=1e-4)
+        a = torch.randn(2, 5, 3); q, r = torch.linalg.qr(a.cuda()); near(q @ r, a)  # batched: its status is in the host's memory
+        a = torch.randn(5, 5); near(torch.linalg.eig(a.cuda())[0].abs().sort()[0], torch.linalg.eig(a)[0].abs().sort()[0])
+        i = torch.randint(0, 9, (3000,)); assert i.cuda().mode()[0] == i.mode()[0]
+        near(torch.isin(torch.arange(50).cuda(), torch.arange(0, 400, 3).cuda()), torch.isin(torch.arange(50), torch.arange(0, 400, 3)))
+        chosen = torch.empty(0, device="cuda"); torch.masked_select(a.cuda(), a.cuda() > 0, out=chosen); near(chosen, a[a > 0])
+        near((a.abs() + 3).cuda().mvlgamma_(2), (a.abs() + 3).mvlgamma(2))  # the driver copies into its argument
+        w, x = torch.rand(5), torch.randn(4, 5); gpu = [t.cuda() for t in (x, w, w, w.clone(), w.clone())]
+        of_gpu = torch.ops.aten._native_batch_norm_legit(*gpu, True, 0.5, 1e-5)  # it gives, and changes
+        of_cpu = torch.ops.aten._native_batch_norm_legit(x, w, w, mean := w.clone(), w.clone(), True, 0.5, 1e-5)
+        for one, other in zip((*of_gpu, gpu[3]), (*of_cpu, mean)): near(one, other)
+        slopes = F.rrelu(-torch.ones(1000).cuda(), 0.1, 0.9, training=True); assert -0.9 <= slopes.min() < -0.8 < -0.2 < slopes.max() <= -0.1
+        near(F.multilabel_soft_margin_loss((g := x.cuda().requires_grad_()), (x > 0).float().cuda()), F.multilabel_soft_margin_loss((c := x.clone().requires_grad_()), (x > 0).float()))
+        for t, place in ((g, "cuda"), (c, "cpu")): F.multilabel_soft_margin_loss(t, (x > 0).float().to(place)).backward()
+        near(g.grad, c.grad)
+    """,
+    "sparse and nested tensors": """
+        d, x = torch.randn(6, 6).relu(), torch.randn(6, 4); D, X = d.cuda(), x.cuda()
+        def near(gpu, cpu): torch.testing.assert_close(gpu.cpu(), cpu, atol=1e-5, rtol=1e-5)
+        for s in (D.to_sparse(), D.to_sparse_csr()):
+            assert s._nnz() == int((d > 0).sum()); near(s.to_dense(), d); near(s @ X, d @ x); near((s * 3).to_dense(), d * 3)
+        near(D.to_sparse(1).to_dense(), d)
+        twice = torch.sparse_coo_tensor(torch.tensor([[0, 1, 0], [1, 2, 1]]).cuda(), torch.tensor([1.0, 2, 3]).cuda(), (6, 6)).coalesce()
+        assert twice._nnz() == 2 and twice.to_dense()[0, 1] == 4
+        table = nn.Embedding(10, 4, sparse=True).cuda(); before = table.weight.detach().clone()
+        table(torch.tensor([1, 2, 2, 5]).cuda()).sum().backward(); torch.optim.SGD(table.parameters(), lr=1.0).step()
+        near((before - table.weight).sum(1).round().detach(), torch.tensor([0.0, 4, 8, 0, 0, 4, 0, 0, 0, 0]))
+        for layout in (torch.jagged, torch.strided):
+            n = torch.nested.nested_tensor([d[:3], d[:2]], device="cuda", layout=layout); near((n * 2).unbind()[1], d[:2] * 2)
+    """,
+    "classes and modes with operators of their own": """
+        from torch.testing._internal.two_tensor import TwoTensor
+        from torch.utils._python_dispatch import TorchDispatchMode
+        x = torch.rand(4); X = x.cuda()
+        def near(gpu, cpu): torch.testing.assert_close(gpu.cpu(), cpu)
+        two = TwoTensor(X.clone(), X + 1); out = two * 2; near(out.a, x * 2); near(out.b, x * 2 + 2); two.add_(1); near(two.b, x + 2)
+        class Doubling(TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                out = func(*args, **(kwargs or {}))
+                return out * 2 if func is torch.ops.aten.sin.default else out
+        with Doubling(): y = X.sin(); z = X.clone(); z.add_(1)
+        near(y, x.sin() * 2); near(z, x + 1)
+        torch.library.opcheck(torch.ops.torchvision.nms, (torch.rand(5, 4).cuda(), torch.rand(5).cuda(), 0.5), test_utils="test_schema")
+    """,
+    "traced and frozen models": """
+        import io
+        model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 5)).eval(), torch.randn(2, 3, 8, 8)
+        expected, X = model(x).detach(), x.cuda(); model.cuda()
+        for made in (torch.jit.trace(model, X), torch.jit.freeze(torch.jit.script(model))):
+            torch.jit.save(made, file := io.BytesIO()); file.seek(0)
+            for one in (made, torch.jit.load(file)): torch.testing.assert_close(one(X).detach().cpu(), expected, atol=1e-5, rtol=1e-5)
+    """,
     "recurrent layers under autocast": """
         layer, x = nn.GRU(8, 16, 2), torch.randn(3, 2, 8)
         expected = layer(x)[0].detach()
@@ -314,3 +367,49 @@ def test_graphs_are_replayed_by_their_operators(oomph):
     assert "trained True" in run.out and "drawn" in run.out and "unknown 0.0" in run.out
     said = " ".join(a["what"] for a in run.json["assumptions"])
     assert "which oomph does not compute" in said
+
+
+def test_what_somebody_elses_kernel_may_have_written_is_unknown(oomph):
+    run = oomph("""
+        import ctypes
+        import torch
+        x = torch.ones(8, device="cuda")
+        print("before", x.sum().item())
+        driver, module, kernel = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuModuleLoadData(ctypes.byref(module), b"image")
+        driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"own")
+        driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+        print("new", torch.full((3,), 2.0, device="cuda").sum().item())
+        print("old", x.sum().item())
+    """, "--compute", "1GiB")  # fmt: skip
+    assert "before 8.0" in run.out and "new 6.0" in run.out, run.out
+    found = [(a["location"].split(":")[-1], a["what"]) for a in run.json["assumptions"]]
+    assert any(line == "10" and "through no operator of PyTorch" in what for line, what in found), (
+        found
+    )
+    assert any(line == "11" and "does not compute" in what for line, what in found), found
+
+
+def test_the_driver_answers_once_it_is_started(oomph):
+    run = oomph("""
+        import ctypes
+        import torch
+        driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(-1)
+        print("first", driver.cuDeviceGetCount(ctypes.byref(count)), count.value)
+        torch.cuda.init()
+        print("then", driver.cuDeviceGetCount(ctypes.byref(count)), count.value)
+    """)  # fmt: skip
+    assert "first 3 -1" in run.out and "then 0 1" in run.out, run.out
+
+
+def test_operators_that_take_functions_run(oomph):
+    run = oomph("""
+        import torch
+        from torch.nn.attention.flex_attention import flex_attention
+        q = torch.randn(1, 2, 128, 16, device="cuda")
+        def fine(x): return torch.cond(x.sum() > -1e9, lambda x: x + 1, lambda x: x - 1, (x,))
+        assert torch.equal(fine(q), q + 1)
+        torch.testing.assert_close(flex_attention(q, q, q), torch.nn.functional.scaled_dot_product_attention(q, q, q), atol=1e-4, rtol=1e-4)
+        print("checked")
+    """, "--compute", "1GiB")  # fmt: skip
+    assert run.status == 0 and "checked" in run.out, run.err

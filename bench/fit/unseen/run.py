@@ -20,6 +20,8 @@ import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+END = 12
+"""Seconds of a search's limit that are left for writing down what it has found by then."""
 SAME = ("exact", "rounding")
 """What a plan that keeps results does to them."""
 
@@ -33,7 +35,8 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         plan = Path(place, "plan.toml")
         command = [
             *args.oomph.split(), "fit", "--gpu", "h200", "--memory", str(budget), "--margin", "0%", "--json", "fit.json",
-            "-q", "--plan", str(plan), "--patch", "plan.patch", "--out", "fit", *args.option, str(HERE / f"{name}.py"),
+            "-q", "--plan", str(plan), "--patch", "plan.patch", "--out", "fit", "--max-time", f"{args.limit - END:.0f}s",
+            *args.option, str(HERE / f"{name}.py"),
         ]  # fmt: skip
         began = time.monotonic()
         try:
@@ -48,7 +51,10 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
             return row | dict(outcome="failed", says=(done.stderr or done.stdout)[-600:])
         result = json.loads(found.read_text())
         row.update(
-            {key: result.get(key) for key in ("outcome", "runs", "run_seconds", "planning_seconds")}
+            {
+                key: result.get(key)
+                for key in ("outcome", "stopped", "runs", "run_seconds", "planning_seconds")
+            }
         )
         row["least_bytes"] = ((result.get("least") or {}).get("peak") or {}).get("used_bytes")
         if result.get("least"):

@@ -8,6 +8,7 @@ fn main() {
     oomph_cli::host::set(oomph_cli::host::Host {
         python: PathBuf::from("python3"),
         package: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/oomph"),
+        paths: Vec::new(),
     });
     std::process::exit(oomph_cli::main(std::env::args_os().skip(1)).into());
 }

@@ -19,14 +19,25 @@ pub fn expect_place(target: Option<&Path>) -> anyhow::Result<()> {
     if target.is_dir() {
         bail!("cannot write {}: it is a directory", target.display());
     }
-    if let Some(parent) = target.parent()
-        && !parent.as_os_str().is_empty()
-        && !parent.is_dir()
-    {
+    let parent = match target.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
         bail!(
             "cannot write {}: there is no directory {}",
             target.display(),
             parent.display()
+        );
+    }
+    let may = |place: &Path| rustix::fs::access(place, rustix::fs::Access::WRITE_OK);
+    if let Err(error) = may(parent)
+        && may(target).is_err()
+    {
+        bail!(
+            "cannot write {}: {}",
+            target.display(),
+            std::io::Error::from(error)
         );
     }
     Ok(())

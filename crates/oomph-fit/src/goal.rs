@@ -4,7 +4,8 @@ use oomph_plan::{Results, search};
 
 use oomph_plan::result::PlanResult;
 
-/// Plans that save this share of the plain job's time, or of memory, are worth another run.
+/// Plans that save this share of the plain job's time, or of memory, are worth another run. Each that was run since one holds
+/// doubles it: what is left to gain gets less, and people wait.
 const WORTH: f64 = 0.02;
 
 /// Which of the plans that fit is chosen.
@@ -54,12 +55,13 @@ impl Goal {
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// How good another plan must be to be worth a run, given `known`.
-    pub(crate) fn worth(self, known: f64) -> f64 {
+    /// How good another plan must be to be worth a run, given `known`, if so many were run since one holds.
+    pub(crate) fn worth(self, known: f64, since: u32) -> f64 {
+        let worth = WORTH * f64::from(2_u32.saturating_pow(since));
         if self == Self::LeastMemory {
-            known * (1.0 - WORTH)
+            known * (1.0 - worth)
         } else {
-            known - WORTH
+            known - worth
         }
     }
 

@@ -12,9 +12,11 @@ use oomph_plan::result::PlanResult;
 /// The most runs of plans from the same bases; a search that has not succeeded by then will not.
 const MOST_VERIFICATIONS: u32 = 12;
 /// After this many plans that ran out of memory, try the one of least memory to see whether any can fit.
-pub(crate) const MOST_MISSES: u32 = 4;
+pub(crate) const MOST_MISSES: u32 = 2;
 /// So many plans of least memory are tried one after the other, as long as each promises less than all before.
 const MOST_LEAST: u32 = 3;
+/// How many times what is too much goes to the host, the cheapest first: some of it is under way when memory is fullest.
+const PART_MARGINS: [f64; 2] = [1.15, 1.6];
 /// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
 /// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
@@ -66,14 +68,57 @@ impl Fitter<'_> {
             return Ok(None);
         };
         bases.push(base);
+        self.attempt_part(bases)?;
         self.plans_from(bases).map(Some)
+    }
+
+    /// If the job fits with all that is saved on the host, verifies a plan by which only as much goes there as is too much: what
+    /// stays costs no time.
+    fn attempt_part(&mut self, bases: &[Base]) -> anyhow::Result<()> {
+        let (Some(plain), Some(whole)) = (bases.first(), bases.last()) else {
+            return Ok(());
+        };
+        let others = |lever: &&Lever| !matches!(lever, Lever::SaveOnCpu(_));
+        let without = bases
+            .iter()
+            .find(|base| base.applied.iter().eq(whole.applied.iter().filter(others)));
+        let Some(without) = without else {
+            return Ok(());
+        };
+        let as_measured = |base: &Base| search::predict(base, plain, &[], &self.options);
+        let (nothing, all) = (as_measured(without), as_measured(whole));
+        let saved = nothing.used.saturating_sub(all.used);
+        let missing = nothing.used.saturating_sub(self.options.budget);
+        if all.used > self.options.budget || missing == 0 {
+            return Ok(());
+        }
+        for margin in PART_MARGINS {
+            let most = (missing as f64 * margin) as u64;
+            if most >= saved {
+                break;
+            }
+            let part = most as f64 / saved as f64;
+            let mut less = all.clone();
+            less.time_ratio = nothing.time_ratio + (all.time_ratio - nothing.time_ratio) * part;
+            less.used = nothing.used - most;
+            for lever in &mut less.levers {
+                if let Lever::SaveOnCpu(save) = lever {
+                    *save = save.with_most(most);
+                }
+            }
+            self.attempt(&less)?;
+            if !self.verified.is_empty() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Verifies plans until the best is known, and runs that for longer.
     pub(crate) fn plans_from(&mut self, bases: &[Base]) -> anyhow::Result<Found> {
         self.most_verifications = self.verifications + MOST_VERIFICATIONS;
         let mut found = self.search(bases)?;
-        let mut longer: Vec<Vec<Lever>> = Vec::new();
+        let mut longer = 0;
         loop {
             found = self.verify_best(bases, found)?;
             let choice = self.wanted.goal.choose(&self.verified).cloned();
@@ -82,12 +127,13 @@ impl Fitter<'_> {
                 self.trains
                     && plan.steps < LONGER
                     && sharding::gpus(&plan.levers).is_none()
-                    && !longer.contains(&plan.levers)
-                    && longer.len() < MOST_LONGER
+                    && !self.ran_longer.contains(&plan.levers)
+                    && longer < MOST_LONGER
             }) else {
                 break;
             };
-            longer.push(plan.levers.clone());
+            longer += 1;
+            self.ran_longer.push(plan.levers.clone());
             let held = self.run_longer(plan)?;
             self.verified.retain(|other| other.levers != plan.levers);
             match held {
@@ -146,6 +192,7 @@ impl Fitter<'_> {
         }
         let mut misses = 0;
         for goal in goals {
+            let mut since = 0;
             loop {
                 let best = found
                     .plans
@@ -157,12 +204,15 @@ impl Fitter<'_> {
                     })
                     .cloned();
                 let Some(best) = best else { break };
-                if goal.of(best.cost(), best.used) > goal.worth(goal.least(&self.verified))
+                if goal.of(best.cost(), best.used) > goal.worth(goal.least(&self.verified), since)
                     || self.verifications >= self.most_verifications
                 {
                     break;
                 }
                 let left_out = self.rejected.len();
+                if !self.verified.is_empty() {
+                    since += 1;
+                }
                 self.attempt(&best)?;
                 found = self.search(bases)?;
                 if !self.verified.is_empty() || self.rejected.len() > left_out {
@@ -170,11 +220,7 @@ impl Fitter<'_> {
                 }
                 misses += 1;
                 if misses == MOST_MISSES {
-                    self.attempt_least(&found)?;
-                    found = self.search(bases)?;
-                    if self.verified.is_empty() {
-                        return Ok(found);
-                    }
+                    return Ok(found);
                 }
             }
         }

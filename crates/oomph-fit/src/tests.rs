@@ -248,6 +248,34 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
     assert!(error.contains("give --steps"), "{error}");
 }
 
+/// Nobody has to say how many steps that takes.
+#[test]
+fn a_job_that_runs_out_in_a_later_step_is_planned_by_that_step() {
+    let wanted = Wanted {
+        watch: true,
+        ..wanted()
+    };
+    let at_first = budget() / 10 * 9;
+    let (found, made) = found(wanted, |made| {
+        let used = match made.name.as_str() {
+            "plain" => at_first,
+            "plain-longer" => return Some(out_of_memory()),
+            "plain-later" => PLAIN.used_bytes(),
+            _ => return None,
+        };
+        let Ended::Through(mut run) = through(made, Some(used)) else {
+            return None;
+        };
+        run.record.stopped = made.name == "plain";
+        Some(Ended::Through(run))
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_eq!(found.fit.plain.used_bytes, PLAIN.used_bytes());
+    assert_eq!(chosen(&found).steps, LONGER);
+    let after = made.iter().skip_while(|made| made.name != "plain-later");
+    assert!(after.clone().count() > 1 && after.into_iter().all(|made| made.steps == LONGER));
+}
+
 #[test]
 fn a_plan_is_verified_and_then_run_longer() {
     let (found, made) = found(wanted(), |_| None);
@@ -292,6 +320,53 @@ fn a_script_with_nothing_more_to_do_keeps_its_plan() {
         chosen.notes
     );
     assert_eq!(made.iter().filter(|made| made.steps == LONGER).count(), 1);
+}
+
+/// A microsecond between two steps, which is less than the script takes to start.
+fn with_quick_steps(made: &Made, mut run: Box<Measurement>) -> Ended {
+    run.record.step_ends = (0..i64::from(made.steps)).collect();
+    run.record.stopped = true;
+    Ended::Through(run)
+}
+
+#[test]
+fn where_steps_cost_less_than_a_start_a_plans_first_run_has_all_of_them() {
+    let (found, made) = found(wanted(), |made| {
+        if made.levers.is_empty() {
+            return Some(with_quick_steps(made, Box::new(PLAIN.clone())));
+        }
+        None
+    });
+    assert_eq!(chosen(&found).steps, LONGER);
+    assert!(!made.iter().any(|made| made.name.ends_with("-longer")));
+    assert!(verifications(&made).iter().all(|made| made.steps == LONGER));
+}
+
+#[test]
+fn a_script_that_fails_in_a_later_step_keeps_its_plan() {
+    let (found, made) = found(wanted(), |made| {
+        if made.levers.is_empty() {
+            return Some(with_quick_steps(made, Box::new(PLAIN.clone())));
+        }
+        (made.steps == LONGER).then(|| failed("ZeroDivisionError: in step 7"))
+    });
+    assert_eq!(chosen(&found).steps, 3);
+    let tried = verifications(&made);
+    assert_eq!((tried[0].steps, tried[1].steps), (LONGER, 3));
+    assert_eq!(tried[0].levers, tried[1].levers);
+}
+
+#[test]
+fn each_plan_that_is_run_after_one_that_holds_promises_twice_as_much() {
+    let ratios = [1.5, 1.47, 1.42, 1.33];
+    let gains: Vec<bool> = ratios
+        .windows(2)
+        .zip(0..)
+        .map(|(pair, since)| pair[1] <= Goal::SameResults.worth(pair[0], since))
+        .collect();
+    assert_eq!(gains, [true, true, true]);
+    assert!(1.47 > Goal::SameResults.worth(1.5, 1));
+    assert!(Goal::LeastMemory.worth(100.0, 1) < Goal::LeastMemory.worth(100.0, 0));
 }
 
 /// The lever that the first verified plan of an undisturbed search ends with.
@@ -439,7 +514,7 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
     assert!(found.fit.plans.is_empty() && found.fit.chosen.is_none());
     // After the misses the plan of least memory is tried, and the one that is it by then.
     let tried = verifications(&made).len() as u32;
-    assert!((1..=MOST_MISSES + 2).contains(&tried), "{tried}");
+    assert!((1..=MOST_MISSES + 4).contains(&tried), "{tried}");
     let least = found.fit.least.as_ref().unwrap();
     assert!(least.verified);
     assert_eq!(least.peak.used_bytes, budget() / 10 * 11);
@@ -475,6 +550,40 @@ fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     assert!(verified[0].has(refused.unwrap()) && verified.len() > 1);
     assert_eq!(found.fit.outcome, Outcome::Fits);
     assert_eq!(chosen(&found).levers, verified[1].levers);
+}
+
+/// Nothing but the last resort fits, and of that a part is enough.
+#[test]
+fn only_as_much_goes_to_the_host_as_is_too_much() {
+    let wanted = Wanted {
+        allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let least = PLAIN.used_bytes() / 8;
+    let most = |made: &Made| {
+        made.levers.iter().find_map(|lever| match lever {
+            Lever::SaveOnCpu(save) => save.most,
+            _ => None,
+        })
+    };
+    let (found, made) = found(wanted, |made| {
+        if made.levers.is_empty() {
+            return None;
+        }
+        if made.name.starts_with("probe") && made.has("save_on_cpu") {
+            return Some(through(made, Some(least)));
+        }
+        let stays = PLAIN.used_bytes() - most(made).unwrap_or(0);
+        Some(through(made, Some(stays)))
+    });
+    let plan = chosen(&found);
+    assert!(plan.what.contains("up to "), "{}", plan.what);
+    let missing = PLAIN.used_bytes() - budget();
+    let went = made.iter().find_map(most).unwrap();
+    assert!(
+        (missing..2 * missing).contains(&went),
+        "{went} of {missing}"
+    );
 }
 
 /// What the model says of a lever that is made for any job may be far too much: a run of it tells, before nothing is

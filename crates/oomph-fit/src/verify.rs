@@ -2,11 +2,12 @@
 
 use oomph_bytes::{format_bytes, format_gib};
 use oomph_plan::model::Model;
-use oomph_plan::{Floor, search, sharding};
+use oomph_plan::{Floor, Group, Lever, Stage, search, sharding};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::{Fitter, Missed, listed};
+use crate::select::LONGER;
 use oomph_plan::result::PlanResult;
 
 /// From this many cache flushes per step on, the note says so.
@@ -33,14 +34,27 @@ impl Fitter<'_> {
         let name = format!("plan-{}", self.verifications);
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
         // What needs no more than the capacity does not meet a limit, and what needs more is measured at once. The one
-        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks.
+        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks, or steps
+        // cost so little that the first run has had them.
         let mut spare = None;
         if limited && self.trains && sharding::gpus(&plan.levers).is_none() {
-            let request = self.request(name.clone(), purpose.clone(), &plan.levers);
-            let Some(run) = self.completed(plan, &request)? else {
+            let request = Request {
+                steps: self.first_steps,
+                ..self.request(name.clone(), purpose.clone(), &plan.levers)
+            };
+            let mut ended = self.run(&request)?;
+            if matches!(ended, Ended::Failed { .. }) && self.first_steps > self.wanted.steps {
+                // The script itself may fail in a later step.
+                self.first_steps = self.wanted.steps;
+                ended = self.run(&self.request(name.clone(), purpose.clone(), &plan.levers))?;
+            }
+            let Some(run) = self.went_through(plan, ended) else {
                 return Ok(None);
             };
             if run.used_bytes() <= self.options.budget {
+                if self.first_steps >= LONGER {
+                    self.ran_longer.push(plan.levers.clone());
+                }
                 return Ok(Some(self.holds(plan, &run, true)));
             }
             if run.least_bytes() > self.options.budget {
@@ -230,13 +244,7 @@ impl Fitter<'_> {
             .iter()
             .flat_map(|lesson| lesson.levers.iter().copied())
             .collect();
-        let suspect = plan
-            .levers
-            .iter()
-            .rev()
-            // The way to share the job already ran by itself.
-            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
-            .map(|lever| lever.name().to_owned());
+        let suspect = suspect(&plan.levers, &proved).map(|lever| lever.name().to_owned());
         let why = format!("the script failed with it: {why}");
         if let Some(name) = blamed.or(suspect) {
             self.reject(&name, &why);
@@ -244,6 +252,19 @@ impl Fitter<'_> {
             self.note(&listed(&plan.levers, " + "), &why);
         }
     }
+}
+
+/// The lever that a script's failure is put down to, of those that no plan has worked with: what cuts the script's batches shows its own
+/// code other sizes, all else only other times and places. Else the last one.
+fn suspect<'l>(levers: &'l [Lever], proved: &[&str]) -> Option<&'l Lever> {
+    let unproved = || {
+        // The way to share the job already ran by itself.
+        let unproved =
+            |lever: &&Lever| lever.sharing().is_none() && !proved.contains(&lever.name());
+        levers.iter().rev().filter(unproved)
+    };
+    let cuts = |lever: &&Lever| lever.stage() == Stage::Combined(Group::Batch);
+    unproved().find(cuts).or_else(|| unproved().next())
 }
 
 /// What the operators of a run need at once.
@@ -291,5 +312,27 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         verified: false,
         steps: 0,
         notes: plan.assumptions.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cuts_batches_is_suspected_first() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let levers = [
+            lever(r#"{"name": "split_forward", "parts": 2}"#),
+            lever(r#"{"name": "set_to_none"}"#),
+            lever(r#"{"name": "optimizer_on_cpu"}"#),
+        ];
+        let blamed = |proved: &[&str]| suspect(&levers, proved).map(Lever::name);
+        assert_eq!(blamed(&[]), Some("split_forward"));
+        assert_eq!(blamed(&["split_forward"]), Some("optimizer_on_cpu"));
+        assert_eq!(
+            blamed(&["split_forward", "optimizer_on_cpu", "set_to_none"]),
+            None
+        );
     }
 }

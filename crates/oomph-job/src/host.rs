@@ -13,6 +13,8 @@ pub struct Host {
     pub python: PathBuf,
     /// The directory of the `oomph` package.
     pub package: PathBuf,
+    /// Where that Python looks for packages (`sys.path`): its environment, and those that this one adds to.
+    pub paths: Vec<PathBuf>,
 }
 
 static HOST: OnceLock<Host> = OnceLock::new();

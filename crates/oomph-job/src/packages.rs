@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::host::Host;
 
-/// The names and versions of the packages around `host` that matter to a job's memory.
+/// The names and versions of the packages around `host` that matter to a job's memory. Of two that have one name, the first
+/// counts, as for Python.
 pub fn packages(host: &Host) -> BTreeMap<String, String> {
     let mut found = BTreeMap::new();
-    for place in places(host) {
+    for place in &host.paths {
         for entry in fs::read_dir(place).into_iter().flatten().flatten() {
             let name = entry.file_name();
             if let Some((name, version)) = name.to_str().and_then(distribution)
@@ -21,25 +22,6 @@ pub fn packages(host: &Host) -> BTreeMap<String, String> {
         }
     }
     found
-}
-
-/// Where packages are installed: beside this one, and in the interpreter's own environment.
-fn places(host: &Host) -> Vec<PathBuf> {
-    let mut places: Vec<PathBuf> = host
-        .package
-        .parent()
-        .map(Path::to_path_buf)
-        .into_iter()
-        .collect();
-    let prefix = host.python.parent().and_then(Path::parent);
-    let versions = prefix.map(|prefix| fs::read_dir(prefix.join("lib")));
-    for entry in versions.into_iter().flatten().flatten().flatten() {
-        let place = entry.path().join("site-packages");
-        if entry.file_name().to_string_lossy().starts_with("python") && !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    places
 }
 
 /// The name and the version in the name of a `NAME-VERSION.dist-info`.
@@ -95,9 +77,15 @@ mod tests {
             fs::create_dir_all(&info).unwrap();
             fs::write(info.join("METADATA"), metadata).unwrap();
         }
+        // As in an image that has torch for all environments.
+        let system = place.path().join("system");
+        for name in ["torch-2.4.1", "triton-3.6.0"] {
+            fs::create_dir_all(system.join(format!("{name}.dist-info"))).unwrap();
+        }
         let host = Host {
             python: place.path().join("bin/python"),
             package: place.path().join("elsewhere/oomph"),
+            paths: vec!["".into(), place.path().join("python312.zip"), site, system],
         };
         let found: Vec<_> = packages(&host).into_iter().collect();
         let expected = [
@@ -105,6 +93,7 @@ mod tests {
             ("timm", "1.0"),
             ("torch", "2.11.0+cu130"),
             ("transformers", "5.1"),
+            ("triton", "3.6.0"),
         ];
         assert_eq!(found, expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
     }

@@ -10,10 +10,20 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// Runs the command line `args` (without the program name) and returns its exit status. `python`
-/// is the interpreter for scripts, `package` the directory of this package.
+/// is the interpreter for scripts, `package` the directory of this package, `paths` where Python looks for others.
 #[pyfunction]
-fn main(py: Python<'_>, args: Vec<OsString>, python: PathBuf, package: PathBuf) -> i32 {
-    oomph_cli::host::set(oomph_cli::host::Host { python, package });
+fn main(
+    py: Python<'_>,
+    args: Vec<OsString>,
+    python: PathBuf,
+    package: PathBuf,
+    paths: Vec<PathBuf>,
+) -> i32 {
+    oomph_cli::host::set(oomph_cli::host::Host {
+        python,
+        package,
+        paths,
+    });
     py.detach(|| oomph_cli::main(args)).into()
 }
 
@@ -211,7 +221,11 @@ impl VirtualGpu {
         gpu.total_bytes = memory.unwrap_or(gpu.total_bytes);
         Ok(Self {
             gpu,
-            host: oomph_job::Host { python, package },
+            host: oomph_job::Host {
+                python,
+                package,
+                paths: Vec::new(),
+            },
             lent: None,
         })
     }

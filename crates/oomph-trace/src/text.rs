@@ -403,8 +403,8 @@ impl Log {
             }
         }
         if text.contains("Traceback (most recent call last)") {
+            // Where lines run together, a message may stand before it.
             self.traceback.clear();
-            return;
         }
         if let Some(frame) = read_frame(text) {
             if self.traceback.len() >= MAX_FRAMES {
@@ -695,6 +695,182 @@ mod tests {
         }
         // A quadratic step takes half a minute.
         assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+    }
+
+    /// Words of programs' own sources, which no fixture has.
+    #[test]
+    fn words_that_stand_in_the_sources_of_programs() {
+        use Memory::{Device, Host, OnChip, Unknown};
+        let mib = |value| Some(Bytes::mib(value));
+        for (text, program, memory, requested) in [
+            (
+                "RuntimeError: NPU out of memory. Tried to allocate 2.00 MiB (NPU 0; 60.97 GiB total capacity)",
+                Program::Pytorch,
+                Device,
+                mib(2),
+            ),
+            (
+                "RuntimeError: unable to write to file </torch_123_4>: No space left on device (28)",
+                Program::Pytorch,
+                Host,
+                None,
+            ),
+            (
+                "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal SIGKILL",
+                Program::Pytorch,
+                Host,
+                None,
+            ),
+            (
+                "RuntimeError: Unable to find a valid cuDNN algorithm to run convolution",
+                Program::Cudnn,
+                Unknown,
+                None,
+            ),
+            (
+                "ptxas error : Entry function 'k' uses too much shared data (0x100000 bytes, 0xc000 max)",
+                Program::Cuda,
+                OnChip,
+                mib(1),
+            ),
+            (
+                "cudaHostAlloc failed: out of memory",
+                Program::Cuda,
+                Host,
+                None,
+            ),
+            (
+                "Scoped allocation with size 18.00M and limit 16.00M exceeded scoped vmem limit by 2.00M",
+                Program::Jax,
+                OnChip,
+                mib(18),
+            ),
+            (
+                "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 1.00M. That was not possible. There are 8.00M free.",
+                Program::Jax,
+                Device,
+                mib(1),
+            ),
+            (
+                "ResourceExhaustedError: {{function_node __wrapped__AddV2_device_/job:localhost/replica:0/task:0/device:GPU:0}} failed to allocate memory [Op:AddV2]",
+                Program::Tensorflow,
+                Device,
+                None,
+            ),
+            (
+                "UNKNOWN: Failed to determine best cudnn convolution algorithm for: %conv",
+                Program::Jax,
+                Unknown,
+                None,
+            ),
+            (
+                "KV cache pool is full. Retract requests. #retracted_reqs: 1",
+                Program::Sglang,
+                Device,
+                None,
+            ),
+            (
+                "INFO [gpu_worker.py:298] Available KV cache memory: -1.07 GiB",
+                Program::Vllm,
+                Device,
+                None,
+            ),
+            (
+                "ValueError: To serve at least one request with the model's max seq len (4096), 24.0 MiB KV cache is needed, which is larger than the available KV cache memory (3.00 MiB).",
+                Program::Vllm,
+                Device,
+                mib(24),
+            ),
+            (
+                "ggml_backend_sycl_buffer_type_alloc_buffer: can't allocate 1048576 Bytes of memory on device",
+                Program::LlamaCpp,
+                Device,
+                mib(1),
+            ),
+            (
+                "node2:1:2 [2] NCCL WARN Failed to CUDA malloc 1048576 bytes",
+                Program::Nccl,
+                Device,
+                mib(1),
+            ),
+            (
+                "slurmstepd: error: Step 7.0 hit memory limit at least once during execution.",
+                Program::Slurm,
+                Host,
+                None,
+            ),
+            ("7.batch|OUT_OF_MEMORY|0:125", Program::Slurm, Host, None),
+            (
+                "mpirun noticed that process rank 3 with PID 42 on node n1 exited on signal 9 (Killed).",
+                Program::Shell,
+                Host,
+                None,
+            ),
+            (
+                "srun: error: n1: tasks 0,2: Killed",
+                Program::Shell,
+                Host,
+                None,
+            ),
+            (
+                "System OOM encountered, victim process: python, pid: 42",
+                Program::Kubernetes,
+                Host,
+                None,
+            ),
+            ("\"OOMKilled\": true,", Program::Shell, Host, None),
+            (
+                "memory allocation of 1048576 bytes failed",
+                Program::Unknown,
+                Host,
+                mib(1),
+            ),
+            (
+                "F0101 syncedmem.cpp:56] Check failed: error == cudaSuccess (2 vs. 0)  out of memory",
+                Program::Cuda,
+                Device,
+                None,
+            ),
+            (
+                "Error: Out of GPU memory trying to allocate 1.000 MiB",
+                Program::Unknown,
+                Device,
+                mib(1),
+            ),
+        ] {
+            let message = one(text);
+            assert_eq!(
+                (message.program, message.memory, message.requested),
+                (program, memory, requested),
+                "{text}"
+            );
+        }
+        for (text, ranks, host) in [
+            ("srun: error: n1: tasks 0,2: Killed", vec![0, 2], "n1"),
+            (
+                "mpirun noticed that process rank 3 with PID 42 on node n1 exited on signal 9 (Killed).",
+                vec![3],
+                "n1",
+            ),
+        ] {
+            let message = one(text);
+            assert_eq!(
+                (message.ranks, message.host.as_deref()),
+                (ranks, Some(host))
+            );
+        }
+        // What only looks like it.
+        for text in [
+            "\"OOMKilled\": false,",
+            "jax.errors.JaxRuntimeError: INTERNAL: an illegal memory access was encountered",
+            "CUDA error 700 at kernel.cu:12: an illegal memory access",
+            "srun: error: n1: task 0: Exited with exit code 1",
+            "The node was low on resource: ephemeral-storage.",
+            "Available KV cache memory: 18.78 GiB",
+            "set backend:cudaMallocAsync if you run out of memory",
+        ] {
+            assert_eq!(all(text), [], "{text}");
+        }
     }
 
     #[test]

@@ -166,6 +166,34 @@ typed_products! {
     5 cublasZgemm_v2 cublasZgemmStridedBatched cublasZgemmBatched;
 }
 
+/// Batched solvers, which say in the host's memory whether their arguments were right. The callers of some leave that uninitialized.
+macro_rules! typed_solvers {
+    ($($factor:ident $least_squares:ident $solve:ident;)*) => { export! {$(
+        fn $factor(_handle: u64, _m: c_int, _n: c_int, _a: u64, _lda: c_int, _tau: u64, info: Out<c_int>, _batch: c_int) -> Status, or INTERNAL; {
+            info.put(0);
+            multiplied();
+            SUCCESS
+        }
+        fn $least_squares(_handle: u64, _trans: c_int, _m: c_int, _n: c_int, _columns: c_int, _a: u64, _lda: c_int, _c: u64, _ldc: c_int, info: Out<c_int>, _of_each: u64, _batch: c_int) -> Status, or INTERNAL; {
+            info.put(0);
+            multiplied();
+            SUCCESS
+        }
+        fn $solve(_handle: u64, _trans: c_int, _n: c_int, _columns: c_int, _a: u64, _lda: c_int, _pivots: u64, _b: u64, _ldb: c_int, info: Out<c_int>, _batch: c_int) -> Status, or INTERNAL; {
+            info.put(0);
+            multiplied();
+            SUCCESS
+        }
+    )*} };
+}
+
+typed_solvers! {
+    cublasSgeqrfBatched cublasSgelsBatched cublasSgetrsBatched;
+    cublasDgeqrfBatched cublasDgelsBatched cublasDgetrsBatched;
+    cublasCgeqrfBatched cublasCgelsBatched cublasCgetrsBatched;
+    cublasZgeqrfBatched cublasZgelsBatched cublasZgetrsBatched;
+}
+
 /// Accounts one call with unknown work on the GPU.
 pub fn multiplied() {
     machine()

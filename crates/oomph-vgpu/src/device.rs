@@ -232,6 +232,19 @@ pub fn set_current(device: i32) -> bool {
     known
 }
 
+/// Whether anything has started the driver in this process.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// `cuInit`, or a call of the runtime that begins with it.
+pub fn start() {
+    STARTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether the driver answers: before `cuInit` it does not.
+pub fn is_started() -> bool {
+    STARTED.load(Ordering::Relaxed)
+}
+
 /// The calling thread's device, with its context created; `None` if there is no such device, or no
 /// room for the context.
 pub fn active() -> Option<&'static Device> {
@@ -243,6 +256,7 @@ pub fn active() -> Option<&'static Device> {
             return None;
         }
         CONTEXT_SEEN.set(true);
+        start();
     }
     Some(device)
 }

@@ -335,12 +335,19 @@ thread_local! {
 
 export! {
     fn cuInit(_flags: c_uint) -> Status, or UNKNOWN; {
-        if device::is_forked() { INITIALIZATION } else { SUCCESS }
+        if device::is_forked() {
+            return INITIALIZATION;
+        }
+        device::start();
+        SUCCESS
     }
     fn cuDriverGetVersion(version: Out<c_int>) -> Status, or UNKNOWN; {
         runtime::cudaDriverGetVersion(version)
     }
     fn cuDeviceGetCount(count: Out<c_int>) -> Status, or UNKNOWN; {
+        if !device::is_started() {
+            return INITIALIZATION;
+        }
         runtime::cudaGetDeviceCount(count)
     }
     fn cuDeviceGet(out: Out<c_int>, index: c_int) -> Status, or UNKNOWN; {

@@ -1,8 +1,9 @@
 //! Kernels: registered, queried, launched, but never run.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arguments::{In, Out, Text};
@@ -71,10 +72,10 @@ impl From<Dim3> for [c_uint; 3] {
 /// as a library may be loaded where another one was.
 static REGISTERED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// How a kernel's time is estimated, what it moves, and the number of its name.
-type Kernel = (Family, Moved, u32);
+/// How a kernel's time is estimated, what it moves, the number of its name, and whether it is PyTorch's.
+type Kernel = (Family, Moved, u32, bool);
 
-/// How the time of each kernel that was launched is estimated, what it moves, and the number of its name.
+/// What is known of each kernel that was launched.
 static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Kernel>>> =
     std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
 
@@ -84,14 +85,45 @@ pub fn named(name: Text) -> u64 {
     if let Some(name) = name.get() {
         FAMILIES
             .lock()
-            .insert(handle, of_name(&name.to_string_lossy()));
+            .insert(handle, of_name(&name.to_string_lossy(), false));
     }
     handle
 }
 
-fn of_name(name: &str) -> Kernel {
+fn of_name(name: &str, of_torch: bool) -> Kernel {
     let family = Family::of(name);
-    (family, Moved::of(name, family), work::name(name))
+    (family, Moved::of(name, family), work::name(name), of_torch)
+}
+
+/// Whether the code at `host` belongs to one of PyTorch's own libraries.
+fn is_of_torch(host: u64) -> bool {
+    // SAFETY: `dladdr` fills the struct for any address, and its path is a C string of the loader's.
+    let path = unsafe {
+        let mut info = std::mem::zeroed::<libc::Dl_info>();
+        if libc::dladdr(host as *const c_void, &raw mut info) == 0 || info.dli_fname.is_null() {
+            return false;
+        }
+        CStr::from_ptr(info.dli_fname)
+    };
+    let path = path.to_string_lossy();
+    let file = path.rsplit('/').next().unwrap_or(&path);
+    file.starts_with("libtorch") || file.starts_with("libc10")
+}
+
+thread_local! {
+    /// Whether somebody answers for what the thread's kernels write.
+    static EXPECTED: Cell<u32> = const { Cell::new(0) };
+}
+
+/// `uint64_t oomph_vgpu_strange`: kernels so far whose results nobody answers for, because no operator launched them and they
+/// are not PyTorch's own. It only ever grows.
+#[unsafe(no_mangle)]
+pub static oomph_vgpu_strange: AtomicU64 = AtomicU64::new(0);
+
+fn note_strange(of_torch: bool) {
+    if !of_torch && EXPECTED.get() == 0 && !crate::report::is_in_operator() && !inner::is_inside() {
+        oomph_vgpu_strange.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 fn family(function: u64) -> Kernel {
@@ -105,10 +137,11 @@ fn family(function: u64) -> Kernel {
         .find(|(host, _)| *host == function)
         .map(|found| found.1);
     let found = name.map_or_else(
-        || of_name(""),
+        || of_name("", false),
         |name| {
             // SAFETY: `__cudaRegisterFunction` got a C string in the library that launches this kernel.
-            of_name(&unsafe { CStr::from_ptr(name as *const c_char) }.to_string_lossy())
+            let name = unsafe { CStr::from_ptr(name as *const c_char) };
+            of_name(&name.to_string_lossy(), is_of_torch(function))
         },
     );
     FAMILIES.lock().insert(function, found);
@@ -127,7 +160,8 @@ pub unsafe fn run(
     stream: u64,
 ) {
     let threads = block.iter().map(|&size| f64::from(size)).product();
-    let (family, moved, name) = family(function);
+    let (family, moved, name, of_torch) = family(function);
+    note_strange(of_torch);
     // SAFETY: the caller's contract.
     let time = unsafe { family.time(&machine().rates, grid, threads, arguments) };
     // SAFETY: the caller's contract.
@@ -221,6 +255,11 @@ export! {
     fn __cudaRegisterFatBinary(image: *mut c_void) -> *mut *mut c_void, or std::ptr::null_mut(); {
         // The handle is only passed back; one leaked word per library keeps it unique.
         Box::into_raw(Box::new(image))
+    }
+    /// Whether somebody answers from now on for what this thread's kernels write; such spans may contain others.
+    fn oomph_vgpu_expect(expected: c_int) -> (), or (); {
+        let depth = EXPECTED.get();
+        EXPECTED.set(if expected == 0 { depth.saturating_sub(1) } else { depth + 1 });
     }
     fn __cudaRegisterFatBinaryEnd(_handle: *mut *mut c_void) -> (), or (); {}
     fn __cudaUnregisterFatBinary(_handle: *mut *mut c_void) -> (), or (); {}

@@ -27,7 +27,7 @@ pub struct Usage {
 
 export! {
     /// The version of this interface; a recorder refuses a library with another.
-    fn oomph_vgpu_interface() -> c_int, or 0; { 3 }
+    fn oomph_vgpu_interface() -> c_int, or 0; { 4 }
     fn oomph_vgpu_usage(device: c_int, out: Out<Usage>) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
         let memory = found.memory.lock();
@@ -74,10 +74,22 @@ export! {
 thread_local! {
     /// Whether the thread is inside an operator, whose kernels have not run.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// Whether what it copies and sets within the device stays undone.
+    static KEEPS: Cell<bool> = const { Cell::new(false) };
     /// The answers to the operator's next reads of single values from the device.
     static ANSWERS: RefCell<VecDeque<i64>> = const { RefCell::new(VecDeque::new()) };
     /// Reads inside the operator for which no answer was known.
     static UNANSWERED: Cell<c_int> = const { Cell::new(0) };
+}
+
+/// Whether the calling thread is inside an operator.
+pub fn is_in_operator() -> bool {
+    INSIDE.get()
+}
+
+/// Whether the calling thread is inside an operator whose arguments stay as they are.
+pub fn keeps() -> bool {
+    INSIDE.get() && KEEPS.get()
 }
 
 /// The result of a read of `len` bytes from the device inside an operator: the prepared
@@ -98,10 +110,12 @@ export! {
     /// Whether this process was forked after the GPU was in use, so that it cannot use it.
     fn oomph_vgpu_is_forked() -> c_int, or 1; { c_int::from(crate::device::is_forked()) }
     /// An operator begins on this thread: its kernels will not run, so what it reads back from
-    /// the device is answered instead.
-    fn oomph_vgpu_begin() -> (), or (); {
+    /// the device is answered instead. With `keep` it does not copy or set device memory either: an operator that changes
+    /// its argument would, in part, before the CPU computes it.
+    fn oomph_vgpu_begin(keep: c_int) -> (), or (); {
         crate::work::operator();
         INSIDE.set(true);
+        KEEPS.set(keep != 0);
         UNANSWERED.set(0);
     }
     /// Queues the answer to one such read.

@@ -183,6 +183,7 @@ export! {
         if device::is_forked() {
             return fail(INITIALIZATION);
         }
+        device::start();
         count.put(machine().devices.len() as c_int);
         SUCCESS
     }
@@ -745,6 +746,9 @@ pub unsafe fn copy(to: u64, from: u64, len: usize) {
         return;
     }
     if driver::device_of(to).is_some() {
+        if crate::report::keeps() && driver::device_of(from).is_some() {
+            return;
+        }
         let limit = machine().copy_limit;
         if len as u64 > limit && !(len as u64 <= COLLECTIVE_COPY && nccl::is_inside()) {
             return;
@@ -817,7 +821,7 @@ unsafe fn copy_touched(to: u64, from: u64, len: usize) {
 /// The range must be valid.
 pub unsafe fn set(at: u64, value: u8, len: usize) {
     const PAGE: u64 = 4096;
-    if at == 0 || len == 0 {
+    if at == 0 || len == 0 || crate::report::keeps() && driver::device_of(at).is_some() {
         return;
     }
     let end = at + len as u64;

@@ -12,6 +12,7 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
 from oomph._import_hooks import on_import
+from oomph._recorder.outermost_models import is_training
 from oomph._recorder.progress import now
 from oomph._recorder.resize import sequence_length, sizes
 
@@ -227,7 +228,7 @@ class Facts:
                     name=f"{title}.{name}" if name else title,
                     kind=type(module).__name__,
                     container=isinstance(module, _CONTAINERS),
-                    coupled=isinstance(module, _COUPLED) and module.training,
+                    coupled=isinstance(module, _COUPLED) and is_training(module),
                     inplace=getattr(module, "inplace", None),
                     parameters=sum(p.numel() for p in own),
                     trained=sum(p.numel() for p in own if p.requires_grad),
@@ -247,7 +248,7 @@ class Facts:
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
         self._inside = True
-        if not root.training and torch.is_grad_enabled() and not self._graph_in_evaluation:
+        if not is_training(root) and torch.is_grad_enabled() and not self._graph_in_evaluation:
             self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
         if not self._autocast and not self._autocast_elsewhere:
             self._autocast_elsewhere = _casts_elsewhere(root)

@@ -19,6 +19,7 @@ from oomph._recorder.marks import Marks
 from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_evaluation
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import MARKED_STEPS, Progress
+from oomph._untraced import untraced
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -83,17 +84,22 @@ class ModuleCalls:
         if not running and (threading.get_ident() != self._thread or _in_backward() != -1):
             return  # a part of a model, which the backward pass calls again
         name = self._names.get(id(module))
-        if name is None:
-            name = f"{running[-1][0]}.{type(module).__name__}" if running else self._learn(module)
+        if name is None and running:
+            name = f"{running[-1][0]}.{type(module).__name__}"
             self._name(module, name)
         if not running:
-            self._counts = self._lazy is None and not _is_construction(module)
-            self._kept = progress.step < MARKED_STEPS or (
-                builds_graph_in_evaluation(module) and len(self.calls) < MOST_CALLS
-            )
-            if self._counts:
-                self.models.called(module, name, args, len(self.calls) if self._kept else 0)
-                self._passes.begin(module, args)
+            # What is looked at here is no part of a trace.
+            with untraced():
+                if name is None:
+                    name = self._learn(module)
+                    self._name(module, name)
+                self._counts = self._lazy is None and not _is_construction(module)
+                self._kept = progress.step < MARKED_STEPS or (
+                    builds_graph_in_evaluation(module) and len(self.calls) < MOST_CALLS
+                )
+                if self._counts:
+                    self.models.called(module, name, args, len(self.calls) if self._kept else 0)
+                    self._passes.begin(module, args)
         call = 0
         if self._kept:
             call = len(self.calls)
@@ -112,13 +118,14 @@ class ModuleCalls:
             self.calls[call][3] = addresses(output)
         if running:
             return
-        if self._lazy is not None and output is not None:
-            self._describe(self._lazy)
-            self._lazy = None
-        if self._counts:
-            if kwargs is None and output is not None:
-                kwargs = sys._getframe(1).f_locals.get("kwargs")
-            self._passes.end(args, kwargs or {}, output)
+        with untraced():
+            if self._lazy is not None and output is not None:
+                self._describe(self._lazy)
+                self._lazy = None
+            if self._counts:
+                if kwargs is None and output is not None:
+                    kwargs = sys._getframe(1).f_locals.get("kwargs")
+                self._passes.end(args, kwargs or {}, output)
 
     def name_of(self, module: torch.nn.Module) -> str:
         """A module's name; "" if it has none yet."""

@@ -51,7 +51,7 @@ class OutermostModels:
             and torch.is_grad_enabled()
             and not any(t.requires_grad for t in cuda_tensors(args))
         ):
-            self._graphs.append((call, seen, not model.training))
+            self._graphs.append((call, seen, not is_training(model)))
 
     def _since(self, parameters: list[torch.nn.Parameter]) -> int | None:
         """When another model was first called that has all of `parameters`, as a copy of its module has."""
@@ -105,15 +105,20 @@ class OutermostModels:
         )
 
 
+def is_training(module: torch.nn.Module) -> bool:
+    """Its mode; frozen TorchScript has none, and evaluates."""
+    return bool(getattr(module, "training", False))
+
+
 def builds_graph_in_evaluation(model: torch.nn.Module) -> bool:
     """Whether a call of `model` now is one in evaluation mode that records a graph."""
-    return not model.training and torch.is_grad_enabled()
+    return not is_training(model) and torch.is_grad_enabled()
 
 
 def has_idle_checkpointing(model: torch.nn.Module) -> bool:
     """Whether a part of `model` has its checkpointing switched on, by an attribute such as transformers', diffusers' and
     timm's, and evaluates, so that it keeps all activations in most libraries."""
-    return any(not module.training and _wants(module.__dict__) for module in model.modules())
+    return any(not is_training(module) and _wants(module.__dict__) for module in model.modules())
 
 
 def wants_checkpointing(model: torch.nn.Module) -> bool:

@@ -578,7 +578,7 @@ class Tests:
 
 
 _OUT_OF_IT = (
-    "A virtual GPU has no values beyond --oomph-compute, nor those that custom kernels write (docs/testing.md). "
+    "A virtual GPU has no values beyond --oomph-compute, nor those that kernels of extensions write (docs/testing.md). "
     'Allow more, compare smaller tensors, or mark the test @pytest.mark.gpu_uncomputed("skip") or ("ignore").'
 )
 

@@ -86,22 +86,33 @@ class _Storage:
 
 
 class Contents:
-    """Storages of which something is unknown."""
+    """Storages of which something is unknown; after `lose_all`, also those of which all is known again."""
 
     def __init__(self) -> None:
-        """Nothing is."""
+        """Nothing is unknown."""
         self._storages: dict[int, _Storage] = {}
+        self._others = False
 
     def __contains__(self, pointer: int) -> bool:
         """Whether something is unknown of the storage that begins at `pointer`."""
-        return pointer in self._storages
+        storage = self._storages.get(pointer)
+        return self._others if storage is None else storage.rest or 1 in storage.mask
 
     def unknown(self, t: torch.Tensor) -> bool:
         """Whether some element of `t` is."""
-        storage = self._storages.get(base_pointer(t)) if self._storages else None
-        if storage is None or t.numel() == 0:
+        if not self._storages and not self._others:
             return False
+        storage = self._storages.get(base_pointer(t))
+        if t.numel() == 0:
+            return False
+        if storage is None:
+            return self._others
         return storage.touches(Place(t)) if storage.mask else storage.rest
+
+    def lose_all(self) -> None:
+        """Everything is unknown that is in memory now."""
+        self._storages.clear()
+        self._others = True
 
     def why(self, t: torch.Tensor) -> str | None:
         """By what rule the unknown elements of `t` got their contents, if that was said."""
@@ -114,13 +125,18 @@ class Contents:
 
     def forget_storage(self, pointer: int) -> None:
         """A storage is known, or gone."""
-        self._storages.pop(pointer, None)
+        if self._others:
+            self._storages[pointer] = _Storage(False)
+        else:
+            self._storages.pop(pointer, None)
 
     def move_storage(self, before: int, now: int) -> None:
         """The contents of a storage are at another place."""
-        self._storages.pop(now, None)
-        if before in self._storages:
-            self._storages[now] = self._storages.pop(before)
+        storage = self._storages.pop(before, None) or _Storage(self._others)
+        if storage.rest or storage.mask or self._others:
+            self._storages[now] = storage
+        else:
+            self._storages.pop(now, None)
 
     def lose(self, t: torch.Tensor, why: str | None = None) -> None:
         """All elements of `t` are unknown, by the rule `why`; the rest of its storage is what it was."""
@@ -136,6 +152,8 @@ class Contents:
         if place.end > MASK_BYTES or place.whole(t):
             self.lose_storage(pointer, why)
             return
+        if storage is None and self._others:
+            return
         if storage is None:
             storage = self._storages[pointer] = _Storage(False, why)
         elif storage.why != why:
@@ -145,7 +163,7 @@ class Contents:
     def learn(self, t: torch.Tensor) -> None:
         """All elements of `t` are known; the rest of its storage is what it was."""
         pointer = base_pointer(t)
-        if pointer in self._storages and t.numel():
+        if (pointer in self._storages or self._others) and t.numel():
             place = Place(t)
             self.learn_place(place, place.whole(t))
 
@@ -153,10 +171,12 @@ class Contents:
         """The same for a place, and whether it is the whole storage."""
         storage = self._storages.get(place.pointer)
         if storage is None:
-            return
+            if not self._others:
+                return
+            storage = self._storages[place.pointer] = _Storage(True)
         if whole:
-            del self._storages[place.pointer]
+            self.forget_storage(place.pointer)
         elif place.end <= MASK_BYTES:
             storage.set(place, False)
             if not storage.rest and 1 not in storage.mask:
-                del self._storages[place.pointer]
+                self.forget_storage(place.pointer)

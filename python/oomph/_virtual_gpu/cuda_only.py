@@ -387,6 +387,11 @@ def _rms_norm_backward(grad, x, shape, rstd, weight, wanted):
     return found
 
 
+def _log_sigmoid_backward(grad, x, buffer, **out):
+    """The CPU's takes a buffer that only the CPU keeps."""
+    return [grad * (-x).sigmoid()]
+
+
 EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::cudnn_batch_norm": _batch_norm,
     "aten::cudnn_batch_norm_backward": _batch_norm_backward,
@@ -412,6 +417,7 @@ EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::_softmax_backward_data": _softmax_backward_of(_aten._softmax_backward_data),
     "aten::_log_softmax": _softmax_of(_aten._log_softmax),
     "aten::_log_softmax_backward_data": _softmax_backward_of(_aten._log_softmax_backward_data),
+    "aten::log_sigmoid_backward": _log_sigmoid_backward,
     "aten::mm.dtype": _product_of_type(torch.mm),
     "aten::bmm.dtype": _product_of_type(torch.bmm),
     "aten::addmm.dtype": _product_of_type(torch.addmm),

@@ -20,7 +20,12 @@ def base_pointer(t: torch.Tensor) -> int:
 
 
 def cpu_alias(t: torch.Tensor) -> torch.Tensor:
-    """A CPU tensor over the bytes that stand for the device memory of `t`: same shape, strides and sign."""
+    """A CPU tensor over the bytes that stand for the device memory of `t`: same shape, strides and sign.
+
+    Raise `RuntimeError` for a quantized one, whose scale no such tensor has.
+    """
+    if t.is_quantized:
+        raise RuntimeError("a quantized tensor")
     if t.numel() == 0:
         return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_CPU)
     last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))

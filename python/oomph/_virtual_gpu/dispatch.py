@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import Any, Protocol
 
 import torch
@@ -136,6 +137,23 @@ def install(layer: Layer) -> None:
         entry.layer = layer
     include(True)
     _leave_tracing_alone()
+    _pass_by_higher_order()
+
+
+def _pass_by_higher_order() -> None:
+    """Operators that take functions (`cond`, `flex_attention`) do not come to the layer; what they run does."""
+    key = torch._C._dispatch_key_parse(KEY)
+    kind = torch._ops.HigherOrderOperator
+    initialize = kind.__init__
+
+    @functools.wraps(initialize)
+    def pass_by(operator: Any, *args: Any, **kwargs: Any) -> None:
+        initialize(operator, *args, **kwargs)
+        operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
+
+    kind.__init__ = pass_by  # type: ignore[method-assign]
+    for operator in torch._ops._higher_order_ops.values():
+        operator.non_fallthrough_keys = operator.non_fallthrough_keys.remove(key)
 
 
 def include(included: bool) -> None:
@@ -152,6 +170,37 @@ def parts_included() -> Any:
         yield
     finally:
         exclude(KEY, True)
+
+
+_let_in: set[type] = set()
+
+
+def let_in(kind: type) -> None:
+    """Have the operators come to the layer that a tensor's class or a mode of `kind` calls, for those that it is asked for.
+
+    PyTorch hands it those below the layer.
+    """
+    if kind in _let_in:
+        return
+    _let_in.add(kind)
+    owner = next(c for c in kind.__mro__ if "__torch_dispatch__" in vars(c))
+    entry = vars(owner)["__torch_dispatch__"]
+    function = getattr(entry, "__func__", entry)
+    if owner in _let_in and owner is not kind:
+        return
+    _let_in.add(owner)
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+    @functools.wraps(function)
+    def included_again(*args: Any, **kwargs: Any) -> Any:
+        if not included(KEY) or not excluded(KEY):
+            return function(*args, **kwargs)
+        with parts_included():
+            return function(*args, **kwargs)
+
+    wrap = type(entry) if isinstance(entry, (classmethod, staticmethod)) else lambda f: f
+    owner.__torch_dispatch__ = wrap(included_again)  # type: ignore[attr-defined]
 
 
 def is_composite(name: str) -> bool:

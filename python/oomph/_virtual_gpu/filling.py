@@ -43,7 +43,7 @@ class Filling:
         """
         why = None
         for t in outs:
-            if not t.is_cuda or t.numel() == 0 or not small(t):
+            if not t.is_cuda or t.numel() == 0 or t.is_quantized or not small(t):
                 continue
             alias = cpu_alias(t)
             if t.is_floating_point() or t.is_complex():

@@ -26,7 +26,7 @@ def alias(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.is_cuda:
         return value
     storage = _make_storage(base_pointer(value), _CPU, value.untyped_storage().nbytes())
-    made = torch.empty(0, dtype=value.dtype)
+    made = torch.empty(0, dtype=value.dtype, device=_CPU)
     return made.set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
@@ -61,8 +61,9 @@ class Graphs:
             replay(this)
             if self._draws.get(this):
                 self._began = _offset() - self._draws[this]
-            for step in self._steps.get(this, ()):
-                step()
+            with _CPU:  # whatever device the program has new tensors on
+                for step in self._steps.get(this, ()):
+                    step()
 
         graph.capture_begin, graph.capture_end, graph.replay = (  # type: ignore[method-assign]
             capture_begin,

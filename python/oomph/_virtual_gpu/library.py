@@ -8,7 +8,7 @@ import json
 from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any
 
-INTERFACE = 3
+INTERFACE = 4
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
@@ -45,7 +45,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_step": (None, [c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
-    "oomph_vgpu_begin": (None, []),
+    "oomph_vgpu_begin": (None, [c_int]),
     "oomph_vgpu_answer": (None, [c_int64]),
     "oomph_vgpu_end": (c_int, []),
     "oomph_vgpu_watch_pools": (None, []),
@@ -55,6 +55,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_taken": (c_int, []),
     "oomph_vgpu_hold": (None, [c_int]),
     "oomph_vgpu_arrival": (c_int, [POINTER(c_uint64)]),
+    "oomph_vgpu_expect": (None, [c_int]),
     "oomph_vgpu_join": (None, [c_int]),
     "oomph_vgpu_leave": (None, [c_int, c_char_p]),
     "oomph_vgpu_random": (
@@ -102,6 +103,11 @@ def is_forked() -> bool:
 def busy() -> Any:
     """The counters `BUSY`, as they stand whenever they are read."""
     return (c_uint64 * 3).in_dll(library(), BUSY)
+
+
+def strange() -> Any:
+    """A counter of kernels that neither PyTorch nor an operator launched, as it stands whenever it is read."""
+    return c_uint64.in_dll(library(), "oomph_vgpu_strange")
 
 
 def usage(index: int) -> Usage | None:

@@ -30,6 +30,12 @@ _NO_DATA = EMPTY | {
     "aten::_pin_memory",
     "aten::_has_compatible_shallow_copy_type",
     "aten::_efficientzerotensor",
+    "aten::_coalesced_",
+    "aten::_sparse_coo_tensor_with_dims",
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_sparse_coo_tensor_unsafe",
+    "aten::_sparse_compressed_tensor_unsafe",
+    "aten::_sparse_compressed_tensor_with_dims",
 }
 COLLECTIVES = ("c10d::", "_c10d_functional::", "_c10d_functional_autograd::")
 # Operators by which values leave the device.
@@ -66,8 +72,14 @@ ZEROS = {"aten::zeros", "aten::zeros_like", "aten::zero_", "aten::new_zeros"}
 OVERWRITES = {
     "aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_",
     "aten::bernoulli_", "aten::exponential_", "aten::geometric_", "aten::cauchy_", "aten::log_normal_",
-    "aten::_foreach_copy_", "aten::_foreach_zero_",
+    "aten::_foreach_copy_", "aten::_foreach_zero_", "aten::rrelu_with_noise",
 }  # fmt: skip
+# They change the running statistics that they are given, which their schemas do not say: if this argument says so, or always.
+HIDDEN = {
+    "aten::native_batch_norm": 5, "aten::cudnn_batch_norm": 5, "aten::batch_norm_gather_stats": None,
+    "aten::batch_norm_gather_stats_with_counts": None,
+}  # fmt: skip
+_STATISTICS = ("running_mean", "running_var")
 DROPOUT = "aten::native_dropout"
 """Its mask is for its backward pass alone: where the result is too large to be computed, it is not written
 either, which would take the time and the memory of one byte for each element."""
@@ -87,7 +99,7 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "apart", "composite", "equivalent", "fill", "mutated", "name", "overwrites", "pairs", "random", "reads", "special",
+        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "slots", "special",
         "view",
     )  # fmt: skip
 
@@ -96,15 +108,25 @@ class Operator:
         schema = func._schema
         self.name = schema.name
         writes = [a.alias_info is not None and a.alias_info.is_write for a in schema.arguments]
+        hidden = _STATISTICS if self.name in HIDDEN else ()
+        # The argument without which it changes nothing.
+        self.hidden = HIDDEN.get(self.name)
         self.mutated = [
             (index, argument.name, argument.kwarg_only)
             for index, (argument, written) in enumerate(zip(schema.arguments, writes, strict=True))
-            if written
+            if written or argument.name in hidden
         ]
         # All of what it changes, whatever that was before: by its name, or because it is the result (`out=`).
         self.overwrites = self.name in OVERWRITES or (
             bool(self.mutated) and all(schema.arguments[index].is_out for index, *_ in self.mutated)
         )
+        # Where it takes tensors and no numbers. Tensors that stand for Python's numbers, as in a trace, come as numbers.
+        kinds = [argument.type.kind() for argument in schema.arguments]
+        self.slots = [index for index, kind in enumerate(kinds) if kind == "TensorType"]
+        if torch._C._should_allow_numbers_as_tensors(self.name.rpartition("::")[2]):
+            self.slots = []
+        # What it has of its argument is needed until the CPU computes it.
+        self.keeps = bool(self.mutated) and not self.overwrites
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
@@ -134,11 +156,28 @@ class Operator:
 
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
-    """All tensors in nested lists and tuples, except sparse ones, which have no memory of their own."""
+    """All tensors in lists and tuples, also nested; of sparse ones, and of nested tensors, those that they consist of."""
     if isinstance(value, torch.Tensor):
-        if value.layout is torch.strided:
+        # Those that are nested and jagged are of a class in Python, which shows what they consist of.
+        layout = value.layout
+        if layout is torch.jagged or (layout is torch.strided and not value.is_nested):
             found.append(value)
+        else:
+            found.extend(parts(value))
     elif isinstance(value, (list, tuple)):
         for item in value:
             tensors(item, found)
     return found
+
+
+def parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """The indices and the values of a sparse tensor, the buffer of a nested one; nothing of others."""
+    if t.is_nested:
+        return [t.values()]
+    if t.layout is torch.sparse_coo:
+        return [t._indices(), t._values()]
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [t.ccol_indices(), t.row_indices(), t.values()]
+    return []

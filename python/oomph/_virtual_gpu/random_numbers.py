@@ -79,6 +79,58 @@ class Drawn:
         return self.grid(kind, t.numel())
 
 
+class Numbers:
+    """The numbers that a generator of CUDA's will draw for code that has not run yet."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        """From where the generator stands."""
+        self._generator = generator
+        self._before = self._offset = generator.get_offset()
+
+    def draw(self, write: Callable[[Drawn], None]) -> None:
+        """Have `write` take its numbers, which a first call counts."""
+        trial = Drawn(self._generator, 1 << 40)
+        write(trial)
+        self._offset += (1 << 40) - trial.offset
+        write(Drawn(self._generator, self._offset))
+
+    def seeds(self, count: int) -> torch.Tensor:
+        """As Inductor's kernels get them."""
+        limits = torch.iinfo(torch.int64)
+        found = torch.empty(count, dtype=torch.int64)
+        self.draw(lambda drawn: _random_(drawn, [found], found, limits.min, limits.max))
+        return found
+
+    def are_drawn(self) -> bool:
+        """Whether the code has drawn as many, now that it has run."""
+        return self._offset in (self._before, self._generator.get_offset())
+
+
+def of_triton(kind: str, size: Any, seed: int, low: int = 0, high: int = 0) -> torch.Tensor:
+    """Triton's `rand`, `randn` or (between `low` and `high`) Inductor's `randint64`, each element by its position."""
+    count = math.prod(size)
+    numbers = torch.empty(4 * count, dtype=torch.int64)
+    library().oomph_vgpu_random(
+        _BITS, seed & (2**64 - 1), 0, 1, 0, 0, numbers.data_ptr(), numbers.numel()
+    )
+    first, second = numbers.view(count, 4).T[:2]
+    if kind == "randint":
+        wide = first.numpy().astype("uint64") | (second.numpy().astype("uint64") << 32)
+        found = torch.from_numpy((wide % (high - low)).astype("int64")).add_(low)
+    elif kind == "rand":
+        found = _of_bits(first)
+    else:
+        distance = _of_bits(first).clamp_(min=1e-7).log_().mul_(-2).sqrt_()
+        found = _of_bits(second).mul_(2 * math.pi).cos_().mul_(distance)
+    return found.view(tuple(size))
+
+
+def _of_bits(bits: torch.Tensor) -> torch.Tensor:
+    """32 bits each, as Triton makes numbers in [0, 1) of them."""
+    signed = bits.to(torch.int32)
+    return torch.where(signed < 0, -signed - 1, signed).float().mul_(4.6566127342e-10)
+
+
 def _fill(t: torch.Tensor, values: torch.Tensor) -> None:
     """Kernels take elements in the order in which they lie in memory."""
     strides = t.stride()
@@ -256,6 +308,21 @@ def _multinomial(drawn, outs, probabilities, count, replacement=False):
         out.copy_(rates.topk(count).indices)
 
 
+def _rrelu_with_noise(drawn, outs, x, noise, lower=0.125, upper=1 / 3, training=False, *_):
+    if not training:
+        raise ValueError("nothing is drawn")
+    if x.dtype == torch.float64:
+        raise ValueError("it leaves half of each four numbers")
+    slopes = (drawn.uniform(x).double() * (upper - lower) + lower).to(x.dtype).view(x.shape)
+    noise.copy_(torch.where(x <= 0, slopes, torch.ones_like(slopes)))
+    outs[0].copy_(x * noise)
+
+
+SPENT = {
+    "aten::poisson": 20, "aten::binomial": 44, "aten::_standard_gamma": 12, "aten::_sample_dirichlet": 12,
+}  # fmt: skip
+"""Operators whose numbers are not the GPU's, and by how much each moves the generator on."""
+
 DRAWN: dict[str, Callable[..., Any]] = {
     "aten::rand": _rand,
     "aten::rand_like": _rand,
@@ -276,5 +343,7 @@ DRAWN: dict[str, Callable[..., Any]] = {
     "aten::native_dropout": _native_dropout,
     "aten::randperm": _randperm,
     "aten::multinomial": _multinomial,
+    "aten::rrelu_with_noise": _rrelu_with_noise,
+    "aten::rrelu_with_noise_": _rrelu_with_noise,
 }
 """By the operator's name: write what it drew. Arguments are the numbers, the results on the CPU, then the operator's own, without its generator."""

@@ -1,8 +1,8 @@
 """Computes the script's own Triton kernels in Triton's interpreter, over the bytes that stand for device memory.
 
 A kernel is compiled and launched as ever, for its memory, and does nothing; then it is interpreted. Which of its arguments it read
-and wrote follows from the addresses that it loads and stores: what it wrote is known if all that it read is. Kernels of
-`torch.compile` do not come here.
+and wrote follows from the addresses that it loads and stores: what it wrote is known if all that it read is. Launches that a
+CUDA graph captures are interpreted in its replays. Kernels of `torch.compile` do not come here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from oomph._import_hooks import on_import
 from oomph._older_python import zip
 from oomph._user_code import user_line
-from oomph._virtual_gpu.device_memory import cpu_alias
+from oomph._virtual_gpu.graph_values import alias
 
 SECONDS = 30.0
 """The longest that one launch is interpreted. Programs of a grid run one after another, in Python."""
@@ -77,7 +77,8 @@ class TritonKernels:
         def run_and_interpret(
             kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any
         ) -> Any:
-            result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            with self._layer.answered():
+                result = run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             if not warmup and not getattr(self._here, "tuning", False):
                 self._interpret(kernel, grid, args, kwargs)
             return result
@@ -98,7 +99,7 @@ class TritonKernels:
         def without_values(*args: Any, **kwargs: Any) -> Any:
             self._here.tuning = True
             try:
-                with self._layer.aside():
+                with self._layer.aside(), self._layer.answered():
                     return bench(*args, **kwargs)
             finally:
                 self._here.tuning = False
@@ -176,22 +177,27 @@ class TritonKernels:
         interpreter._patch_lang_tensor = with_loops
 
     def _interpret(self, kernel: Any, grid: Any, args: tuple, kwargs: dict) -> None:
+        args, kwargs = tuple(map(alias, args)), {name: alias(v) for name, v in kwargs.items()}
         given = [
             value
             for value in (*args, *kwargs.values())
-            if isinstance(value, torch.Tensor) and value.is_cuda and value.numel()
+            if isinstance(value, torch.Tensor) and value.numel()
         ]
-        if not given or self._layer.captured(given):
+        if not given:
             return
+        if not self._layer.captures():
+            self._run(kernel, grid, args, kwargs, given)
+            return
+        self._layer.know(given, False)
+        self._layer.replayed(lambda: self._run(kernel, grid, args, kwargs, given))
+
+    def _run(self, kernel: Any, grid: Any, args: tuple, kwargs: dict, given: list) -> None:
+        """Interpret a launch, and say what is known then of the tensors that it was `given`, by their aliases."""
+        knows = self._layer.knows
         launch = self._here.launch = _Launch(given)
         try:
-            with self._layer.aside(), _language_kept():
-                self._function(kernel).run(
-                    *map(_on_cpu, args),
-                    grid=grid,
-                    warmup=False,
-                    **{name: _on_cpu(value) for name, value in kwargs.items()},
-                )
+            with self._layer.aside(), torch.device("cpu"), _language_kept():
+                self._function(kernel).run(*args, grid=grid, warmup=False, **kwargs)
         except Exception as e:  # whatever the interpreter does not know, it says in its own way
             name = getattr(kernel.fn, "__name__", "a kernel")
             why = "takes too long in" if "_TooLong" in repr(e) else "cannot be run by"
@@ -200,22 +206,44 @@ class TritonKernels:
                 f"the Triton kernel {name} {why} Triton's interpreter: {_last(e)}",
                 user_line(),
             )
-            self._layer.wrote(given, known=False)
+            self._layer.know(given, False)
             return
         finally:
             self._here.launch = None
-        known = not any(
-            read and self._layer.is_unknown(t) for t, read in zip(given, launch.loaded, strict=True)
-        )
+        known = all(knows([t]) for t, read in zip(given, launch.loaded, strict=True) if read)
         # What is written in part is no more known than before.
-        self._layer.wrote(
-            [
-                t
-                for t, count in zip(given, launch.stored, strict=True)
-                if count and (not known or count >= t.numel() or not self._layer.is_unknown(t))
-            ],
-            known,
-        )
+        written = [
+            t
+            for t, count in zip(given, launch.stored, strict=True)
+            if count and (not known or count >= t.numel() or knows([t]))
+        ]
+        self._layer.know(written, known)
+
+    def compute_compiled(self, operator: str, **given: Any) -> Any:
+        """A kernel of the script's within compiled code, whose tensors are on the CPU; raise where it cannot be interpreted."""
+        from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+        kernel = kernel_side_table.get_kernel(given["kernel_idx"])
+        arguments = {
+            **given["kwargs"],
+            **kernel_side_table.get_constant_args(given["constant_args_idx"]),
+        }
+        made = {}
+        if "functional" in operator:
+            made = {name: arguments[name].clone() for name in given["tensors_to_clone"]}
+            arguments.update(made)
+        if hasattr(
+            kernel, "configs"
+        ):  # an `Autotuner`: any of its configurations computes the same
+            arguments.update(kernel.configs[0].all_kwargs())
+            kernel = kernel.fn
+        self._here.launch = _Launch([t for t in arguments.values() if isinstance(t, torch.Tensor)])
+        try:
+            with _language_kept():
+                self._function(kernel).run(grid=given["grid"][0], warmup=False, **arguments)
+        finally:
+            self._here.launch = None
+        return made
 
 
 @contextlib.contextmanager
@@ -237,10 +265,6 @@ def _language_kept() -> Iterator[None]:
                     delattr(place, name)
                 elif value is not before[name]:
                     setattr(place, name, before[name])
-
-
-def _on_cpu(value: Any) -> Any:
-    return cpu_alias(value) if isinstance(value, torch.Tensor) and value.is_cuda else value
 
 
 def _last(e: BaseException) -> str:

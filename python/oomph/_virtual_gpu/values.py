@@ -22,14 +22,16 @@ from typing import Any
 import torch
 
 from oomph._older_python import zip
+from oomph._untraced import untraced
 from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
+from oomph._virtual_gpu.compiled_code import CompiledCode
 from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.graph_values import Graphs, alias
-from oomph._virtual_gpu.library import library
+from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
     PRODUCT_LIMIT,
@@ -47,14 +49,22 @@ from oomph._virtual_gpu.operators import (
     PRODUCTS,
     ZEROS,
     Operator,
+    parts,
     tensors,
 )
-from oomph._virtual_gpu.random_numbers import DRAWN, Drawn
+from oomph._virtual_gpu.random_numbers import DRAWN, SPENT, Drawn, Numbers
 from oomph._virtual_gpu.triton_kernels import TritonKernels
 
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
+_NUMBERS = {bool, int, float, complex}
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
+
+
+class _Here(threading.local):
+    """What holds of one thread: whether its operators run for their memory alone, as somebody else computes their values."""
+
+    only_memory = False
 
 
 class ValueLayer:
@@ -107,10 +117,14 @@ class ValueLayer:
         # Whether what nobody computed counts as the zeros that it reads as.
         self._as_zeros = False
         self._plain_types: dict[type, bool] = {}
+        self._here = _Here()
+        self._strange: Any = None
+        self._strange_before = 0
         self._specials = {
             "aten::nonzero": self._nonzero,
             "aten::masked_select": self._masked_select,
             "aten::masked_scatter_backward": self._masked_scatter_backward,
+            "aten::_unique": self._sized_on_cpu,
             "aten::_unique2": self._sized_on_cpu,
             "aten::unique_dim": self._sized_on_cpu,
             "aten::unique_consecutive": self._sized_on_cpu,
@@ -124,6 +138,15 @@ class ValueLayer:
             "aten::_local_scalar_dense": self._item,
             "aten::_is_all_true": self._all_true,
             "aten::_coalesce": self._coalesce,
+            "aten::isin": self._on_cpu_alone,
+            "aten::mode": self._on_cpu_alone,
+            "aten::linalg_eig": self._on_cpu_alone,
+            "aten::_linalg_eigvals": self._on_cpu_alone,
+            "aten::_to_sparse": self._to_sparse,
+            "aten::_to_sparse_csr": self._to_sparse,
+            "aten::_to_sparse_csc": self._to_sparse,
+            "aten::_to_sparse_bsr": self._to_sparse,
+            "aten::_to_sparse_bsc": self._to_sparse,
             "aten::mm": self._product,
             "aten::addmm": self._product,
             "aten::linalg_matrix_exp": self._matrix_exp,
@@ -134,6 +157,7 @@ class ValueLayer:
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
             "aten::_linalg_check_errors": self._check_errors,
             "aten::normal": self._normal,
+            "aten::segment_reduce": self._segment_reduce,
         }
         self._ops: dict[Any, Operator] = {}
 
@@ -149,8 +173,10 @@ class ValueLayer:
         threading.Thread.run = run  # type: ignore[method-assign]
         self._watch_compiled_code()
         if self._budget is not None:
-            TritonKernels(self)
+            triton = TritonKernels(self)
+            CompiledCode(self, triton)
             self._graphs = Graphs()
+            self._strange = strange()
             # The kernels into which TorchScript fuses operators do not come here.
             torch._C._jit_set_texpr_fuser_enabled(False)
 
@@ -180,25 +206,42 @@ class ValueLayer:
         """A context whose operators do not come here."""
         return torch._C._ExcludeDispatchKeyGuard(self._keys)
 
-    def captured(self, outs: list[torch.Tensor]) -> bool:
-        """Whether a graph is being captured: in its replays, nobody knows `outs`."""
-        if self._graphs is None or not self._captures():
-            return False
-        places = alias(outs)
+    def captures(self) -> bool:
+        """Whether a graph is being captured whose replays are computed."""
+        return self._graphs is not None and self._graphs.capturing()
 
-        def lose() -> None:
-            for t in places:
-                self._contents.lose(t)
+    def replayed(self, step: Callable[[], None]) -> None:
+        """Do `step` in each replay of the graph that is being captured."""
+        assert self._graphs is not None
+        self._graphs.add(step)
 
-        self._graphs.add(lose)
-        return True
+    def knows(self, places: list[torch.Tensor]) -> bool:
+        """Whether all contents are known of tensors of the GPU, given by their `alias`."""
+        return not any(self._contents.unknown(t) for t in places)
 
-    def wrote(self, outs: list[torch.Tensor], known: bool) -> None:
-        """A kernel that is no operator wrote all of `outs`."""
-        if known:
-            self._learn(outs, False)
-        else:
-            self._lose(outs, False)
+    def know(self, places: list[torch.Tensor], known: bool) -> None:
+        """The contents of tensors of the GPU, given by their `alias`, are known from now on, or not."""
+        for t in places:
+            (self._contents.learn if known else self._contents.lose)(t)
+
+    def compute_apart(self, func, args, kwargs, numbers: Numbers):
+        """What the GPU's operator `func` gives for tensors of the CPU."""
+        op = self._ops.get(func) or self._meet(func)
+        args, kwargs = self._to_cpu(args), {name: self._to_cpu(v) for name, v in kwargs.items()}
+        if op.name in PRODUCTS:
+            args = tuple(map(_widened, args))
+        if op.equivalent is not None:
+            found = list(op.equivalent(*args, **kwargs))
+            missing = len(func._schema.returns) - len(found)
+            return found[0] if len(func._schema.returns) == 1 else (*found, *[None] * missing)
+        if not op.random:
+            return func(*args, **kwargs)
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        found = self._run_random(func, args, kwargs, generator, 0)
+        if op.name in DRAWN:
+            outs = tensors(found, [])
+            numbers.draw(lambda drawn: _draw(op, drawn, outs, args, kwargs))
+        return found
 
     def replace_host(self, replace: Callable[[str, tuple], Any]) -> None:
         """Ask `replace` for each operator, by its name and arguments, what it gives.
@@ -223,10 +266,16 @@ class ValueLayer:
         op = self._ops.get(func)
         if op is None:
             op = self._meet(func)
-        if op.composite:
+        if op.composite and not any(isinstance(t, torch.Tensor) and t.is_nested for t in args):
             return func._op_dk(
                 dispatch.COMPOSITE, *args, **kwargs
             )  # its parts come here one by one
+        modes = torch._C._len_torch_dispatch_stack()
+        if modes and self._virtual:
+            # What the program's mode makes of it comes here, and not the operator itself.
+            dispatch.let_in(type(torch._C._get_dispatch_stack_at(modes - 1)))
+            with torch._C._ExcludeDispatchKeyGuard(self._keys):
+                return func(*args, **kwargs)
         if self.before is not None:
             within = self.before(op.name)
             if within is not None:
@@ -245,6 +294,10 @@ class ValueLayer:
         with torch._C._ExcludeDispatchKeyGuard(self._keys):
             if not self._virtual:
                 return func(*args, **kwargs)
+            for at in op.slots:
+                if at < len(args) and type(args[at]) in _NUMBERS:
+                    as_tensor = torch.tensor(args[at], device=_CPU)
+                    args = (*args[:at], as_tensor, *args[at + 1 :])
             reads = self.reads if self.before is not None else None
             given = tensors(args, [])
             for t in given:
@@ -254,8 +307,13 @@ class ValueLayer:
                     own = getattr(kind, "__torch_dispatch__", None)
                     plain = own is torch.Tensor.__torch_dispatch__ or own is _disabled_dispatch
                     self._plain_types[kind] = plain
+                    if not plain:
+                        dispatch.let_in(kind)
                 if not plain:
-                    return func(*args, **kwargs)  # a wrapper: the tensors inside come here
+                    out = func(*args, **kwargs)  # a wrapper: the tensors inside come here
+                    if hasattr(kind, "_op_dispatcher"):
+                        self._lose_local(op, args, kwargs, out)
+                    return out
                 if reads is not None and t.is_cuda:
                     reads(t)
             if reads is not None and op.mutated and given and given[0].is_cuda:
@@ -265,22 +323,49 @@ class ValueLayer:
                 self.pairs(*given[:2])
             if self._awaited:
                 self._collect()
+            if self._strange is not None and self._strange.value != self._strange_before:
+                self._distrust()
             if self._replace_host is not None:
                 replaced = self._replace_host(op.name, args)
                 if replaced is not NotImplemented:
                     return replaced
             # A mode of the program's (`torch.set_default_device`) and its tracer would see what runs here.
             with op.apart():
-                tracing = torch._C._get_tracing_state()
-                if tracing is not None:
-                    torch._C._set_tracing_state(None)
-                try:
-                    if op.special is not None:
-                        return op.special(func, op, args, kwargs)
+                if op.special is None:
                     return self._run(func, op, args, kwargs)
-                finally:
-                    if tracing is not None:
-                        torch._C._set_tracing_state(tracing)
+                with untraced():
+                    return op.special(func, op, args, kwargs)
+
+    def _distrust(self) -> None:
+        """Somebody's own kernels ran: nobody knows what they wrote."""
+        self._strange_before = self._strange.value
+        self._contents.lose_all()
+        self.assumptions.add(
+            "value",
+            "a kernel that comes through no operator of PyTorch ran: nothing that was on the GPU until then is known",
+            user_line(),
+        )
+        if self.captures():
+            self._graphs.add(self._contents.lose_all)
+
+    @contextlib.contextmanager
+    def answered(self) -> Any:
+        """Somebody says what kernels write that are launched inside."""
+        self._gpu.oomph_vgpu_expect(1)
+        try:
+            yield
+        finally:
+            self._gpu.oomph_vgpu_expect(0)
+
+    @contextlib.contextmanager
+    def memory_alone(self) -> Any:
+        """Operators and kernels inside run for their memory: the caller says what they wrote (`know`)."""
+        before, self._here.only_memory = self._here.only_memory, True
+        try:
+            with self.answered():
+                yield
+        finally:
+            self._here.only_memory = before
 
     # ---- collectives ----
 
@@ -324,6 +409,13 @@ class ValueLayer:
             if known and awaited is not None:
                 self._contents.learn_place(*awaited)
 
+    def _lose_local(self, op, args, kwargs, out) -> None:
+        """PyTorch itself, not Python, calls the operators on the parts of distributed tensors: they do not come here."""
+        for t in (*_changed(op, args, kwargs), *tensors(out, [])):
+            local = getattr(t, "_local_tensor", None)
+            if local is not None:
+                self._lose(tensors(local, []), False)
+
     # ---- running ----
 
     def _run(self, func, op, args, kwargs):
@@ -333,27 +425,25 @@ class ValueLayer:
                 self._wide.discard(base_pointer(out))
             return out
         # What is captured runs in replays: until then what it changes is as it was, also where the driver copies or fills.
-        captured = _changed(op, args, kwargs) if self._captures() else []
+        captured = _changed(op, args, kwargs) if self.captures() else []
         before = [(cpu_alias(t), cpu_alias(t).clone()) for t in captured if t.is_cuda]
         if op.reads:
             out = func(*args, **kwargs)
         else:
-            self._gpu.oomph_vgpu_begin()
+            self._gpu.oomph_vgpu_begin(op.keeps)
             try:
                 out = func(*args, **kwargs)
             finally:
                 unanswered = self._gpu.oomph_vgpu_end()
             if unanswered and not op.name.startswith(CHECKS):
                 self.assumptions.read(f"{op.name} read a value back from the device; it got zero")
-        for place, values in before:
-            place.copy_(values)
-        self._settle(func, op, args, kwargs, out)
+        # The tracer has recorded the operator before it came here, or records its parts (those of a convolution).
+        with untraced():
+            for place, values in before:
+                place.copy_(values)
+            self._settle(func, op, args, kwargs, out)
         self._note_scaler(op)
         return out
-
-    def _captures(self) -> bool:
-        """Whether a graph is being captured whose replays are computed."""
-        return self._graphs is not None and self._graphs.capturing()
 
     def _note_scaler(self, op) -> None:
         if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
@@ -381,7 +471,13 @@ class ValueLayer:
 
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
-        outs = _changed(op, args, kwargs) if op.mutated else tensors(out, [])
+        changed = _changed(op, args, kwargs)
+        made = _made(changed, out)
+        outs = changed + made
+        if self._here.only_memory:
+            self._lose(changed, False)
+            self._lose(made, True)
+            return
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -393,14 +489,13 @@ class ValueLayer:
                     self._wide.discard(base_pointer(t))
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args, t)
-        fresh = not op.mutated
-        if self._captures():
+        if self.captures():
             self._capture(func, op, args, kwargs, out, outs)
-            if fresh:
-                self._lose(outs, True)
+            self._lose(made, True)
             return
         if not worth:
-            self._lose(outs, fresh)
+            self._lose(changed, False)
+            self._lose(made, True)
             return
         inputs = op.inputs(args, kwargs)
         all_computable, rules = True, set()
@@ -425,13 +520,20 @@ class ValueLayer:
             and self._compute(func, op, args, kwargs, out)
         ):
             if rules:
-                self._lose(outs, fresh, rules.pop() if len(rules) == 1 else None)
-            elif fresh or op.overwrites:
+                why = rules.pop() if len(rules) == 1 else None
+                self._lose(changed, False, why)
+                self._lose(made, True, why)
+                return
+            if op.overwrites:
+                self._learn(changed, False)
+            if made:
                 # A result may also be another view of what it was made from (`_unsafe_view`).
-                given = {base_pointer(t) for t in inputs} if fresh else set()
-                self._learn(outs, fresh and not any(base_pointer(t) in given for t in outs))
+                given = {base_pointer(t) for t in inputs if t.is_cuda}
+                self._learn(made, not any(t.is_cuda and base_pointer(t) in given for t in made))
             return
-        self._lose(outs, fresh, self._filling.fill(func, op, args, kwargs, outs))
+        why = self._filling.fill(func, op, args, kwargs, outs)
+        self._lose(changed, False, why)
+        self._lose(made, True, why)
 
     def _capture(self, func, op, args, kwargs, out, outs) -> None:
         """Compute in each replay what is captured now."""
@@ -441,7 +543,11 @@ class ValueLayer:
         results = alias(tensors(out, []))
         args, kwargs = alias(tuple(args)), {name: alias(v) for name, v in kwargs.items()}
         at = None
-        if op.random:
+        spent = SPENT.get(op.name, 0)
+        if spent:
+            generator = _generator((*args, *kwargs.values()), out)
+            at = self._graphs.draw(spent)
+        elif op.random:
             generator = _generator((*args, *kwargs.values()), out)
             if op.name in DRAWN:
                 # It draws as much each time; how much, a first draw tells, into nothing that anybody reads.
@@ -458,7 +564,12 @@ class ValueLayer:
 
         def replay() -> None:
             known = not any(self._contents.unknown(t) for t in inputs)
-            if known and op.random:
+            if known and op.random and spent:
+                assert at is not None
+                given = {name: self._to_cpu(v) for name, v in kwargs.items()}
+                drawn = self._run_random(func, self._to_cpu(args), given, generator, at())
+                known = _write(results, tensors(drawn, []))
+            elif known and op.random:
                 known = at is not None and _draw(
                     op, Drawn(generator, at()), results, self._to_cpu(args), kwargs
                 )
@@ -484,16 +595,18 @@ class ValueLayer:
             else:
                 self._contents.learn(t)
 
-    def _compute(self, func, op, args, kwargs, out, targets=None) -> bool:
+    def _compute(self, func, op, args, kwargs, out, results=None) -> bool:
         """Run `func` on the CPU over the bytes of device memory; False if it cannot.
 
-        `targets` are where its results stand, by default those of `out` on the device.
+        `results` are where its results stand, by default those of `out` on the device.
         """
-        if op.name in ZEROS and targets is None and all(map(self._clear, tensors(out, []))):
+        if op.name in ZEROS and results is None and all(map(self._clear, tensors(out, []))):
             return True
         try:
-            if targets is None:
-                targets = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
+            if op.mutated and _changes_sparse(op, args, kwargs):
+                return False  # its indices and values are others than before
+            if results is None:
+                results = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
             cpu_kwargs = {name: self._to_cpu(value) for name, value in kwargs.items()}
             into = cpu_kwargs.get("out")
@@ -503,20 +616,31 @@ class ValueLayer:
             equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
                 cpu_kwargs.pop("out", None)
-                return _write(targets, equivalent(*cpu_args, **cpu_kwargs))
+                return _write(results, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
                 if op.name in DRAWN and generator.device.type == "cuda":
                     drawn = Drawn(generator, generator.get_offset())
                     # Another kernel of the GPU draws other numbers of the same distribution.
                     with contextlib.suppress(ValueError):
-                        return _draw(op, drawn, targets, cpu_args, cpu_kwargs)
-                result = self._run_random(func, cpu_args, cpu_kwargs, generator)
+                        return _draw(op, drawn, results, cpu_args, cpu_kwargs)
+                offset = generator.get_offset() if generator.device.type == "cuda" else 0
+                result = self._run_random(func, cpu_args, cpu_kwargs, generator, offset)
             else:
                 result = func(*cpu_args, **cpu_kwargs)
                 if into is not None and into is not cpu_kwargs["out"]:
                     into.copy_(cpu_kwargs["out"])
-            return bool(op.mutated) or _write(targets, tensors(result, []))
+            if op.mutated:
+                # What it changes, the CPU's operator has changed.
+                done = {t.data_ptr() for t in _changed(op, args, kwargs)}
+                results = [None if t is None or t.data_ptr() in done else t for t in results]
+            made = tensors(result, [])
+            # The parts of a sparse result belong together.
+            if isinstance(result, torch.Tensor) and len(made) > 1:
+                shapes = [None if t is None else t.shape for t in results]
+                if any(s not in (None, t.shape) for s, t in zip(shapes, made, strict=False)):
+                    return False
+            return _write(results, made)
         except NotImplementedError:
             self._refused.add(func)  # no such operator on the CPU
             return False
@@ -535,7 +659,7 @@ class ValueLayer:
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
-            return cpu_alias(value) if value.is_cuda else value
+            return _alias_of(value) if value.is_cuda else value
         if isinstance(value, torch.device):
             return _CPU if value.type == "cuda" else value
         if isinstance(value, torch.Generator):
@@ -548,10 +672,9 @@ class ValueLayer:
             )
         return value
 
-    def _run_random(self, func, cpu_args, cpu_kwargs, generator):
-        """Draw other numbers than the device, from its random state: a program that restores an earlier
-        state draws the same numbers again. The script's CPU random state does not change."""
-        offset = generator.get_offset() if generator.device.type == "cuda" else 0
+    def _run_random(self, func, cpu_args, cpu_kwargs, generator, offset: int):
+        """Draw other numbers than the device, from its random state, which is at `offset` then: a program that restores an
+        earlier state draws the same numbers again. The script's CPU random state does not change."""
         seed = hash((generator.initial_seed(), offset)) & 0x7FFF_FFFF_FFFF_FFFF
         saved = torch.get_rng_state()
         # Not `torch.manual_seed`, which seeds the GPUs, too.
@@ -693,6 +816,13 @@ class ValueLayer:
                 self._gpu.oomph_vgpu_answer(int(fine))
         return self._run(func, op, args, kwargs)
 
+    def _segment_reduce(self, func, op, args, kwargs):
+        """The operator asks for the shortest segment, and whether they have the length of what it reduces, and raises."""
+        if args[0].is_cuda and isinstance(kwargs.get("lengths"), torch.Tensor):
+            for answer in (0, 1):
+                self._gpu.oomph_vgpu_answer(answer)
+        return self._run(func, op, args, kwargs)
+
     def _all_true(self, func, op, args, kwargs):
         """PyTorch's own checks of values end in it, such as those of `torch.distributions`: unknown values pass."""
         out = self._run(func, op, args, kwargs)
@@ -728,7 +858,7 @@ class ValueLayer:
             return func(*args, **kwargs)
         count, positions = self._count(mask)
         # The operator counts on the device and reads the count; with the answer it continues normally.
-        self._gpu.oomph_vgpu_begin()
+        self._gpu.oomph_vgpu_begin(0)
         self._gpu.oomph_vgpu_answer(count)
         try:
             out = func(*args, **kwargs)
@@ -781,8 +911,13 @@ class ValueLayer:
 
     def _masked_select(self, func, op, args, kwargs):
         values, mask = args[:2]
-        if not (values.is_cuda and mask.is_cuda) or func is not _aten.masked_select.default:
+        if not (values.is_cuda and mask.is_cuda):
             return self._run(func, op, args, kwargs)
+        if func is _aten.masked_select.out:
+            found = self._part(_aten.masked_select.default, values, mask)
+            self._part(_aten.resize_.default, kwargs["out"], found.shape)
+            self._part(_aten.copy_.default, kwargs["out"], found)
+            return kwargs["out"]
         values, mask = torch.broadcast_tensors(values, mask)
         if mask.dim() == 0:
             values, mask = values[None], mask[None]
@@ -839,19 +974,46 @@ class ValueLayer:
             return func(*args, **kwargs)
         count, known = self._distinct(matrix)
         self._gpu.oomph_vgpu_answer(count)
-        self._gpu.oomph_vgpu_begin()
+        self._gpu.oomph_vgpu_begin(0)
         try:
             out = func(*args, **kwargs)
         finally:
             self._gpu.oomph_vgpu_end()
-        self._lose([out._values()], True)
+        self._settle(func, op, args, kwargs, out)
         placed = out._indices()
-        if known is not None and placed.shape == known.shape:
+        if self.is_unknown(placed) and known is not None and placed.shape == known.shape:
             cpu_alias(placed).copy_(known)
             self._contents.learn(placed)
-        else:
-            self._lose([placed], False)
         return out
+
+    def _on_cpu_alone(self, func, op, args, kwargs):
+        """Operators that fail where what they read back is not what their kernels would have written: only their results' memory is here."""
+        if not any(t.is_cuda for t in tensors(args, [])):
+            return func(*args, **kwargs)
+        if op.mutated:
+            _wait()
+            changed = _changed(op, args, kwargs)
+            out = tuple(changed) if len(changed) > 1 else changed[0]
+        else:
+            found = func(
+                *self._to_cpu(list(args)), **{k: self._to_cpu(v) for k, v in kwargs.items()}
+            )
+            out = _like_on_gpu(found, tensors(args, [])[0].device)
+        self._settle(func, op, args, kwargs, out)
+        return out
+
+    def _to_sparse(self, func, op, args, kwargs):
+        """The operator reads back how many entries are not zero."""
+        dense = args[0]
+        if not dense.is_cuda or dense.layout is not torch.strided:
+            return self._run(func, op, args, kwargs)
+        if self.is_unknown(dense):
+            self.assumptions.add("shape", "a sparse tensor of unknown values has none", user_line())
+        else:
+            made = func(cpu_alias(dense), *self._to_cpu(args[1:]), **kwargs)
+            for _ in range(2):  # compressed ones and those with dense dimensions count twice
+                self._gpu.oomph_vgpu_answer(parts(made)[-2].shape[-1])
+        return self._run(func, op, args, kwargs)
 
     def _distinct(self, matrix: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """How many entries of a sparse tensor have an index of their own, and their indices if known."""
@@ -929,9 +1091,45 @@ def _generator(given, out) -> torch.Generator:
 def _changed(op, args, kwargs) -> list[torch.Tensor]:
     """The tensors that an operator changes in place."""
     found: list[torch.Tensor] = []
+    if op.hidden is not None and not args[op.hidden]:
+        return found
     for index, name, kwarg_only in op.mutated:
         tensors(kwargs.get(name) if kwarg_only or index >= len(args) else args[index], found)
     return found
+
+
+def _alias_of(t: torch.Tensor) -> torch.Tensor:
+    """`cpu_alias`, also of sparse and nested tensors."""
+    if t.is_nested:
+        about = t._nested_tensor_size(), t._nested_tensor_strides()
+        offsets = t._nested_tensor_storage_offsets()
+        return torch._nested_view_from_buffer(cpu_alias(t.values()), *about, offsets)
+    if t.layout is torch.strided:
+        return cpu_alias(t)
+    places = map(cpu_alias, parts(t))
+    if t.layout is torch.sparse_coo:
+        make = _aten._sparse_coo_tensor_unsafe.default
+        return make(*places, t.shape, is_coalesced=t.is_coalesced())
+    make = _aten._sparse_compressed_tensor_unsafe.default
+    return make(*places, t.shape, dtype=t.dtype, layout=t.layout)
+
+
+def _changes_sparse(op, args, kwargs) -> bool:
+    """Whether one of the tensors that an operator changes is sparse."""
+    given = (
+        kwargs.get(name) if kwarg_only or index >= len(args) else args[index]
+        for index, name, kwarg_only in op.mutated
+    )
+    return any(isinstance(t, torch.Tensor) and t.layout is not torch.strided for t in given)
+
+
+def _made(changed: list[torch.Tensor], out) -> list[torch.Tensor]:
+    """The results of an operator that are not what it changed."""
+    found = tensors(out, [])
+    if not changed:
+        return found
+    places = {t.data_ptr() for t in changed}
+    return [t for t in found if t.data_ptr() not in places]
 
 
 def _draw(op, drawn, outs, args, kwargs) -> bool:
@@ -941,6 +1139,13 @@ def _draw(op, drawn, outs, args, kwargs) -> bool:
     kept = {name: v for name, v in kwargs.items() if name not in _PLACES and v is not None}
     DRAWN[op.name](drawn, outs, *args, **kept)
     return True
+
+
+def _like_on_gpu(value, device: torch.device):
+    """Tensors in memory of `device`, without contents, for results of the CPU."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    return tuple(_like_on_gpu(item, device) for item in value)
 
 
 # Arguments that say of which kind a result is, which it is already.
@@ -955,12 +1160,14 @@ def _wait() -> None:
 def _write(outs, results) -> bool:
     """Put results of the CPU where device memory stands; False if they are of other shapes.
 
-    What one of them leaves empty is no reason: statistics of a batch that is only evaluated.
+    What one of them leaves empty, behind the first, is no reason: statistics of a batch that is only evaluated.
     """
-    for to, value in zip(outs, results, strict=False):
+    for at, (to, value) in enumerate(zip(outs, results, strict=False)):
         if to is not None:
             if to.shape == value.shape:
                 to.copy_(value)
+            elif at == 0:
+                return False
             elif value.numel() == 0 < to.numel():
                 to.zero_()
             elif to.numel():

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from oomph._older_python import zip
+from oomph._torch_features import find
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.job import Job
@@ -26,8 +27,8 @@ class ChunkedCrossEntropy(Lever):
 
     Needs: `cross_entropy` (or `CrossEntropyLoss`, or a Hugging Face loss, which call it) with class
     indices as targets, over 4096 classes or more; or `log_softmax` of a linear layer and `nll_loss`.
-    Changes: logits that come from a linear layer and are used only by the loss never exist as a whole;
-    the backward pass recomputes them a chunk at a time. Other logits exist, but without copies in fp32. Results: the same to rounding.
+    Changes: logits that come from a linear layer and are used only by the loss never exist as a whole: gradients
+    are computed with the loss, a chunk at a time. Other logits exist, but without copies in fp32. Results: the same to rounding.
 
     Logits with other uses (accuracy, a penalty) are also computed as a whole.
     """
@@ -350,102 +351,142 @@ class MovedLogits(LazyRows):
 
 
 class _ChunkedLoss(torch.autograd.Function):
-    """Cross-entropy of `hidden @ weight.T + bias` (of `hidden` itself without a weight)."""
+    """Cross-entropy of `hidden @ weight.T + bias` (of `hidden` itself without a weight).
+
+    The gradients of a loss that is one number are known with it, but for a factor: they are computed then, and no logits are
+    computed again. If each row has a loss of its own and the weight needs a gradient, the backward pass computes them again.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden, weight, bias, target, chunks, options):
         classes, ignored, reduction, smoothing = options
-        rows = hidden.shape[0]
         kept = target != ignored
         # Ignored rows get a valid class.
         safe = target.masked_fill(~kept, 0)
         factors = kept.float() if classes is None else classes.float()[safe] * kept
-        losses = torch.empty(rows, dtype=torch.float32, device=hidden.device)
-        normalizers = torch.empty(rows, dtype=torch.float32, device=hidden.device)
-        for part in _slices(rows, chunks):
-            logits = _logits(hidden[part], weight, bias)
-            total = torch.logsumexp(logits, 1)
-            normalizers[part] = total
-            loss = factors[part] * (total - logits.gather(1, safe[part, None])[:, 0])
-            if smoothing:
-                if classes is None:
-                    smooth = logits.shape[1] * total - logits.sum(1)
-                else:
-                    smooth = classes.float().sum() * total - logits @ classes.float()
-                loss = (1 - smoothing) * loss + smoothing / logits.shape[1] * smooth * kept[part]
-            losses[part] = loss
-            del logits
-        ctx.save_for_backward(hidden, weight, bias, safe, kept, factors, normalizers, classes)
-        ctx.chunks, ctx.smoothing, ctx.reduction = chunks, smoothing, reduction
+        given = (hidden, weight, bias, safe, kept, factors, classes)
+        ctx.chunks, ctx.smoothing = chunks, smoothing
+        ctx.dtypes = [None if each is None else each.dtype for each in (hidden, weight, bias)]
         # How it reduces, for levers that split batches.
         ctx.loss_reduction = reduction
+        ctx.again = reduction == "none" and any(ctx.needs_input_grad[1:3])
+        ctx.range, ctx.grads = 1.0, None
+        if ctx.again:
+            losses, _ = _walk(*given, smoothing, chunks)
+            ctx.save_for_backward(*given)
+            return losses
+        if hidden.dtype == torch.float16:
+            # Probabilities are small numbers for this type: as large as the sums over a chunk's rows allow.
+            rows = -(-hidden.shape[0] // chunks)
+            ctx.range = float(min(64, max(1, 1 << (4096 // rows).bit_length() >> 1)))
+        with _full_reduction():
+            losses, ctx.grads = _walk(
+                *given, smoothing, chunks, ctx.needs_input_grad[:3], factors.new_full((), ctx.range)
+            )
+        count = factors.sum() if reduction == "mean" else None
+        # PyTorch itself refuses a second backward pass, unless the graph was to be kept.
+        ctx.save_for_backward(count)
         if reduction == "none":
             return losses
         if reduction == "sum":
             return losses.sum()
-        ctx.count = ctx.loss_count = factors.sum()
-        return losses.sum() / ctx.count
+        ctx.loss_count = count
+        return losses.sum() / count
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor):
-        with _full_reduction():
-            return _ChunkedLoss._backward(ctx, grad)
-
-    @staticmethod
-    def _backward(ctx: Any, grad: torch.Tensor):
-        hidden, weight, bias, safe, kept, factors, normalizers, classes = ctx.saved_tensors
-        rows = hidden.shape[0]
-        if ctx.reduction == "mean":
-            grad = grad / ctx.count
-        grad = grad.float().expand(rows)
-        smoothing = ctx.smoothing
-        needs_hidden, needs_weight, needs_bias = ctx.needs_input_grad[:3]
-        d_hidden = hidden.new_empty(hidden.shape) if needs_hidden else None
-        # Sums over chunks are kept in fp32, as a product over all rows is.
-        d_weight = (
-            torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
-            if needs_weight
-            else None
+        nothing = (None, None, None)
+        if ctx.again:
+            with _full_reduction():
+                _, grads = _walk(
+                    *ctx.saved_tensors,
+                    ctx.smoothing,
+                    ctx.chunks,
+                    ctx.needs_input_grad[:3],
+                    grad.float(),
+                )
+            grads = (
+                each if each is None else each.to(dtype)
+                for each, dtype in zip(grads, ctx.dtypes, strict=True)
+            )
+            return (*grads, *nothing)
+        (count,) = ctx.saved_tensors
+        scale = grad.float() / ctx.range
+        if count is not None:
+            scale = scale / count
+        kept, grads = _keeps_graph(), ctx.grads
+        if not kept:
+            ctx.grads = None
+        scaled = (
+            _scaled(each, scale, kept, dtype) for each, dtype in zip(grads, ctx.dtypes, strict=True)
         )
-        d_bias = torch.zeros_like(bias, dtype=torch.float32) if needs_bias else None
-        for part in _slices(rows, ctx.chunks):
-            logits = _logits(hidden[part], weight, bias)
-            count = logits.shape[1]
-            # The softmax, in the logits' own memory.
-            d = logits.sub_(normalizers[part, None]).exp_()
-            hit = factors[part] * (1 - smoothing)
-            if smoothing:
-                share = smoothing / count * kept[part]
-                if classes is None:
-                    d.mul_((hit + share * count)[:, None]).sub_(share[:, None])
-                else:
-                    every = classes.float()
-                    d.mul_((hit + share * every.sum())[:, None])
-                    d.addr_(share, every, alpha=-1)
+        return (*scaled, *nothing)
+
+
+def _walk(
+    hidden,
+    weight,
+    bias,
+    safe,
+    kept,
+    factors,
+    classes,
+    smoothing,
+    chunks,
+    needs=(False,) * 3,
+    by=None,
+):
+    """The losses of rows, and the gradients of hidden, weight and bias that are needed, where rows count `by`: a number, or one for
+    each. Sums over chunks are kept in fp32, as a product over all rows is."""
+    rows = hidden.shape[0]
+    losses = torch.empty(rows, dtype=torch.float32, device=hidden.device)
+    d_hidden = hidden.new_empty(hidden.shape) if needs[0] else None
+    d_weight = torch.zeros_like(weight, dtype=torch.float32) if needs[1] else None
+    d_bias = torch.zeros_like(bias, dtype=torch.float32) if needs[2] else None
+    for part in _slices(rows, chunks):
+        logits = hidden[part] if weight is None else torch._C._nn.linear(hidden[part], weight, bias)
+        logs = torch.log_softmax(logits, 1, dtype=torch.float32)
+        count = logs.shape[1]
+        del logits
+        loss = -factors[part] * logs.gather(1, safe[part, None])[:, 0]
+        if smoothing:
+            every = None if classes is None else classes.float()
+            smooth = logs.sum(1) if every is None else logs @ every
+            loss = (1 - smoothing) * loss - smoothing / count * smooth * kept[part]
+        losses[part] = loss
+        if by is None or not any(needs):
+            continue
+        # The softmax, in the memory of its logarithm, becomes the gradient.
+        d, hit = logs.exp_(), factors[part]
+        counts = by if by.dim() == 0 else by[part]
+        if smoothing:
+            hit, share = hit * (1 - smoothing), smoothing / count * kept[part]
+            if every is None:
+                d.mul_((hit + share * count)[:, None]).sub_(share[:, None])
             else:
-                d.mul_(hit[:, None])
+                d.mul_((hit + share * every.sum())[:, None]).addr_(share, every, alpha=-1)
             d.scatter_add_(1, safe[part, None], -hit[:, None])
-            d.mul_(grad[part, None])
-            if weight is None:
-                d_hidden[part] = d  # type: ignore[index]
-                continue
-            d = d.to(hidden.dtype)
-            del logits
-            if d_hidden is not None:
-                torch.mm(d, weight, out=d_hidden[part])
-            if d_weight is not None:
-                if hidden.dtype == torch.float32:
-                    d_weight.addmm_(d.t(), hidden[part])
-                else:
-                    d_weight.add_(d.t() @ hidden[part])
-            if d_bias is not None:
-                d_bias.add_(d.sum(0, dtype=torch.float32))
-            del d
-        if d_weight is not None:
-            d_weight = d_weight.to(weight.dtype)
+            counts = counts.expand(hit.shape)
+        else:
+            d.scatter_add_(1, safe[part, None], d.new_full((), -1.0).expand(hit.shape)[:, None])
+            counts = counts * hit
         if d_bias is not None:
-            d_bias = d_bias.to(bias.dtype)
-        return d_hidden, d_weight, d_bias, None, None, None
+            d_bias.addmv_(d.t(), counts)
+        if weight is None:
+            torch.mul(d, counts[:, None], out=d_hidden[part])
+            continue
+        own = d if hidden.dtype == d.dtype else torch.empty_like(d, dtype=hidden.dtype)
+        torch.mul(d, counts[:, None], out=own)
+        del d, logs
+        if d_hidden is not None:
+            torch.mm(own, weight, out=d_hidden[part])
+        if d_weight is not None:
+            if hidden.dtype == torch.float32:
+                d_weight.addmm_(own.t(), hidden[part])
+            else:
+                d_weight.add_(own.t() @ hidden[part])
+        del own
+    return losses, (d_hidden, d_weight, d_bias)
 
 
 @contextlib.contextmanager
@@ -472,11 +513,20 @@ def _slices(rows: int, chunks: int) -> list[slice]:
     return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
-def _logits(hidden: torch.Tensor, weight: Any, bias: Any) -> torch.Tensor:
-    """In fp32, and in memory of their own."""
-    if weight is None:
-        return hidden.to(torch.float32, copy=True)
-    return torch._C._nn.linear(hidden, weight, bias).float()
+def _keeps_graph() -> bool:
+    """Whether the backward pass that is running may be followed by another of the same graph."""
+    keeps = find("keeps_graph")
+    return True if keeps is None else keeps()
+
+
+def _scaled(grad: Any, scale: torch.Tensor, keep: bool, dtype: torch.dtype) -> Any:
+    """`grad` times `scale` (one number, or one for each row), in `dtype`; in its own memory unless it is to be kept."""
+    if grad is None:
+        return None
+    scale = scale[:, None] if scale.dim() else scale
+    if grad.dtype == dtype and not keep and dtype == torch.float32:
+        return grad.mul_(scale)
+    return torch.mul(grad, scale, out=grad.new_empty(grad.shape, dtype=dtype))
 
 
 LEVER = ChunkedCrossEntropy

@@ -18,7 +18,7 @@ class SaveOnCpu(Lever):
     Like `torch.autograd.graph.save_on_cpu` around the whole script, with copies on streams of their own, fetched
     ahead. Needs: a CUDA GPU and as much host memory, up to twice (PyTorch rounds pinned memory to powers of
     two). Changes: losses, functional code and gradients of gradients save theirs there, too. Results: bitwise the
-    same. It costs no time as long as the copies take no longer than the step.
+    same. It costs no time as long as the copies take no longer than the step; `most` leaves the rest on the GPU.
 
     Parameters, buffers and small tensors stay. A storage that is saved several times, or as several
     views, is copied once. Models that are compiled are refused; so is `torch.func` by PyTorch itself.
@@ -26,12 +26,14 @@ class SaveOnCpu(Lever):
 
     name = "save_on_cpu"
 
-    def __init__(self, in_flight: int = host_copies.IN_FLIGHT) -> None:
-        """`in_flight`: bytes that may be on their way to the host, and back, while the GPU still has them."""
+    def __init__(self, in_flight: int = host_copies.IN_FLIGHT, most: int | None = None) -> None:
+        """`in_flight`: bytes that may be on their way to the host, and back, while the GPU still has them. `most`: bytes that may
+        be on the host at a time; what is saved when there are as many stays on the GPU. None: all go."""
         super().__init__()
-        if in_flight < 0:
-            raise self.refuse(f"in_flight is {in_flight}; it is a number of bytes")
-        self.copies = host_copies.HostCopies(self.name, in_flight)
+        for name, size in (("in_flight", in_flight), ("most", most)):
+            if size is not None and size < 0:
+                raise self.refuse(f"{name} is {size}; it is a number of bytes")
+        self.copies = host_copies.HostCopies(self.name, in_flight, most)
         self.hooks: Any = None
 
     def install(self, job: Job) -> None:
@@ -63,8 +65,9 @@ class SaveOnCpu(Lever):
     def _pack(self, tensor: torch.Tensor) -> Any:
         if not self.copies.leaves(tensor):
             return tensor
-        self.applied += 1
-        return self.copies.pack(tensor)
+        packed = self.copies.pack(tensor)
+        self.applied += packed is not tensor
+        return packed
 
     def finish(self) -> None:
         """Say that nothing was saved."""

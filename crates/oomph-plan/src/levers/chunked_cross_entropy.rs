@@ -2,8 +2,8 @@
 //!
 //! Memory: copies of the logits (in fp32, log-probabilities, the gradients inside the loss) live for one
 //! part of the rows at a time, and so do the logits themselves and their gradient where a linear layer
-//! makes them; else those two remain. Time: the log-probabilities once more, in the backward pass, and
-//! that layer's product. Results: to rounding.
+//! makes them; else those two remain. Time: some launches, as gradients are computed with the loss. Results: to
+//! rounding.
 
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +77,9 @@ impl Facets for ChunkedCrossEntropy {
         });
         let logits = if widened { largest / 2 } else { largest };
         let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
-        let head = draft.template.tensors.iter().find(|tensor| {
+        let from_linear = draft.template.tensors.iter().any(|tensor| {
             tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
         });
-        let head = head.map(|tensor| (tensor.call, tensor.op));
-        let from_linear = head.is_some();
         let mut gradient_kept = from_linear;
         for tensor in &mut draft.template.tensors {
             if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
@@ -101,11 +99,7 @@ impl Facets for ChunkedCrossEntropy {
                 tensor.bytes = tensor.bytes.div_ceil(chunks);
             }
         }
-        let product = head.and_then(|head| model.forward_by_op.get(&head));
-        let product = product.map_or(0.0, |work| draft.busy(work));
-        let again = product + 3.0 * largest as f64 / draft.pace().memory_bytes_per_s * 1e9;
         draft.body.add(Load {
-            busy: again,
             launches: chunks as f64 * 6.0,
             ..Load::default()
         });

@@ -30,6 +30,20 @@ const FEW_IN_FLIGHT: u64 = 16 << 20;
 pub struct SaveOnCpu {
     /// Bytes that may be under way each way: the more, the better they hide.
     pub in_flight: u64,
+    /// Bytes that may be on the host at a time: what is saved when there are as many stays on the GPU. All go without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub most: Option<u64>,
+}
+
+impl SaveOnCpu {
+    /// The same with so many bytes on the host at a time.
+    #[must_use]
+    pub fn with_most(&self, most: u64) -> Self {
+        Self {
+            most: Some(most),
+            ..self.clone()
+        }
+    }
 }
 
 impl Facets for SaveOnCpu {
@@ -38,8 +52,11 @@ impl Facets for SaveOnCpu {
     }
 
     fn label(&self) -> String {
+        let most = self.most.map_or_else(String::new, |most| {
+            format!("up to {} of ", oomph_trace::Bytes(most))
+        });
         format!(
-            "saved tensors in host memory ({} under way)",
+            "{most}saved tensors in host memory ({} under way)",
             oomph_trace::Bytes(self.in_flight)
         )
     }
@@ -57,7 +74,10 @@ impl Facets for SaveOnCpu {
         let in_flight = [IN_FLIGHT, FEW_IN_FLIGHT].into_iter();
         in_flight
             .filter(|_| offered)
-            .map(|in_flight| Self { in_flight })
+            .map(|in_flight| Self {
+                in_flight,
+                most: None,
+            })
             .collect()
     }
 
@@ -77,12 +97,17 @@ impl Facets for SaveOnCpu {
         sharing.is_whole()
     }
 
+    fn taught_as(&self) -> Option<&'static str> {
+        // How much goes, and with it what is left, follows from this plan's own figures.
+        self.most.map(|_| "save_on_cpu, a part")
+    }
+
     fn is_applied_last(&self) -> bool {
         true
     }
 
     fn is_last_resort(&self) -> bool {
-        self.in_flight == FEW_IN_FLIGHT
+        self.in_flight == FEW_IN_FLIGHT && self.most.is_none()
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
@@ -120,6 +145,12 @@ impl Facets for SaveOnCpu {
             }
         }
         moved.sort_unstable_by_key(|moved| (moved.made, moved.number));
+        let mut room = self.most.unwrap_or(u64::MAX);
+        moved.retain(|moved| {
+            let goes = moved.bytes <= room;
+            room -= if goes { moved.bytes } else { 0 };
+            goes
+        });
         let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
         let mut edits = Edits::default();
         let backward = |moved: &Moved| positions.backward_after(moved.made);

@@ -169,12 +169,13 @@ fn buffer(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Op
     exact(before, message)
 }
 
-/// The second line of a failure has the exact size; the first one of the GPU has it in MiB.
+/// The second line of a failure has the exact size; the first one of the GPU and of Metal has it in MiB.
 fn exact(before: Option<&mut OomMessage>, next: OomMessage) -> Option<OomMessage> {
     let Some(before) = before.filter(|before| continues(before, &next)) else {
         return Some(next);
     };
-    if before.text.contains(" MiB on device ") && next.requested.is_some() {
+    let rounded = [" MiB on device ", " buffer, size = "];
+    if rounded.iter().any(|words| before.text.contains(words)) && next.requested.is_some() {
         before.requested = next.requested;
     }
     join(before, next);

@@ -42,6 +42,12 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
     if let Some(rest) = text.strip_prefix('\u{1b}') {
         return rest.split_once('m').map(|(_, rest)| rest);
     }
+    // A launcher's column of output.
+    if let Some(rest) = text.strip_prefix("| ")
+        && rest.trim_start().starts_with(['(', '['])
+    {
+        return Some(rest);
+    }
     for marker in ["[rank", "[default"] {
         if let Some(rest) = text.strip_prefix(marker)
             && let Some((digits, rest)) = rest.split_once("]:")

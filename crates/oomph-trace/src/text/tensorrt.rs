@@ -80,11 +80,20 @@ pub(super) const READERS: &[Reader] = &[
         markers: &["memory on requested size of "],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
-            // Versions differ in whether this is in bytes or in MiB.
+            // Versions differ in whether this is in bytes or in MiB. Those that count in bytes number tactics like this.
+            let in_bytes = line.from.contains(" tactic 0x");
             message.requested =
-                size_after(line.from, "size of ").filter(|size| *size >= Bytes::mib(1));
+                size_after(line.from, "size of ").filter(|size| in_bytes || *size >= Bytes::mib(1));
             message.handled = true;
-            or_join(before, message)
+            // What failed before was this tactic's.
+            match before.filter(|before| continues(before, &message)) {
+                Some(before) => {
+                    before.handled = true;
+                    join(before, message);
+                    None
+                }
+                None => Some(message),
+            }
         },
     },
     Reader {
@@ -110,7 +119,8 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| failed(line, None, before),
     },
     Reader {
-        markers: &["CUDA runtime error in "],
+        // A terminal may have broken the line.
+        markers: &["CUDA runtime error in ", ")): out of memory ("],
         read: |line, _, before| {
             let own = line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm");
             if own && line.from.contains("out of memory") {

@@ -1,9 +1,11 @@
 //! XLA: JAX and TensorFlow, which share their allocator and much of its words.
 #![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
+use std::borrow::Cow;
+
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, array_bytes, between, index, size, size_after, word};
+use super::words::{after, array_bytes, between, index, integer, size, size_after, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -11,6 +13,7 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "OOM when allocating tensor with shape[",
             "OOM when allocating tensor of shape [",
+            "OOM when allocating tensor with shapedim {",
         ],
         read: tensor,
     },
@@ -206,6 +209,14 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &["EigenAllocator for GPU ran out of memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.requested = size_after(line.from, "allocating ").filter(|size| size.0 > 0);
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &[
             "tensorflow.python.framework.errors",
             "ResourceExhaustedError",
@@ -224,15 +235,27 @@ pub(super) const READERS: &[Reader] = &[
 /// `OOM when allocating tensor with shape[…] and type float on /job:…/device:GPU:0 by allocator GPU_0_bfc`.
 fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
-    let shape = between(line.from, "[", "]")?;
+    let shape = shape(line.from)?;
     let element = after(line.from, "] and type ").and_then(word);
-    message.requested = element.and_then(|element| array_bytes(shape, &element));
+    message.requested = element.and_then(|element| array_bytes(&shape, &element));
     message.allocator = after(line.from, " by allocator ").and_then(word);
     (message.memory, message.device) = place(line.from);
     if message.memory == Memory::Device {
         arena(&mut message, noted);
     }
     Some(message)
+}
+
+/// `[2,3]`; the first versions wrote `shapedim { size: 2 } dim { size: 3 }`.
+fn shape(text: &str) -> Option<Cow<'_, str>> {
+    let Some(sides) = after(text, "shapedim {") else {
+        return between(text, "[", "]").map(Cow::Borrowed);
+    };
+    let sides = sides.lines().next()?.split("size: ").skip(1);
+    let sides: Option<Vec<String>> = sides
+        .map(|side| integer(side).map(|side| side.to_string()))
+        .collect();
+    Some(Cow::Owned(sides?.join(",")))
 }
 
 /// The memory and the number of a device: `/device:GPU:0`, `/device:DML:0`, `/device:CPU:0`.
@@ -296,7 +319,9 @@ fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> 
         name if name.starts_with("DOUBLE") || name.starts_with("INT64") => "double",
         _ => return None,
     };
-    let shape = between(&before.text, "shape[", "]").and_then(|shape| array_bytes(shape, element));
+    let shape = after(&before.text, "allocating tensor ")
+        .and_then(shape)
+        .and_then(|shape| array_bytes(&shape, element));
     before.requested = before.requested.or(shape);
     None
 }

@@ -29,9 +29,10 @@ class HostCopies:
     `pack` and `unpack` are the hooks of `torch.autograd.graph.saved_tensors_hooks`.
     """
 
-    def __init__(self, lever: str, in_flight: int | None = None) -> None:
-        """`lever`: whose name errors have. `in_flight`: bytes, `IN_FLIGHT` by default."""
-        self._lever, self._in_flight = lever, in_flight
+    def __init__(self, lever: str, in_flight: int | None = None, most: int | None = None) -> None:
+        """`lever`: whose name errors have. `in_flight`: bytes, `IN_FLIGHT` by default. `most`: bytes that may be on the host at a
+        time, as many as there are by default."""
+        self._lever, self._in_flight, self._most = lever, in_flight, most
         self._transfers: dict[torch.device, Transfers] = {}
         self._fixed: set[int] = set()
 
@@ -62,11 +63,11 @@ class HostCopies:
         )
 
     def pack(self, tensor: torch.Tensor) -> Any:
-        """What autograd keeps in place of a tensor that `leaves`."""
+        """What autograd keeps in place of a tensor that `leaves`: itself, where the host has as much as it may."""
         device = tensor.device
         if device not in self._transfers:
             in_flight = IN_FLIGHT if self._in_flight is None else self._in_flight
-            self._transfers[device] = Transfers(device, in_flight)
+            self._transfers[device] = Transfers(device, in_flight, self._most)
         return self._transfers[device].save(tensor)
 
     def unpack(self, saved: Any) -> torch.Tensor:
@@ -109,9 +110,11 @@ def _base(tensor: torch.Tensor) -> int:
 class Transfers:
     """Copies between one GPU and the host, on two streams of their own."""
 
-    def __init__(self, device: torch.device, in_flight: int) -> None:
-        """`device` is that of the activations; on a CPU, copies are made at once."""
-        self.in_flight = in_flight
+    def __init__(self, device: torch.device, in_flight: int, most: int | None = None) -> None:
+        """`device` is that of the activations; on a CPU, copies are made at once. `most`: bytes on the host at a time."""
+        self.in_flight, self.most = in_flight, most
+        self.held = 0
+        """Bytes on the host."""
         cuda = device.type == "cuda"
         self.out = copy_stream(device) if cuda else None
         self.back = copy_stream(device) if cuda else None
@@ -122,8 +125,8 @@ class Transfers:
         self._by_storage: dict[tuple, tuple[weakref.ref[Entry], StorageWeakRef]] = {}
         """The weak reference to the storage shows whether the address still belongs to it."""
 
-    def save(self, tensor: torch.Tensor) -> Saved:
-        """Send `tensor` to the host."""
+    def save(self, tensor: torch.Tensor) -> Saved | torch.Tensor:
+        """Send `tensor` to the host, unless that has as much as it may."""
         storage = tensor.untyped_storage()
         whole = storage.nbytes() <= PART * tensor.nbytes
         key: tuple = (storage._cdata, tensor._version)
@@ -133,6 +136,10 @@ class Transfers:
         entry = known[0]() if known is not None and not known[1].expired() else None
         if entry is None:
             source = _bytes_of(storage, tensor.device) if whole else tensor.detach()
+            # What is saved first waits the longest.
+            if self.most is not None and self.held + source.nbytes > self.most:
+                return tensor
+            self.held += source.nbytes
             entry = Entry(self, source, tensor)
             entry.number = len(self.order)
             self.order.append(weakref.ref(entry))
@@ -248,6 +255,7 @@ class Entry:
 
     def __del__(self) -> None:
         """Wait for an outstanding copy."""
+        self.transfers.held -= self.nbytes
         # Prefetched but never used: the next user of this memory must wait for the copy into it.
         if self.came is not None:
             torch.cuda.current_stream(self.device).wait_event(self.came)
