@@ -546,7 +546,7 @@ class ValueLayer:
         spent = SPENT.get(op.name, 0)
         if spent:
             generator = _generator((*args, *kwargs.values()), out)
-            at = self._graphs.draw(spent)
+            at = self._graphs.draw(generator, spent)
         elif op.random:
             generator = _generator((*args, *kwargs.values()), out)
             if op.name in DRAWN:
@@ -560,21 +560,21 @@ class ValueLayer:
                         self._to_cpu(args),
                         kwargs,
                     )
-                    at = self._graphs.draw((1 << 40) - trial.offset)
+                    at = self._graphs.draw(generator, (1 << 40) - trial.offset)
 
         def replay() -> None:
             known = not any(self._contents.unknown(t) for t in inputs)
-            if known and op.random and spent:
-                assert at is not None
+            if not known or not op.random:
+                known = known and self._compute(func, op, args, kwargs, results, results)
+            elif at is None or (offset := at()) is None:
+                known = False
+            elif spent:
                 given = {name: self._to_cpu(v) for name, v in kwargs.items()}
-                drawn = self._run_random(func, self._to_cpu(args), given, generator, at())
+                drawn = self._run_random(func, self._to_cpu(args), given, generator, offset)
                 known = _write(results, tensors(drawn, []))
-            elif known and op.random:
-                known = at is not None and _draw(
-                    op, Drawn(generator, at()), results, self._to_cpu(args), kwargs
-                )
-            elif known:
-                known = self._compute(func, op, args, kwargs, results, results)
+            else:
+                drawn = Drawn(generator, offset)
+                known = _draw(op, drawn, results, self._to_cpu(args), kwargs)
             for t in written:
                 (self._contents.learn if known else self._contents.lose)(t)
 
