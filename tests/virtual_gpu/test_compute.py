@@ -427,3 +427,24 @@ def test_operators_that_take_functions_run(oomph):
         print("checked")
     """, "--compute", "1GiB")  # fmt: skip
     assert run.status == 0 and "checked" in run.out, run.err
+
+
+def test_distributed_parameters_train_as_plain_ones(oomph):
+    run = oomph("""
+        import copy, os
+        import torch
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+        torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
+        from torch.distributed.fsdp import fully_shard
+        model, x = torch.nn.Linear(4, 4).cuda(), torch.randn(3, 4, device="cuda")
+        twin = copy.deepcopy(model)
+        for one in (model, fully_shard(twin)):
+            optimizer = torch.optim.AdamW(one.parameters(), lr=0.1)
+            for _ in range(2):
+                one(x).square().sum().backward(); optimizer.step(); optimizer.zero_grad()
+        for p, q in zip(model.parameters(), twin.parameters()):
+            assert torch.equal(p, q.full_tensor())
+        print("trained", p.sum().item() != 0)
+    """, "--compute", "1GiB")  # fmt: skip
+    assert run.status == 0 and "trained True" in run.out, run.err
+    assert not [a for a in run.json["assumptions"] if a["kind"] == "value"]

@@ -310,10 +310,10 @@ class ValueLayer:
                     if not plain:
                         dispatch.let_in(kind)
                 if not plain:
-                    out = func(*args, **kwargs)  # a wrapper: the tensors inside come here
                     if hasattr(kind, "_op_dispatcher"):
-                        self._lose_local(op, args, kwargs, out)
-                    return out
+                        with dispatch.Local():
+                            return func(*args, **kwargs)
+                    return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
             if reads is not None and op.mutated and given and given[0].is_cuda:
@@ -399,6 +399,13 @@ class ValueLayer:
             self._learn(outs, functional)
         else:
             self._lose(outs, functional)
+        if op.name == "c10d::scatter_" and second:
+            # The root copies its own part, which no rank brings.
+            own, into = second[args[3]], first[0]
+            if own.is_cuda and self._computable(own) and not self.is_unknown(own):
+                self._awaited.pop(into.data_ptr(), None)
+                cpu_alias(into).copy_(cpu_alias(own))
+                self._learn([into], False)
         return out
 
     def _collect(self) -> None:
@@ -408,13 +415,6 @@ class ValueLayer:
             awaited = self._awaited.pop(address.value, None)
             if known and awaited is not None:
                 self._contents.learn_place(*awaited)
-
-    def _lose_local(self, op, args, kwargs, out) -> None:
-        """PyTorch itself, not Python, calls the operators on the parts of distributed tensors: they do not come here."""
-        for t in (*_changed(op, args, kwargs), *tensors(out, [])):
-            local = getattr(t, "_local_tensor", None)
-            if local is not None:
-                self._lose(tensors(local, []), False)
 
     # ---- running ----
 
