@@ -24,10 +24,10 @@ TUNED, HELD_OUT, FRESH, UNSEEN = "tuned", "held_out", "fresh", "unseen"
 UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
 SIXTH_READER, SEVENTH_READER, EIGHTH_READER = "sixth_reader", "seventh_reader", "eighth_reader"
-NINTH_READER = "ninth_reader"
+NINTH_READER, TENTH_READER = "ninth_reader", "tenth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
-    SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER,
+    SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER, TENTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -346,6 +346,31 @@ JOBS = {
     "likelihoods_of_choices": ("kv_cache", "1GiB", NINTH_READER),
     "recomputed_by_hand": ("mitigation_inert", "0.7GiB", NINTH_READER),
     "adapters_above_a_frozen_stem": ("mitigation_inert", "0.6GiB", NINTH_READER),
+    "codec_of_sounds": ("batch_too_large", "1GiB", TENTH_READER),
+    "leaves_by_trainer": ("batch_too_large", "0.9GiB", TENTH_READER),
+    "four_models_of_an_assistant": ("model_too_large", "1.4GiB", TENTH_READER),
+    "genes_squeezed": ("optimizer_state", "0.56GiB", TENTH_READER),
+    "crosses_of_features": ("optimizer_state", "0.9GiB", TENTH_READER),
+    "words_by_their_company": ("logits", "1.4GiB", TENTH_READER),
+    "adapters_over_many_words": ("logits", "1.3GiB", TENTH_READER),
+    "pixels_for_a_perceiver": ("attention_scores", "1GiB", TENTH_READER),
+    "crops_of_cells": ("input_spike", "1GiB", TENTH_READER),
+    "critics_estimate": ("graph_retained", "1GiB", TENTH_READER),
+    "optimizer_that_learns": ("graph_retained", "0.6GiB", TENTH_READER),
+    "requests_remembered": ("tensors_kept", "0.33GiB", TENTH_READER),
+    "batches_in_advance": ("tensors_kept", "0.35GiB", TENTH_READER),
+    "flow_refined": ("missing_no_grad", "0.6GiB", TENTH_READER),
+    "subjects_of_papers": ("missing_no_grad", "0.75GiB", TENTH_READER),
+    "generations_of_networks": ("stale_model", "0.6GiB", TENTH_READER),
+    "bits_compared": ("stale_model", "0.52GiB", TENTH_READER),
+    "loader_with_a_memory": ("checkpoint_on_gpu", "0.4GiB", TENTH_READER),
+    "pipeline_from_one_file": ("checkpoint_on_gpu", "0.37GiB", TENTH_READER),
+    "models_in_turn": ("fragmentation", "1.25GiB", TENTH_READER),
+    "elites_of_a_generation": ("fragmentation", "1.6GiB", TENTH_READER),
+    "corners_of_a_lattice": ("workspace", "0.8GiB", TENTH_READER),
+    "proteins_proposed": ("kv_cache", "0.65GiB", TENTH_READER),
+    "thoughts_in_a_tree": ("kv_cache", "0.9GiB", TENTH_READER),
+    "backbone_in_script": ("mitigation_inert", "0.7GiB", TENTH_READER),
 }
 
 

@@ -179,7 +179,9 @@ fn no_step_acts_on_the_other_memory() {
         .chain(fixtures("blind.toml"))
         .chain(fixtures("fresh.toml"))
         .chain(fixtures("last.toml"))
-        .chain(fixtures("usual.toml"));
+        .chain(fixtures("usual.toml"))
+        .chain(fixtures("other.toml"))
+        .chain(fixtures("third.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -220,6 +222,16 @@ fn messages_that_were_collected_blind_are_read_too() {
 #[test]
 fn messages_that_were_collected_after_that_are_read_too() {
     check("fresh.toml");
+}
+
+#[test]
+fn messages_of_other_families_are_read_too() {
+    assert_eq!(check("other.toml"), 24);
+}
+
+#[test]
+fn messages_of_a_third_search_are_read_too() {
+    assert_eq!(check("third.toml"), 22);
 }
 
 #[test]

@@ -403,8 +403,8 @@ impl Log {
             }
         }
         if text.contains("Traceback (most recent call last)") {
+            // Where lines run together, a message may stand before it.
             self.traceback.clear();
-            return;
         }
         if let Some(frame) = read_frame(text) {
             if self.traceback.len() >= MAX_FRAMES {

@@ -621,6 +621,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "-ub 512",
                 "a smaller physical batch has smaller compute buffers",
             ),
+            advice("a smaller quantisation of the model, where its weights could not be loaded"),
             look_at_the_host(),
         ],
         Program::Pytorch if message.kind == MessageKind::Killed => vec![

@@ -129,10 +129,12 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // The kubelet: `System OOM encountered, victim process: python, pid: 42`.
-        markers: &["System OOM encountered"],
+        markers: &["System OOM encountered", "Cgroup OOM encountered"],
         read: |line, _, before| {
             let mut message = stopped(line, Program::Kubernetes);
-            message.setting = Some("eviction");
+            if line.from.starts_with("System") {
+                message.setting = Some("eviction");
+            }
             message.process = after(line.from, "victim process: ").and_then(word);
             message.pid = after(line.from, "pid: ").and_then(integer);
             or_join(before, message)

@@ -46,6 +46,16 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &["Memory cgroup stats for /"],
+        read: |line, noted, _| {
+            if noted.cgroup_path.is_none() {
+                let path = after(line.from, "stats for ").and_then(|rest| rest.split(':').next());
+                noted.cgroup_path = path.and_then(word);
+            }
+            None
+        },
+    },
+    Reader {
         // What was killed and in which group; how much it held stands on the line that follows.
         markers: &["oom-kill:constraint="],
         read: |line, noted, before| {
@@ -79,6 +89,8 @@ fn killed(
     noted: &mut Noted,
     before: Option<&mut OomMessage>,
 ) -> Option<OomMessage> {
+    /// The lines of an event of Kubernetes.
+    const EVENT: usize = 3;
     let rest = after(line.from, "process ")?;
     let pid = integer(rest)?;
     let mut message = line.message(Program::Kernel, MessageKind::Killed);
@@ -94,7 +106,9 @@ fn killed(
     }
     message.host = host(line.text);
     // An event of Kubernetes does not name the group.
-    let event = noted.event_line.is_some_and(|event| line.part - event <= 1);
+    let event = noted
+        .event_line
+        .is_some_and(|event| line.part - event <= EVENT);
     if event || line.text.contains("kernel-monitor") {
         noted
             .cgroup_path
@@ -103,9 +117,19 @@ fn killed(
     if line.text.contains("emory cgroup out of memory") {
         of_group(&mut message, noted);
     }
-    match before.filter(|before| before.in_use.is_none() && continues(before, &message)) {
+    // `Kill process 7 (java) score 9 or sacrifice child`, and the child on the next line.
+    let child = |before: &OomMessage| {
+        before.program == Program::Kernel
+            && line.part - before.last <= 1
+            && before.text.contains("or sacrifice child")
+    };
+    match before
+        .filter(|before| before.in_use.is_none() && (continues(before, &message) || child(before)))
+    {
         // It says more than the lines before it.
         Some(before) => {
+            before.pid = message.pid;
+            before.process.clone_from(&message.process);
             before.text.clone_from(&message.text);
             before.at = message.at;
             join(before, message);

@@ -32,6 +32,15 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // What it says follows on the lines below.
+        markers: &["terminate called after throwing an instance of "],
+        read: |line, noted, _| {
+            let kind = line.from.to_ascii_lowercase();
+            noted.cuda_exception = kind.contains("cuda").then_some(line.part);
+            None
+        },
+    },
+    Reader {
         markers: &[
             "ut of memory",
             "ut Of Memory",
@@ -53,7 +62,11 @@ pub(super) const READERS: &[Reader] = &[
 ];
 
 /// A line that reports an error, or is nothing but these words, not one that advises or explains.
-fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+fn unknown(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    const NEAR: usize = 3;
+    let thrown = noted
+        .cuda_exception
+        .is_some_and(|other| line.part - other <= NEAR);
     let lower = line.text.to_ascii_lowercase();
     let alone = matches!(
         lower.trim().trim_end_matches(['.', '!', ':']),
@@ -71,13 +84,18 @@ fn unknown(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     .any(|word| lower.contains(word));
     (alone || reports).then(|| {
         // CUDA's error in the words of some program.
-        let (program, kind) = if lower.contains("cuda") && named(&lower) == Memory::Device {
+        let memory = match named(&lower) {
+            Memory::Unknown if thrown => Memory::Device,
+            memory => memory,
+        };
+        let cuda = thrown || lower.contains("cuda");
+        let (program, kind) = if cuda && memory == Memory::Device {
             (Program::Cuda, MessageKind::Cuda)
         } else {
             (Program::Unknown, MessageKind::Unknown)
         };
         let mut message = line.message(program, kind);
-        message.memory = named(&lower);
+        message.memory = memory;
         message.requested = ["allocate ", "allocating "]
             .iter()
             .find_map(|word| size_after(&lower, word));

@@ -118,6 +118,8 @@ pub(super) struct Noted {
     pub(super) limits_line: Option<usize>,
     /// The last line of an event of Kubernetes that quotes the kernel.
     pub(super) event_line: Option<usize>,
+    /// The line that names an exception of CUDA's that ended a program.
+    pub(super) cuda_exception: Option<usize>,
     /// The TPU whose process failed.
     pub(super) tpu: Option<u32>,
     /// Rank and host of torchrun's table of failures.

@@ -119,7 +119,8 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| failed(line, None, before),
     },
     Reader {
-        markers: &["CUDA runtime error in "],
+        // A terminal may have broken the line.
+        markers: &["CUDA runtime error in ", ")): out of memory ("],
         read: |line, _, before| {
             let own = line.text.contains("TensorRT-LLM") || line.text.contains("tensorrt_llm");
             if own && line.from.contains("out of memory") {

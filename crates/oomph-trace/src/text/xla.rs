@@ -209,6 +209,14 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &["EigenAllocator for GPU ran out of memory"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.requested = size_after(line.from, "allocating ").filter(|size| size.0 > 0);
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &[
             "tensorflow.python.framework.errors",
             "ResourceExhaustedError",
