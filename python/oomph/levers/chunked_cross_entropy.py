@@ -400,10 +400,10 @@ class _ChunkedLoss(torch.autograd.Function):
             with _full_reduction():
                 _, grads = _walk(
                     *ctx.saved_tensors,
-                    ctx.smoothing,
-                    ctx.chunks,
-                    ctx.needs_input_grad[:3],
-                    grad.float(),
+                    smoothing=ctx.smoothing,
+                    chunks=ctx.chunks,
+                    needs=ctx.needs_input_grad[:3],
+                    by=grad.float(),
                 )
             grads = (
                 each if each is None else each.to(dtype)
@@ -473,7 +473,8 @@ def _walk(
         if d_bias is not None:
             d_bias.addmv_(d.t(), counts)
         if weight is None:
-            torch.mul(d, counts[:, None], out=d_hidden[part])
+            if d_hidden is not None:
+                torch.mul(d, counts[:, None], out=d_hidden[part])
             continue
         own = d if hidden.dtype == d.dtype else torch.empty_like(d, dtype=hidden.dtype)
         torch.mul(d, counts[:, None], out=own)
