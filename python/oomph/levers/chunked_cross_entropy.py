@@ -397,14 +397,12 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor):
         nothing = (None, None, None)
         if ctx.again:
+            hidden, weight, bias, safe, rows, factors, classes = ctx.saved_tensors
             with _full_reduction():
                 _, grads = _walk(
-                    *ctx.saved_tensors,
-                    smoothing=ctx.smoothing,
-                    chunks=ctx.chunks,
-                    needs=ctx.needs_input_grad[:3],
-                    by=grad.float(),
-                )
+                    hidden, weight, bias, safe, rows, factors, classes, ctx.smoothing, ctx.chunks,
+                    ctx.needs_input_grad[:3], grad.float(),
+                )  # fmt: skip
             grads = (
                 each if each is None else each.to(dtype)
                 for each, dtype in zip(grads, ctx.dtypes, strict=True)
