@@ -157,3 +157,25 @@ def test_inert_without_a_large_vocabulary(tmp_path):
     report = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 4})).levers
     assert report["chunked_cross_entropy"]["applied"] == 0
     assert "4096 classes" in report["chunked_cross_entropy"]["note"]
+
+
+def test_gradients_are_there_for_as_many_backward_passes_as_may_come(tmp_path):
+    code = SETUP + """
+    model.head.weight.requires_grad_(False)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    out = []
+    for loss in (
+        F.cross_entropy(model(x).view(-1, 40), y.view(-1)) * 3,
+        F.cross_entropy(model(x).view(-1, 40), y.view(-1), reduction="none").square().sum(),
+    ):
+        out += [*torch.autograd.grad(loss, parameters, retain_graph=True), *torch.autograd.grad(loss, parameters)]
+        try:
+            torch.autograd.grad(loss, parameters)
+        except RuntimeError as error:
+            out.append("second time" in str(error))
+    """  # fmt: skip
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 5}))
+    assert changed.refusal is None and changed.levers["chunked_cross_entropy"]["applied"] == 2
+    for a, b in zip(changed.out, plain.out, strict=True):
+        assert a is b if isinstance(b, bool) else distance(a, b) <= 4e-6

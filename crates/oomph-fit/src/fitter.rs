@@ -44,7 +44,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         Ok(ended) => ended,
         Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
     };
-    let plain = match plain {
+    let mut plain = match plain {
         Ended::Through(run) => *run,
         Ended::OutOfMemory(run) => bail!(
             "the script itself raised an out-of-memory error, although memory was unlimited; see {}",
@@ -63,7 +63,17 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         bail!("the script calls backward: plan it without --inference");
     }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
-    if let Err(error) = fitter.find(&plain, &mut fit) {
+    let found = match fitter.watch(&plain, &mut fit) {
+        Ok(later) => {
+            if let Some(later) = later {
+                plain = *later;
+                fit = found::of_plain(&fitter.wanted, &plain);
+            }
+            fitter.find(&plain, &mut fit)
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = found {
         fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
     }
     fit.rejected = fitter.rejected;
@@ -258,9 +268,6 @@ impl<'a> Fitter<'a> {
         let fits = plain.used_bytes() <= self.options.budget;
         let several = self.shares && plain.record.steps > 0;
         let (sizes, compile) = (self.wanted.sizes.clone(), self.wanted.compile);
-        if fits && self.wanted.watch {
-            self.watch(plain, fit)?;
-        }
         if fits && sizes.is_empty() && !compile && !several {
             return Ok(());
         }
@@ -337,7 +344,7 @@ impl<'a> Fitter<'a> {
         }
     }
 
-    /// Whether a plan's first run should have as many steps as its last: where they take less than starting the script
+    /// Whether a plan's first run should have as many steps as its last: where they take much less than starting the script
     /// again. Most of a script's run is often its start.
     fn goes_all_the_way(&self, plain: &Measurement) -> bool {
         let Some(step) = plain.record.step_seconds() else {
@@ -347,16 +354,23 @@ impl<'a> Fitter<'a> {
         let planned = plain.record.planned_steps.unwrap_or(u64::from(LONGER));
         let last = LONGER.min(u32::try_from(planned).unwrap_or(LONGER));
         let start = self.run_seconds - f64::from(steps) * step;
-        f64::from(last.saturating_sub(steps)) * step <= start
+        // A plan that misses has the further steps for nothing, and later runs need not import what the first one did.
+        f64::from(last.saturating_sub(steps)) * step <= start / 3.0
     }
 
     /// Runs a job that fits for more steps at the capacity, unless it ended by itself: what each step leaves
-    /// behind shows only then, and a later step may need more.
-    fn watch(&mut self, plain: &Measurement, fit: &mut Fit) -> anyhow::Result<()> {
+    /// behind shows only then, and a later step may need more. If one does, all runs have as many steps from now on, and this is the
+    /// job's without a limit.
+    fn watch(
+        &mut self,
+        plain: &Measurement,
+        fit: &mut Fit,
+    ) -> anyhow::Result<Option<Box<Measurement>>> {
         let passes = |run: &Measurement| run.record.steps.max(run.record.inferences);
         let first = passes(plain);
-        if first < self.wanted.steps || !plain.record.stopped {
-            return Ok(());
+        let fits = plain.used_bytes() <= self.options.budget;
+        if !self.wanted.watch || !fits || first < self.wanted.steps || !plain.record.stopped {
+            return Ok(None);
         }
         let purpose = "it fits: running it for more steps, as its memory may grow";
         let ended = self.run(&Request {
@@ -371,14 +385,25 @@ impl<'a> Fitter<'a> {
                 fit.outcome = Outcome::NothingFits;
                 fit.growth = run.summary.growth;
             }
-            Ended::OutOfMemory(run) => bail!(
-                "the job fits for {first} steps and runs out of memory in a later one; give --steps {} or more",
-                passes(&run) + 1
-            ),
+            Ended::OutOfMemory(run) => {
+                self.wanted.steps = LONGER.max(self.wanted.steps);
+                self.first_steps = self.wanted.steps;
+                let purpose = "a later step needs more: running it for as many without a limit";
+                let ended = self.run(&self.request("plain-later", purpose, &[]))?;
+                if let Ended::Through(later) = ended
+                    && later.used_bytes() > self.options.budget
+                {
+                    return Ok(Some(later));
+                }
+                bail!(
+                    "the job fits for {first} steps and runs out of memory in a later one; give --steps {} or more",
+                    passes(&run) + 1
+                )
+            }
             // It took too long, or the script has no more steps.
             Ended::Refused { .. } | Ended::Failed { .. } => {}
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

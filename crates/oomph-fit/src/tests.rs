@@ -248,6 +248,34 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
     assert!(error.contains("give --steps"), "{error}");
 }
 
+/// Nobody has to say how many steps that takes.
+#[test]
+fn a_job_that_runs_out_in_a_later_step_is_planned_by_that_step() {
+    let wanted = Wanted {
+        watch: true,
+        ..wanted()
+    };
+    let at_first = budget() / 10 * 9;
+    let (found, made) = found(wanted, |made| {
+        let used = match made.name.as_str() {
+            "plain" => at_first,
+            "plain-longer" => return Some(out_of_memory()),
+            "plain-later" => PLAIN.used_bytes(),
+            _ => return None,
+        };
+        let Ended::Through(mut run) = through(made, Some(used)) else {
+            return None;
+        };
+        run.record.stopped = made.name == "plain";
+        Some(Ended::Through(run))
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_eq!(found.fit.plain.used_bytes, PLAIN.used_bytes());
+    assert_eq!(chosen(&found).steps, LONGER);
+    let after = made.iter().skip_while(|made| made.name != "plain-later");
+    assert!(after.clone().count() > 1 && after.into_iter().all(|made| made.steps == LONGER));
+}
+
 #[test]
 fn a_plan_is_verified_and_then_run_longer() {
     let (found, made) = found(wanted(), |_| None);

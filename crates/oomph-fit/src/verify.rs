@@ -2,7 +2,7 @@
 
 use oomph_bytes::{format_bytes, format_gib};
 use oomph_plan::model::Model;
-use oomph_plan::{Floor, search, sharding};
+use oomph_plan::{Floor, Group, Lever, Stage, search, sharding};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Ended, Measurement, Request};
@@ -244,13 +244,7 @@ impl Fitter<'_> {
             .iter()
             .flat_map(|lesson| lesson.levers.iter().copied())
             .collect();
-        let suspect = plan
-            .levers
-            .iter()
-            .rev()
-            // The way to share the job already ran by itself.
-            .find(|lever| lever.sharing().is_none() && !proved.contains(&lever.name()))
-            .map(|lever| lever.name().to_owned());
+        let suspect = suspect(&plan.levers, &proved).map(|lever| lever.name().to_owned());
         let why = format!("the script failed with it: {why}");
         if let Some(name) = blamed.or(suspect) {
             self.reject(&name, &why);
@@ -258,6 +252,19 @@ impl Fitter<'_> {
             self.note(&listed(&plan.levers, " + "), &why);
         }
     }
+}
+
+/// The lever that a script's failure is put down to, of those that no plan has worked with: what cuts the script's batches shows its own
+/// code other sizes, all else only other times and places. Else the last one.
+fn suspect<'l>(levers: &'l [Lever], proved: &[&str]) -> Option<&'l Lever> {
+    let unproved = || {
+        // The way to share the job already ran by itself.
+        let unproved =
+            |lever: &&Lever| lever.sharing().is_none() && !proved.contains(&lever.name());
+        levers.iter().rev().filter(unproved)
+    };
+    let cuts = |lever: &&Lever| lever.stage() == Stage::Combined(Group::Batch);
+    unproved().find(cuts).or_else(|| unproved().next())
 }
 
 /// What the operators of a run need at once.
@@ -305,5 +312,27 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         verified: false,
         steps: 0,
         notes: plan.assumptions.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cuts_batches_is_suspected_first() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let levers = [
+            lever(r#"{"name": "split_forward", "parts": 2}"#),
+            lever(r#"{"name": "set_to_none"}"#),
+            lever(r#"{"name": "optimizer_on_cpu"}"#),
+        ];
+        let blamed = |proved: &[&str]| suspect(&levers, proved).map(Lever::name);
+        assert_eq!(blamed(&[]), Some("split_forward"));
+        assert_eq!(blamed(&["split_forward"]), Some("optimizer_on_cpu"));
+        assert_eq!(
+            blamed(&["split_forward", "optimizer_on_cpu", "set_to_none"]),
+            None
+        );
     }
 }

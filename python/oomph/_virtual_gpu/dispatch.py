@@ -7,6 +7,7 @@ import functools
 from typing import Any, Protocol
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from oomph import _torch_features as torch_features
 
@@ -201,6 +202,18 @@ def let_in(kind: type) -> None:
 
     wrap = type(entry) if isinstance(entry, (classmethod, staticmethod)) else lambda f: f
     owner.__torch_dispatch__ = wrap(included_again)  # type: ignore[attr-defined]
+
+
+class Local(TorchDispatchMode):
+    """Has the operators on the parts of distributed tensors come to the layer, which PyTorch itself calls, not Python."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(hasattr(kind, "_op_dispatcher") for kind in types):
+            return NotImplemented
+        if not torch._C._dispatch_tls_is_dispatch_key_included(KEY):
+            return func(*args, **(kwargs or {}))
+        with parts_included():
+            return func(*args, **(kwargs or {}))
 
 
 def is_composite(name: str) -> bool:

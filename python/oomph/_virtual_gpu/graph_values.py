@@ -17,6 +17,7 @@ from oomph._virtual_gpu.device_memory import base_pointer
 _CPU = torch.device("cpu")
 _make_storage = torch._C._construct_storage_from_data_pointer
 Step = Callable[[], None]
+Counts = dict[torch.Generator, int]
 
 
 def alias(value: Any) -> Any:
@@ -37,10 +38,10 @@ class Graphs:
         """Watch `torch.cuda.CUDAGraph`."""
         self._steps: weakref.WeakKeyDictionary[Any, list[Step]] = weakref.WeakKeyDictionary()
         self._captured: list[Step] | None = None
-        self._draws: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        # Numbers that a thread of the running capture has drawn, and where the running replay began.
-        self._drawn = 0
-        self._began = 0
+        self._draws: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
+        # By generator: numbers that a thread of the running capture has drawn, and where the running replay began.
+        self._drawn: Counts = {}
+        self._began: Counts = {}
         graph = torch.cuda.CUDAGraph
         begin, end, replay = graph.capture_begin, graph.capture_end, graph.replay
 
@@ -48,7 +49,7 @@ class Graphs:
         def capture_begin(this: Any, *args: Any, **kwargs: Any) -> None:
             begin(this, *args, **kwargs)
             self._captured = self._steps[this] = []
-            self._drawn = 0
+            self._drawn = {}
 
         @functools.wraps(end)
         def capture_end(this: Any) -> None:
@@ -58,9 +59,15 @@ class Graphs:
 
         @functools.wraps(replay)
         def replay_values(this: Any) -> None:
+            draws = self._draws.get(this, {})
+            before = {generator: generator.get_offset() for generator in draws}
             replay(this)
-            if self._draws.get(this):
-                self._began = _offset() - self._draws[this]
+            # One that moved by another number had other states while it was captured.
+            self._began = {
+                generator: before[generator]
+                for generator, count in draws.items()
+                if generator.get_offset() == before[generator] + count
+            }
             with _CPU:  # whatever device the program has new tensors on
                 for step in self._steps.get(this, ()):
                     step()
@@ -80,12 +87,12 @@ class Graphs:
         if self._captured is not None:
             self._captured.append(step)
 
-    def draw(self, numbers: int) -> Callable[[], int]:
-        """A thread draws so many numbers: gives the generator's offset after it in the running replay."""
-        self._drawn += numbers
-        until = self._drawn
-        return lambda: self._began + until
+    def draw(self, generator: torch.Generator, numbers: int) -> Callable[[], int | None]:
+        """A thread draws so many numbers: gives the generator's offset after it in the running replay, None if nobody knows it."""
+        self._drawn[generator] = until = self._drawn.get(generator, 0) + numbers
 
+        def offset() -> int | None:
+            began = self._began.get(generator)
+            return None if began is None else began + until
 
-def _offset() -> int:
-    return torch.cuda.default_generators[torch.cuda.current_device()].get_offset()
+        return offset

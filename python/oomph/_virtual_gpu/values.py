@@ -310,10 +310,10 @@ class ValueLayer:
                     if not plain:
                         dispatch.let_in(kind)
                 if not plain:
-                    out = func(*args, **kwargs)  # a wrapper: the tensors inside come here
                     if hasattr(kind, "_op_dispatcher"):
-                        self._lose_local(op, args, kwargs, out)
-                    return out
+                        with dispatch.Local():
+                            return func(*args, **kwargs)
+                    return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if reads is not None and t.is_cuda:
                     reads(t)
             if reads is not None and op.mutated and given and given[0].is_cuda:
@@ -399,6 +399,13 @@ class ValueLayer:
             self._learn(outs, functional)
         else:
             self._lose(outs, functional)
+        if op.name == "c10d::scatter_" and second:
+            # The root copies its own part, which no rank brings.
+            own, into = second[args[3]], first[0]
+            if own.is_cuda and self._computable(own) and not self.is_unknown(own):
+                self._awaited.pop(into.data_ptr(), None)
+                cpu_alias(into).copy_(cpu_alias(own))
+                self._learn([into], False)
         return out
 
     def _collect(self) -> None:
@@ -408,13 +415,6 @@ class ValueLayer:
             awaited = self._awaited.pop(address.value, None)
             if known and awaited is not None:
                 self._contents.learn_place(*awaited)
-
-    def _lose_local(self, op, args, kwargs, out) -> None:
-        """PyTorch itself, not Python, calls the operators on the parts of distributed tensors: they do not come here."""
-        for t in (*_changed(op, args, kwargs), *tensors(out, [])):
-            local = getattr(t, "_local_tensor", None)
-            if local is not None:
-                self._lose(tensors(local, []), False)
 
     # ---- running ----
 
@@ -546,7 +546,7 @@ class ValueLayer:
         spent = SPENT.get(op.name, 0)
         if spent:
             generator = _generator((*args, *kwargs.values()), out)
-            at = self._graphs.draw(spent)
+            at = self._graphs.draw(generator, spent)
         elif op.random:
             generator = _generator((*args, *kwargs.values()), out)
             if op.name in DRAWN:
@@ -560,21 +560,21 @@ class ValueLayer:
                         self._to_cpu(args),
                         kwargs,
                     )
-                    at = self._graphs.draw((1 << 40) - trial.offset)
+                    at = self._graphs.draw(generator, (1 << 40) - trial.offset)
 
         def replay() -> None:
             known = not any(self._contents.unknown(t) for t in inputs)
-            if known and op.random and spent:
-                assert at is not None
+            if not known or not op.random:
+                known = known and self._compute(func, op, args, kwargs, results, results)
+            elif at is None or (offset := at()) is None:
+                known = False
+            elif spent:
                 given = {name: self._to_cpu(v) for name, v in kwargs.items()}
-                drawn = self._run_random(func, self._to_cpu(args), given, generator, at())
+                drawn = self._run_random(func, self._to_cpu(args), given, generator, offset)
                 known = _write(results, tensors(drawn, []))
-            elif known and op.random:
-                known = at is not None and _draw(
-                    op, Drawn(generator, at()), results, self._to_cpu(args), kwargs
-                )
-            elif known:
-                known = self._compute(func, op, args, kwargs, results, results)
+            else:
+                drawn = Drawn(generator, offset)
+                known = _draw(op, drawn, results, self._to_cpu(args), kwargs)
             for t in written:
                 (self._contents.learn if known else self._contents.lose)(t)
 

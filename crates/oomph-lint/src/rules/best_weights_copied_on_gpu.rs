@@ -75,6 +75,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !of.contains("sched")
             && !on_cpu_only(model)
             && !has_no_state_yet(model, call, &attribute.value)
+            && !is_gone_back_to(model, call)
         {
             out.push(
                 Report::new(call.node, format!("a copy of `{of}` is kept on the GPU"))
@@ -82,6 +83,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether the same iteration loads the copy again: a step of meta-learning starts from it.
+fn is_gone_back_to(model: &Model<'_>, copy: &Call<'_>) -> bool {
+    let Some(looped) = model.loops_around(copy.ctx).next() else {
+        return false;
+    };
+    let names: Vec<&str> = model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == copy.stmt)
+        .map(|assign| assign.place.as_str())
+        .collect();
+    model.calls.iter().any(|call| {
+        call.is_method("load_state_dict")
+            && looped.range.contains_range(call.node.range())
+            && call
+                .node
+                .arguments
+                .find_positional(0)
+                .and_then(dotted_name)
+                .is_some_and(|name| names.contains(&name.as_str()))
+    })
 }
 
 /// Whether it is an optimizer's state in a function that makes the optimizer and takes no step before: there is

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
-use crate::queries::model_calls::{is_data_parallel, is_dropped, is_only_evaluated};
+use crate::queries::model_calls::{self, is_data_parallel, is_dropped, is_only_evaluated};
 use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Model};
@@ -67,10 +67,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !in_unit_test(model, call.ctx)
             && !wraps_no_model(call)
             && !is_handed_to_evaluation(model, call)
+            && (trains_here || !is_made_for_evaluation(model, call))
             && !only_evaluates(model, call)
             && !is_only_evaluated(model, call)
             && !is_dropped(model, call)
             && !is_frozen(model, call)
+            && !is_frozen_before(model, call)
             // Gathered elsewhere, by a number that is worked out.
             && call.arg("output_device", 2).is_none_or(|device| dotted_name(device).is_some())
             && !stands_in(model, call)
@@ -97,6 +99,38 @@ fn is_handed_to_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
                 .arguments
                 .iter_source_order()
                 .any(|argument| argument.value().range().contains_range(wrapper.node.range()))
+    })
+}
+
+/// Whether every caller in the file puts what the function makes in evaluation mode.
+fn is_made_for_evaluation(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(wrapper.ctx) else {
+        return false;
+    };
+    let mut callers = model
+        .calls
+        .iter()
+        .filter(|call| call.target == Some(func))
+        .peekable();
+    callers.peek().is_some()
+        && model.backwards.is_empty()
+        && callers.all(|caller| {
+            model.assigns.iter().any(|assign| {
+                assign.stmt == caller.stmt
+                    && model.calls.iter().any(|call| {
+                        call.is_method("eval")
+                            && call.node.start() > caller.node.start()
+                            && call.recv_place().as_deref() == Some(assign.place.as_str())
+                    })
+            })
+        })
+}
+
+/// Whether the model that is wrapped was frozen before.
+fn is_frozen_before(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
+    let net = wrapper.node.arguments.find_argument_value("module", 0);
+    net.and_then(dotted_name).is_some_and(|place| {
+        model_calls::is_frozen(model, model.func_of(wrapper.ctx), &place, wrapper.node.start())
     })
 }
 

@@ -61,6 +61,50 @@ declare_rule! {
     OOM903 "disguised-oom-missed" { fix: None, default: true }
 }
 
+/// Whether a block raises, whichever way it is left.
+fn always_raises(body: &[Stmt]) -> bool {
+    body.iter().any(|stmt| match stmt {
+        Stmt::Raise(_) => true,
+        Stmt::If(branch) => {
+            let clauses = &branch.elif_else_clauses;
+            clauses.last().is_some_and(|last| last.test.is_none())
+                && always_raises(&branch.body)
+                && clauses.iter().all(|clause| always_raises(&clause.body))
+        }
+        _ => false,
+    }) && !body.iter().any(leaves)
+}
+
+/// Whether a statement may leave its block without raising.
+fn leaves(stmt: &Stmt) -> bool {
+    match stmt {
+        Stmt::Return(_) | Stmt::Continue(_) | Stmt::Break(_) => true,
+        Stmt::If(branch) => {
+            branch.body.iter().any(leaves)
+                || branch
+                    .elif_else_clauses
+                    .iter()
+                    .any(|clause| clause.body.iter().any(leaves))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a later handler of the same `try` catches the errors in disguise and goes on as well.
+fn others_go_on(
+    model: &Model<'_>,
+    node: &ast::StmtTry,
+    handler: &ast::ExceptHandlerExceptHandler,
+) -> bool {
+    node.handlers.iter().any(|other| {
+        let ast::ExceptHandler::ExceptHandler(other) = other;
+        let catches = other.type_.as_deref().is_none_or(|type_| {
+            matches!(model.text(type_), "Exception" | "BaseException" | "RuntimeError")
+        });
+        other.range.start() > handler.range.start() && catches && !always_raises(&other.body)
+    })
+}
+
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let knows = ["ALLOC_FAILED", "STATUS_NOT_INITIALIZED", "alloc_failed", "NOT_SUPPORTED"]
         .iter()
@@ -89,9 +133,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     let text = model.text(type_);
                     type_.is_tuple_expr() && (text.contains("RuntimeError") || text.contains("Exception"))
                 });
-            let gives_up = matches!(handler.body.last(), Some(Stmt::Raise(_)))
-                && !handler.body.iter().any(Stmt::is_if_stmt);
-            if catches_all || gives_up {
+            let gives_up = always_raises(&handler.body);
+            if catches_all || gives_up || others_go_on(model, node, handler) {
                 continue;
             }
             let start = handler.range().start();

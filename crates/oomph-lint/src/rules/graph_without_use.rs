@@ -6,7 +6,7 @@ use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_never_called};
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
@@ -61,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, default: true }
+    OOM207 "graph-without-use" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -96,13 +96,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
-        // Nothing of the project calls the function: it runs nowhere.
-        let is_dead = model
-            .func_name(call.ctx)
-            .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name));
         if is_name_of_class(model, call)
             || quiet_caller
-            || is_dead
+            || is_never_called(model, call.ctx)
             || is_part_of_module(model, call)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)

@@ -77,12 +77,21 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         // `if i % n_critic != 0: d_optimizer.step()` leaves some batches out, and accumulates nothing.
         let leaves_out = matches!(found.test, Expr::Compare(node) if node.ops.contains(&CmpOp::NotEq));
+        // `assert len(loader) % steps == 0`
+        let func = model.func_of(found.looped.ctx);
+        let steps = model.text(found.steps);
+        let divides = model.stmts.iter().any(|info| {
+            info.node.is_assert_stmt() && model.func_of(info.ctx) == func && {
+                let text = model.text(info.node);
+                text.contains('%') && text.contains(steps)
+            }
+        });
         // A loop that skips batches may well skip the incomplete group, as one that ends early does.
         let skips = found.looped.body.iter().any(|stmt| {
             let text = model.text(stmt);
             text.contains("continue") || text.contains("break")
         });
-        if counts_this_loop && !leaves_out && !skips && !steps_after(model, &found) && !text.contains("len(") {
+        if counts_this_loop && !leaves_out && !divides && !skips && !steps_after(model, &found) && !text.contains("len(") {
             out.push(
                 Report::new(
                     found.test,

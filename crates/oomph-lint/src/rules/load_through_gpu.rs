@@ -85,7 +85,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             Some(location) => loads_to_gpu(model, call, location),
         };
         // On the GPU already: OOM501 and OOM502.
-        if !to_gpu || goes_into_state_dict(model, call).is_some() {
+        if !to_gpu || becomes_arrays(model, call) || goes_into_state_dict(model, call).is_some() {
             continue;
         }
         let fills = fills_a_model(model, call).is_some();
@@ -117,6 +117,26 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .fix(Fix::unsafe_("load to the CPU", edit)),
         );
     }
+}
+
+/// Whether what is looked up in a checkpoint becomes an array at once: `grids["x"].numpy()`. It was saved from the CPU.
+fn becomes_arrays(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let body = model.func_of(load.ctx).map_or_else(
+        || model.module.text(),
+        |id| model.text(model.func(id).node),
+    );
+    model
+        .assigns
+        .iter()
+        .filter(|assign| assign.stmt == load.stmt)
+        .any(|assign| {
+            let item = format!("{}[", assign.place);
+            body.match_indices(&item).any(|(at, _)| {
+                body[at..]
+                    .split_once(']')
+                    .is_some_and(|(_, rest)| rest.starts_with(".numpy()"))
+            })
+        })
 }
 
 /// Whether a file holds a model's weights, by the names around its load.

@@ -6,7 +6,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxKind, Grad, Model};
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{Ranged, TextRange, dotted_name, last_part};
+use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
 
 declare_rule! {
     /// Gradients of the step before stay through the forward pass.
@@ -163,8 +163,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     value.as_boolean_literal_expr().is_some_and(|flag| flag.value)
                 })
         });
+        // `global_param._grad = local_param.grad`: another model's gradients are there.
+        let hands_over = model.assigns.iter().any(|assign| {
+            model.func_of(assign.ctx) == func
+                && matches!(last_part(&assign.place), "_grad" | "grad")
+                && assign.expr.is_some_and(|expr| matches!(last_name(expr), Some("_grad" | "grad")))
+        });
         if forward.is_none()
             || shares_a_graph
+            || hands_over
             || place.as_deref().is_some_and(|place| steps_single_tensors(model, place))
             || !only_one
             || stepped_before

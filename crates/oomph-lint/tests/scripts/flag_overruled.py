@@ -6,6 +6,7 @@ use_cuda = False
 
 
 def score(model, loader):
+    model.eval()
     right = 0
     for x, y in loader:
         if use_cuda:

@@ -82,7 +82,7 @@ class DQN:
     def learn_detached(self):
         state, next_state, reward = random.choice(self.memory)
         q = self.policy_net(state)
-        next_q = self.target_net(next_state).max(1)[0].detach()  # OOM207
+        next_q = self.target_net(next_state).max(1)[0].detach()
         loss = F.smooth_l1_loss(q, reward + 0.99 * next_q)
         self.optimizer.zero_grad()  # OOM416
         loss.backward()
@@ -118,7 +118,7 @@ class DDPG:
 
     def train(self, buffer):
         state, action, next_state, reward = buffer.sample(256)
-        target_q = self.critic_target(next_state, self.actor_target(next_state))  # OOM207
+        target_q = self.critic_target(next_state, self.actor_target(next_state))
         target_q = reward + (0.99 * target_q).detach()
         critic_loss = F.mse_loss(self.critic(state, action), target_q)
         self.critic_optimizer.zero_grad()  # OOM416
