@@ -155,8 +155,11 @@ impl Fitter<'_> {
     /// Verifies the best plans found, for each goal.
     fn verify_best(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
         let mut tries = MOST_LEAST;
+        let mut most_misses = MOST_MISSES;
         loop {
-            found = self.verify_for_goals(bases, found)?;
+            found = self.verify_for_goals(bases, found, most_misses)?;
+            // The least decides from then on: what needs more will hardly fit.
+            most_misses = 0;
             if !self.verified.is_empty() {
                 return Ok(found);
             }
@@ -180,7 +183,12 @@ impl Fitter<'_> {
     }
 
     /// Verifies plans that should fit, until none is better than those that do.
-    fn verify_for_goals(&mut self, bases: &[Base], mut found: Found) -> anyhow::Result<Found> {
+    fn verify_for_goals(
+        &mut self,
+        bases: &[Base],
+        mut found: Found,
+        most_misses: u32,
+    ) -> anyhow::Result<Found> {
         // Plans that keep results first: their measurements improve the other predictions.
         let mut goals = match (self.same_results_fail, self.options.keep_results) {
             (true, _) => vec![Goal::Fastest],
@@ -193,7 +201,7 @@ impl Fitter<'_> {
         let mut misses = 0;
         for goal in goals {
             let mut since = 0;
-            loop {
+            while !self.verified.is_empty() || misses < most_misses {
                 let best = found
                     .plans
                     .iter()
@@ -219,9 +227,6 @@ impl Fitter<'_> {
                     continue;
                 }
                 misses += 1;
-                if misses == MOST_MISSES {
-                    return Ok(found);
-                }
             }
         }
         Ok(found)

@@ -397,14 +397,12 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor):
         nothing = (None, None, None)
         if ctx.again:
+            hidden, weight, bias, safe, rows, factors, classes = ctx.saved_tensors
             with _full_reduction():
                 _, grads = _walk(
-                    *ctx.saved_tensors,
-                    ctx.smoothing,
-                    ctx.chunks,
-                    ctx.needs_input_grad[:3],
-                    grad.float(),
-                )
+                    hidden, weight, bias, safe, rows, factors, classes, ctx.smoothing, ctx.chunks,
+                    ctx.needs_input_grad[:3], grad.float(),
+                )  # fmt: skip
             grads = (
                 each if each is None else each.to(dtype)
                 for each, dtype in zip(grads, ctx.dtypes, strict=True)
@@ -473,7 +471,8 @@ def _walk(
         if d_bias is not None:
             d_bias.addmv_(d.t(), counts)
         if weight is None:
-            torch.mul(d, counts[:, None], out=d_hidden[part])
+            if d_hidden is not None:
+                torch.mul(d, counts[:, None], out=d_hidden[part])
             continue
         own = d if hidden.dtype == d.dtype else torch.empty_like(d, dtype=hidden.dtype)
         torch.mul(d, counts[:, None], out=own)
