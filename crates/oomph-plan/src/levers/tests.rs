@@ -130,9 +130,10 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "Shard",
         "Tf32",
     ];
-    /// Names of other things, too: operators, a cause, a hook of Lightning, a keyword, a type.
-    const NAMES: [&str; 5] = [
+    /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type.
+    const NAMES: [&str; 6] = [
         "attention",
+        "checkpoint",
         "kv_cache",
         "optimizer_step",
         "set_to_none",
