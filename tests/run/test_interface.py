@@ -187,7 +187,9 @@ def test_the_newest_run_is_latest_and_old_ones_go(tmp_path):
 
 
 def test_ctrl_c_ends_a_search_with_the_best_plan_so_far(tmp_path):
-    (tmp_path / "job.py").write_text(TRAINS)
+    # Steps slow enough that the first run of a plan has few of them.
+    slow = "import time" + TRAINS + "    time.sleep(0.4)\n"
+    (tmp_path / "job.py").write_text(slow)
     words = [OOMPH, "fit", "--gpu", "t4", "--memory", "450MiB", "--json", "fit.json", "job.py"]
     search = subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
