@@ -1,4 +1,4 @@
-"""Holds `oomph run` on a virtual H200 against what the H200 itself measured: `make bench-accuracy`.
+"""Compares `oomph run` on a virtual H200 with what the H200 itself measured: `make bench-accuracy`.
 
     python bench/accuracy/run.py [--only NAME…] [--sets SET…] [--roles ROLE…] [--verdicts] [--truth FILE] [--out FILE]
 

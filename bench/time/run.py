@@ -1,4 +1,4 @@
-"""Holds the time that `oomph run` prints against what the H200 took: `python bench/time/run.py [--only NAME…] [--held-out]`.
+"""Compares the time that `oomph run` prints with what the H200 took: `python bench/time/run.py [--only NAME…] [--held-out]`.
 
 What the H200 took is `results/h200_jobs.jsonl` (`../gpu/step_time.py`). For each job: the estimate, the median step on the GPU
 between synchronisations, and whether that lies within the interval.

@@ -167,7 +167,7 @@ def test_collectives_carry_values_and_kinds_of_parallelism_run(ranks):
     assert not [a for a in result["assumptions"] if a["kind"] == "value"]
 
 
-def test_whoever_does_not_come_to_a_broadcast_is_missed_by_its_root(ranks):
+def test_a_rank_that_does_not_come_to_a_broadcast_is_missed_by_its_root(ranks):
     """Its values come from the root alone, which waits for all ranks where it waits for the GPU."""
     process, result = ranks(
         """

@@ -1,4 +1,4 @@
-"""What commands write is as its schema says. Where tests read documents of `run`, `fit`, `check` and `drift`, `support.schemas` holds them against theirs, too."""
+"""What commands write is as its schema says. Where tests read documents of `run`, `fit`, `check` and `drift`, `support.schemas` validates them, too."""
 
 import json
 import pathlib

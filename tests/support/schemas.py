@@ -1,4 +1,4 @@
-"""Holds documents that oomph writes against their schemas in `docs/schemas`."""
+"""Validates documents that oomph writes with their schemas in `docs/schemas`."""
 
 import functools
 import json

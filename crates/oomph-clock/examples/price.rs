@@ -1,5 +1,5 @@
 //! Prices what steps do: `price GPU FILE.json…`; each file has `work` of a record. One JSON line for each file: the step, and
-//! with `--lines` each line of the table with how often it occurs and what it takes, to hold against measured kernels.
+//! with `--lines` each line of the table with how often it occurs and what it takes, to compare with measured kernels.
 
 use oomph_clock::{Figures, Host, Steps, play, took};
 

@@ -150,7 +150,7 @@ fn write_stacks(place: &RunDirectory, found: &BlackBox, why: &str) -> Option<Str
         .open(&path)
         .ok()?;
     writeln!(file, "{}{why}", stacks::HEADING).ok()?;
-    // The snapshot needs the interpreter's lock. Whoever has it may never give it back.
+    // The snapshot needs the interpreter's lock. The thread that has it may never give it back.
     if let Ok(black_box) = fs::OpenOptions::new()
         .write(true)
         .open(place.file(RunFile::BlackBox))

@@ -189,7 +189,7 @@ Extension modules: numpy (total: 1)
                 vec!["T/_inductor/graph.py!", "/u/train.py!"],
                 Some("importing modules"),
             ),
-            // Whoever runs the script is a module, too.
+            // The launcher that runs the script is a module, too.
             (vec!["/u/train.py", "T/run.py!"], None),
             // Compiled code that runs, and a wrapped module.
             (vec!["/u/net.py", "T/_dynamo/eval_frame.py"], None),

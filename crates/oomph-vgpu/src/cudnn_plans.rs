@@ -44,7 +44,7 @@ pub fn destroy(descriptor: u64) -> bool {
     GRAPHS.lock().remove(&descriptor).is_some()
 }
 
-/// Takes an attribute: whoever is given a graph, or one of its engines, belongs to that graph.
+/// Takes an attribute: a descriptor that gets a graph, or one of its engines, belongs to that graph.
 ///
 /// # Safety
 /// `values` must hold `count` values of the type `kind`.

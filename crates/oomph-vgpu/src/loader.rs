@@ -4,7 +4,7 @@
 //! vendor's libraries and ask them for functions: ONNX Runtime does so with cuDNN and cuFFT,
 //! Python with `ctypes`. If this library defines the function that they ask for, they get it.
 //!
-//! NVML comes with the driver, so a machine without a GPU has none: whoever opens it gets this library.
+//! NVML comes with the driver, so a machine without a GPU has none: a program that opens it gets this library.
 //!
 //! cuDNN gets this library's NVRTC and cuBLASLt. Some of cuDNN's engines compile kernels while they
 //! make a plan, which takes seconds each. Nothing runs those kernels here, and this library's NVRTC

@@ -972,7 +972,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_calls_something_else_is_named() {
+    fn the_rank_that_calls_something_else_is_named() {
         let ended = together("mismatch", 3, |meeting| {
             let count = if meeting.rank == 2 { 5 } else { 6 };
             let given = [0.0_f32; 6];

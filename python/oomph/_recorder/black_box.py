@@ -47,7 +47,7 @@ ENTRIES = 512
 """Of the series of what was held: when it is full, every second one goes."""
 
 _SIGNAL = 16
-"""SIGSTKFLT, which nobody uses: at it `faulthandler` writes the stacks, whoever has the interpreter's lock."""
+"""SIGSTKFLT, which nobody uses: on it `faulthandler` writes the stacks, whichever thread has the interpreter's lock."""
 
 _FRAMES = 48
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -80,7 +80,7 @@ class BlackBox:
         self.torch: Any = None
         """The module, when it is imported."""
         self.recorder: Any = None
-        """Whoever knows which modules are running, and what the history is."""
+        """The object that knows which modules are running, and what the history is."""
         self._map: Any = bytearray(BoxPart.END)
         with contextlib.suppress(OSError, ValueError):
             self._map = _mapped(directory.file(File.BLACK_BOX))
@@ -111,7 +111,7 @@ class BlackBox:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             self._stacks = os.open(self._directory.file(File.STACKS), flags, 0o600)
             if not faulthandler.is_enabled():
-                # Whoever wants them on stderr has asked before, or asks later, and gets them there.
+                # A script that wants them on stderr has asked before, or asks later, and gets them there.
                 faulthandler.enable(self._stacks, all_threads=True)
                 self._crashes = True
             if signal.getsignal(_SIGNAL) is signal.SIG_DFL:

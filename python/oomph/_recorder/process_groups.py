@@ -58,7 +58,7 @@ def watch_ranks(recorder: Any) -> None:
         gpu.oomph_vgpu_hold(0)
         gpu.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
 
-    # Whoever waits for this rank need not wait for its record.
+    # Ranks that wait for this one need not wait for its record.
     recorder.before_record.append(leave)
 
 

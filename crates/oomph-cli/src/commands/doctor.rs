@@ -364,7 +364,7 @@ fn look_at_machine(doctor: &mut Doctor) {
         doctor.say(wrong(
             "address space",
             "the kernel counts it as used memory (vm.overcommit_memory is 2), and a virtual GPU needs as much as the GPU has",
-            "sysctl vm.overcommit_memory=0, or ask whoever runs this machine",
+            "sysctl vm.overcommit_memory=0, or ask the administrator of this machine",
         ));
     }
     let room = |place: &Path| {

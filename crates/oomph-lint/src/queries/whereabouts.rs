@@ -306,7 +306,7 @@ fn moves_itself(text: &str) -> bool {
 /// Whether an attribute of `self` is on a GPU once the object is made.
 fn of_attribute(model: &Model<'_>, func: Option<FuncId>, place: &str, depth: usize) -> Tri {
     let name = last_part(place);
-    // Whoever moves an attribute of this name, here or through the object.
+    // Any move of an attribute of this name counts, here or through the object.
     let moved = model.calls.iter().any(|call| {
         moves(call)
             && call

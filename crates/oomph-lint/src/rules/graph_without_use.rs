@@ -110,7 +110,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || may_be_frozen(model, call, &place)
             || is_of_frozen_class(model, &place)
             || has_no_parameters(model, &place)
-            // Whoever has the object calls it, perhaps with gradients off.
+            // Other code that has the object calls it, perhaps with gradients off.
             || model.func_name(call.ctx) == Some("__call__") && !place.starts_with("self.")
             || is_sample(model, call)
             || model

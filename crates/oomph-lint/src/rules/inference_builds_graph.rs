@@ -180,7 +180,7 @@ pub(super) fn is_one_of_both_modes(model: &Model<'_>, pass: &Call<'_>, eval: &Ca
         })
 }
 
-/// Whether a function that nothing in the file calls returns a loss of what the model returned: whoever calls it
+/// Whether a function that nothing in the file calls returns a loss of what the model returned: its caller
 /// runs backward. A perceptual loss puts its network in evaluation mode and needs the gradients.
 fn is_taken_for_a_loss(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(func) = model.func_of(call.ctx) else {
@@ -380,7 +380,7 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
 }
 
 /// Whether the file is there for inference only: it puts loaded weights into a model in evaluation mode, trains
-/// nothing, and says nothing about gradients, so whoever calls this function runs the pass with them on.
+/// nothing, and says nothing about gradients, so a caller of this function runs the pass with them on.
 fn only_infers(model: &Model<'_>, call: &Call<'_>) -> bool {
     let of_a_module = model
         .ctx(call.ctx)
@@ -560,7 +560,7 @@ fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
     })
 }
 
-/// Whether a function returns the output as it is, and nothing of the file calls it: whoever does may
+/// Whether a function returns the output as it is, and nothing of the file calls it: a caller may
 /// want its graph, or turn gradients off.
 fn callers_decide(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(func) = model.func_of(call.ctx) else {
@@ -635,7 +635,7 @@ pub(super) fn is_sample(model: &Model<'_>, call: &Call<'_>) -> bool {
     is_one(first) || made_up.any(is_one) || means_nothing()
 }
 
-/// Whether a function is defined in another one that hands it out: whoever calls it decides.
+/// Whether a function is defined in another one that hands it out: its caller decides.
 fn is_closure(model: &Model<'_>, func: Option<FuncId>) -> bool {
     let Some(id) = func else { return false };
     let name = model.func(id).node.name.as_str();

@@ -135,7 +135,7 @@ pub(crate) fn evaluation_without_graph(work: &mut Work<'_>) -> Option<()> {
             if let Some(function) = function
                 && !training.contains(&function.name.as_str())
             {
-                // The context would be that of whoever iterates.
+                // The context would be that of the code that iterates.
                 if module.slice(function).contains("yield") {
                     return None;
                 }

@@ -208,7 +208,7 @@ fn recompute(
         .rposition(|event| matches!(event, Event::Alloc(number) if is_saved(*number)));
     let last = last?;
     let at = block.backward.start;
-    // A result that the block saves itself waited for whoever took it; from here on the copy that
+    // A result that the block saves itself waited for the operator that took it; from here on the copy that
     // is computed again stands for it.
     for &number in &block.saved {
         if kept.contains(&number) && is_saved(number) {

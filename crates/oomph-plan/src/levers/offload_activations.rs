@@ -119,7 +119,7 @@ impl Facets for OffloadActivations {
                 }
             }
         }
-        // What a block takes is saved in it, and held by whoever called it until it is done; unless others
+        // What a block takes is saved in it, and held by its caller until it is done; unless others
         // save it as well, which keep it for longer.
         let mut takers: Vec<(u32, &Block)> = takers.into_iter().collect();
         takers.sort_unstable_by_key(|&(number, _)| number);
