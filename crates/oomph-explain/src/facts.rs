@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use oomph_allocator::program::{Allocation, NO_ROW, Op, Program, Room};
 use oomph_allocator::{Config, TorchVersion};
-use oomph_trace::{Category, Phase, StackId, StringId, Trace};
+use oomph_trace::{Category, Phase, StackId, StringId, TimeUs, Trace};
 
 use crate::Options;
 use crate::stacks::{StackFacts, Stacks};
@@ -277,27 +277,19 @@ impl<'a> Facts<'a> {
     /// step again, and the steps of a job are counted by one alone.
     fn optimizers_since(&self) -> u32 {
         const STEPS: usize = 8;
-        let time = |row: usize| self.trace.events.time(row).0;
         let times = &self.options.seen.optimizer_times;
         let rows = self.trace.rows_of(self.program.device);
         let now = self.row.min(rows.end.saturating_sub(1));
         if rows.is_empty() || times.is_empty() {
             return 0;
         }
-        let before = times.partition_point(|&begun| begun <= time(now));
+        let before = times.partition_point(|&begun| begun <= self.trace.events.time(now).0);
         let Some(&begun) = before.checked_sub(STEPS).and_then(|at| times.get(at)) else {
             return 0;
         };
-        let (mut low, mut high) = (rows.start, now);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if time(middle) <= begun {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low as u32
+        self.trace
+            .events
+            .first_after(rows.start..now, TimeUs(begun)) as u32
     }
 
     /// Whether so many bytes of something that should not be there are why memory ran out: they are a `share` of what was

@@ -187,18 +187,9 @@ fn optimizer_marks(
             {
                 continue;
             }
-            // Events are in the order of their times.
-            let (mut low, mut high) = (start, end);
-            while low < high {
-                let middle = usize::midpoint(low, high);
-                if trace.events.time(middle).0 <= annotation.time.0 {
-                    low = middle + 1;
-                } else {
-                    high = middle;
-                }
-            }
-            if low > start && low < end {
-                marks.push(low);
+            let after = trace.events.first_after(start..end, annotation.time);
+            if after > start && after < end {
+                marks.push(after);
             }
         }
         marks.sort_unstable();

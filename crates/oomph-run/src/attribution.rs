@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use oomph_trace::{Action, Category, Label, Labels, Phase, StackId, StringId, Trace, is_users_own};
+use oomph_trace::{
+    Action, Category, Label, Labels, Phase, StackId, StringId, TimeUs, Trace, is_users_own,
+};
 
 use crate::record::{OutermostModel, Record};
 
@@ -213,18 +215,7 @@ fn last_reads(
     }
     let by_address = by_address(trace, &lives(trace, rows.clone()));
     let time = |row: usize| trace.events.time(row).0;
-    let row_at = |at: i64| {
-        let (mut low, mut high) = (rows.start, rows.end);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if time(middle) <= at {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        low as u32
-    };
+    let row_at = |at: i64| trace.events.first_after(rows.clone(), TimeUs(at)) as u32;
     let mut found = HashMap::new();
     for spans in &record.reads {
         let Some((&address, spans)) = spans.split_first() else {

@@ -214,6 +214,12 @@ impl Events {
         TimeUs(self.time.get(row).copied().unwrap_or(0))
     }
 
+    /// The first of `rows` after a time, or their end. Events are in the order of their times.
+    pub fn first_after(&self, rows: std::ops::Range<usize>, at: TimeUs) -> usize {
+        let times = self.time.get(rows.clone()).unwrap_or_default();
+        rows.start + times.partition_point(|&time| time <= at.0)
+    }
+
     /// The stack of a row.
     pub fn stack(&self, row: usize) -> StackId {
         self.stack.get(row).copied().unwrap_or_default()
