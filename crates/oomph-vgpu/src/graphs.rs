@@ -10,6 +10,10 @@ use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
 use crate::{export, ledger};
 
+/// `cudaGraphNodeTypeKernel`.
+const KERNEL: c_int = 0;
+/// `cudaGraphNodeTypeEmpty`.
+const EMPTY: c_int = 5;
 /// `cudaGraphNodeTypeConditional`.
 const CONDITIONAL: c_int = 13;
 /// `cudaGraphUserObjectMove`: the graph takes over the caller's references.
@@ -49,6 +53,19 @@ struct Objects {
 
 static OBJECTS: std::sync::LazyLock<Mutex<Objects>> =
     std::sync::LazyLock::new(|| Mutex::new(Objects::default()));
+
+/// Nodes that were added by hand → their graph and kind. All others count as kernels.
+static ADDED: std::sync::LazyLock<Mutex<HashMap<u64, (u64, c_int)>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// Adds a node of `kind` to a graph; `None` if there is no such graph.
+fn add(graph: u64, kind: c_int) -> Option<u64> {
+    streams::add_node(graph).then(|| {
+        let node = opaque_handle();
+        ADDED.lock().insert(node, (graph, kind));
+        node
+    })
+}
 
 /// Drops `count` references; the destructor of an unreferenced object runs here, outside
 /// the lock, because it may call back.
@@ -92,6 +109,7 @@ pub fn instantiated(graph: u64, executable: u64) {
 
 /// A graph or an executable is gone, and lets go of its objects.
 pub fn destroyed(handle: u64) {
+    ADDED.lock().retain(|_, (graph, _)| *graph != handle);
     let held = OBJECTS.lock().held.remove(&handle);
     for (object, count) in held.unwrap_or_default() {
         release(object, count);
@@ -157,18 +175,25 @@ export! {
         SUCCESS
     }
     unsafe fn cudaGraphAddNode(out: Out<u64>, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
-        if params.is_null() || !streams::add_node(graph) {
-            return fail(INVALID_VALUE);
-        }
-        // SAFETY: the caller's parameters: every kind of node has at least these fields.
-        let params = unsafe { &mut *params };
+        // SAFETY: the caller's parameters, or null: every kind of node has at least these fields.
+        let Some(params) = (unsafe { params.as_mut() }) else { return fail(INVALID_VALUE) };
+        let Some(node) = add(graph, params.kind) else { return fail(INVALID_VALUE) };
         if params.kind == CONDITIONAL {
             ledger::assume("cudaGraphAddNode", "the bodies of conditional graph nodes are assumed to take no time");
             let bodies: Vec<u64> = (0..(params.size as usize).min(MOST_BODIES)).map(|_| streams::create_graph()).collect();
             // A node lives as long as the process may ask: a word for each body is kept.
             params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();
         }
-        out.put(opaque_handle());
+        out.put(node);
+        SUCCESS
+    }
+    fn cudaGraphAddEmptyNode(out: Out<u64>, graph: u64, _dependencies: *const u64, _count: usize) -> Error, or UNKNOWN; {
+        let Some(node) = add(graph, EMPTY) else { return fail(INVALID_VALUE) };
+        out.put(node);
+        SUCCESS
+    }
+    fn cudaGraphNodeGetType(node: u64, kind: Out<c_int>) -> Error, or UNKNOWN; {
+        kind.put(ADDED.lock().get(&node).map_or(KERNEL, |&(_, kind)| kind));
         SUCCESS
     }
     /// Memory that graphs allocate for themselves: none here.
@@ -212,6 +237,26 @@ mod tests {
             assert_eq!(DESTROYED.load(Ordering::Relaxed), 1);
             assert_eq!(cudaUserObjectRelease(object, 1), INVALID_VALUE);
         }
+    }
+
+    #[test]
+    fn a_node_that_was_added_by_hand_keeps_its_kind_as_long_as_its_graph() {
+        let graph = streams::create_graph();
+        let (mut node, mut kind) = (0, -1);
+        let kind_of = |node, kind: &mut c_int| cudaGraphNodeGetType(node, kind.into());
+        assert_eq!(
+            cudaGraphAddEmptyNode((&mut node).into(), graph, std::ptr::null(), 0),
+            SUCCESS
+        );
+        assert_eq!((kind_of(node, &mut kind), kind), (SUCCESS, EMPTY));
+        assert_eq!(streams::graph(graph).map(|found| found.nodes), Some(1));
+        destroyed(graph);
+        assert_eq!((kind_of(node, &mut kind), kind), (SUCCESS, KERNEL));
+        let none = streams::create_graph() + 1_000_000;
+        assert_eq!(
+            cudaGraphAddEmptyNode((&mut node).into(), none, std::ptr::null(), 0),
+            INVALID_VALUE
+        );
     }
 
     #[test]
