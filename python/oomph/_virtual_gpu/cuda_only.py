@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from oomph._older_python import zip
+from oomph._virtual_gpu import dispatch
 
 _aten = torch.ops.aten
 
@@ -303,6 +304,7 @@ def _recurrent_backward(
     found: list[Any] = []
 
     def differentiate() -> None:
+        dispatch.include(False)  # operators of the CPU, of which there are hundreds
         try:
             outs = _recurrent(
                 given[0], given[-len(weights) :], each, buffer, states[0],
