@@ -74,7 +74,7 @@ LAST = (99, 0)
 REASONS = [
     # cuDNN before 9.10 takes no description of a GPU.
     ((2, 4), (2, 7), None, {"convolution"}, {"reserved_bytes"}),
-    # cuBLASLt uses cuBLAS's workspace.
+    # No workspaces of cuBLAS are kept.
     ((2, 15), LAST, None, {*JOBS} - {"convolution"}, {*CLOSE}),
     # The last release of transformers for this Python.
     ((2, 4), (2, 8), "3.9", {"transformer", "Trainer"}, {*CLOSE}),
