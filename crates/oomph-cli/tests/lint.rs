@@ -84,6 +84,23 @@ fn async_arguments_of_old_code_are_read() {
 }
 
 #[test]
+fn a_deleted_directory_is_an_error() {
+    let gone = folder(&[("job/a.py", BAD)]);
+    let script = "cd job && rm -r \"$PWD\" && exec \"$0\" lint";
+    let output = Command::new("sh")
+        .args(["-c", script])
+        .arg(command())
+        .current_dir(gone.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("the current directory is gone"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(output.stdout, b"");
+}
+
+#[test]
 fn exit_status_says_clean_findings_or_error() {
     let clean = folder(&[("a.py", "import torch\n")]);
     let bad = folder(&[("a.py", BAD)]);
