@@ -181,7 +181,8 @@ fn no_step_acts_on_the_other_memory() {
         .chain(fixtures("last.toml"))
         .chain(fixtures("usual.toml"))
         .chain(fixtures("other.toml"))
-        .chain(fixtures("third.toml"));
+        .chain(fixtures("third.toml"))
+        .chain(fixtures("rounds.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -232,6 +233,11 @@ fn messages_of_other_families_are_read_too() {
 #[test]
 fn messages_of_a_third_search_are_read_too() {
     assert_eq!(check("third.toml"), 22);
+}
+
+#[test]
+fn messages_of_six_rounds_are_read_too() {
+    assert_eq!(check("rounds.toml"), 103);
 }
 
 #[test]

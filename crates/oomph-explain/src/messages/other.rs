@@ -49,6 +49,10 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 device(message)
             ),
         ),
+        MessageKind::Unknown if says_more(message) => {
+            let (id, confidence, sentence) = allocation(message);
+            (id, confidence.min(0.8), sentence)
+        }
         MessageKind::Unknown => (
             "not_enough_evidence",
             1.0,
@@ -60,6 +64,12 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         ),
         _ => allocation(message),
     }
+}
+
+/// Whether a message in unknown words says which memory ran out, and of what program, or how much was asked for.
+fn says_more(message: &OomMessage) -> bool {
+    let known = message.program != Program::Unknown;
+    message.memory != Memory::Unknown && (known || message.requested.is_some())
 }
 
 /// `6.9 GiB`, or a word for it.
@@ -108,7 +118,10 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     } else {
         format!("; {}", figures.join(", "))
     };
-    let name = message.program.name();
+    let name = match message.program {
+        Program::Unknown => "the program",
+        program => program.name(),
+    };
     let sentence = if message.handled {
         format!(
             "a warning, not a failure: {name} could not get {} of {what}{place}{figures}",

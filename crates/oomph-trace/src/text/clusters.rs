@@ -289,7 +289,7 @@ fn systemd(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> O
 }
 
 /// A container's state (`Reason: OOMKilled`), or a row of `kubectl get pods`.
-fn pod(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+fn pod(line: &Line<'_>, _: &mut Noted, mut before: Option<&mut OomMessage>) -> Option<OomMessage> {
     // `docker inspect` has the word for every container.
     if let Some(value) =
         after(line.from, "OOMKilled\":").or_else(|| after(line.from, "OOMKilled: "))
@@ -306,6 +306,14 @@ fn pod(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Optio
         [name, ready, "OOMKilled"] if ready.contains('/') => word(name),
         _ => None,
     });
+    if let Some(before) = before.as_deref_mut()
+        && before.program == Program::Shell
+        && before.pid.is_none()
+    {
+        // The exit status stands before the reason.
+        before.program = Program::Kubernetes;
+        before.text.clone_from(&message.text);
+    }
     or_join(before, message)
 }
 

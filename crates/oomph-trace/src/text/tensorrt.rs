@@ -50,6 +50,14 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &["[TRT-LLM]", "[TensorRT-LLM]", "tensorrt_llm"],
+        read: |_, _, before| {
+            let before = before.filter(|before| before.program == Program::TensorRt)?;
+            before.setting = Some("TensorRT-LLM");
+            None
+        },
+    },
+    Reader {
         markers: &["Executor creation failed due to insufficient GPU memory"],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
