@@ -236,8 +236,8 @@ fn messages_of_a_third_search_are_read_too() {
 }
 
 #[test]
-fn messages_of_six_rounds_are_read_too() {
-    assert_eq!(check("rounds.toml"), 103);
+fn messages_of_seven_rounds_are_read_too() {
+    assert_eq!(check("rounds.toml"), 113);
 }
 
 #[test]
