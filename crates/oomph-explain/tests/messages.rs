@@ -348,6 +348,22 @@ proptest! {
     }
 }
 
+/// A scheduler that no reader knows ended a job: not the kernel, and not by signal 9.
+#[test]
+fn who_ended_a_process_is_not_guessed() {
+    let said = |text: &str| explained(text).unwrap().verdict;
+    let verdict = said("=>> PBS: job killed: mem 2097152kb exceeded limit 1048576kb");
+    assert!(
+        verdict.contains("used 2.0 GiB of 1.0 GiB") && !verdict.contains("kernel"),
+        "{verdict}"
+    );
+    let verdict = said("Worker (pid:42) was sent SIGKILL! Perhaps out of memory?");
+    assert!(
+        verdict.contains("process 42") && verdict.contains("most likely"),
+        "{verdict}"
+    );
+}
+
 /// What launchers, containers, terminals and collectors of logs make of a line.
 #[test]
 fn what_stands_around_the_words_changes_nothing() {
