@@ -49,6 +49,25 @@ const MAX_JSON: usize = 16 << 20;
 
 /// Bytes before an object of JSON: the time, a container's name.
 const MAX_PREFIX: usize = 200;
+/// Fields that say when, where and how urgently a record was written.
+const ABOUT_RECORDS: [&str; 16] = [
+    "level",
+    "levelname",
+    "lvl",
+    "severity",
+    "logger",
+    "logger_name",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "asctime",
+    "stream",
+    "caller",
+    "insertId",
+    "logName",
+    "receiveTimestamp",
+];
 /// Bytes of a line that one on the next line may continue.
 const MAX_JOINED: usize = 4 << 10;
 /// Lines before a message that may name the program, and bytes of each.
@@ -408,6 +427,10 @@ fn collect_strings(value: &serde_json::Value, out: &mut String) {
         serde_json::Value::Array(items) => items.iter().for_each(|item| collect_strings(item, out)),
         serde_json::Value::Object(map) => {
             for (name, item) in map {
+                // They stand between the lines of a message.
+                if ABOUT_RECORDS.contains(&name.as_str()) {
+                    continue;
+                }
                 if item.is_number() || item.is_boolean() {
                     out.extend(["\"", name, "\": ", &item.to_string(), "\n"]);
                 } else {
@@ -444,16 +467,11 @@ fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
         if let Some((fields, origin)) = record(line) {
             log.whole = origin;
             for part in fields.lines() {
-                log.read(part, number);
+                log.read_escaped(part, number);
             }
             log.whole = Origin::default();
-        } else if line.contains("\\n") {
-            // Python's repr of an exception, and a JSON line that was cut, escape their line breaks.
-            for part in line.replace("\\\"", "\"").split("\\n") {
-                log.read(part, number);
-            }
         } else {
-            log.read(line, number);
+            log.read_escaped(line, number);
         }
     }
     Ok(log.end())
@@ -469,7 +487,9 @@ fn record(line: &str) -> Option<(String, Origin)> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     let mut fields = String::new();
     collect_strings(&value, &mut fields);
-    Some((fields, origin::of_record(&value)))
+    let mut origin = origin::of_record(&value);
+    origin.complete(&origin::of_line(line.get(..at)?).0);
+    Some((fields, origin))
 }
 
 /// What of a log is known so far.
@@ -506,6 +526,17 @@ struct Open {
 }
 
 impl Log {
+    /// A line; Python's repr of an exception, and a record that was cut, escape their line breaks.
+    fn read_escaped(&mut self, line: &str, number: usize) {
+        if line.contains("\\n") {
+            for part in line.replace("\\\"", "\"").split("\\n") {
+                self.read(part, number);
+            }
+        } else {
+            self.read(line, number);
+        }
+    }
+
     fn read(&mut self, part: &str, number: usize) {
         self.parts += 1;
         if part.is_empty() && self.continues == 0 {
