@@ -5,9 +5,11 @@ each line is written as soon as it is known, so a run that is cut off keeps what
 
 host.jsonl         what single operations take the host (`host_time.py`), at the beginning and at the end
 kernels.jsonl.gz   what single kernels take the GPU (`kernel_time.py`)
+calibration.jsonl  small steps that calibrate a host (`python/oomph/_calibration.py`), before each round of jobs
 jobs.jsonl         one line for each job, seconds: `step_s` is wall time of steps between synchronisations, `issue_s`
                    when the host had issued each step, `event_s` the same steps by CUDA events, `free_s` a step of
-                   several without synchronisation; `modules` how many modules a step calls
+                   several without synchronisation, `parts_s` the issue of forward pass, backward pass and optimizer;
+                   `modules` how many modules a step calls; `calibration` as above, in the same process
 profiles.jsonl.gz  one step of each job under PyTorch's profiler: operators with shapes and their kernels
 
 Several processes set up at once (--width); then each measures alone while the others wait.
@@ -16,6 +18,7 @@ Several processes set up at once (--width); then each measures alone while the o
 import argparse
 import gzip
 import importlib
+import importlib.util
 import json
 import multiprocessing
 import os
@@ -38,7 +41,7 @@ def listed():
         rows = [json.loads(line) for line in file]
     known = [(row["set"], row["case"]) for row in rows if "+" not in row["case"]]
     added = []
-    for name in ("fresh", "held_out", "further"):
+    for name in ("fresh2", "fresh", "held_out", "further"):
         jobs = importlib.import_module(name)
         added += [(name, case) for case in [*jobs.JOBS, *getattr(jobs, "INFERENCE", ())]]
 
@@ -47,6 +50,15 @@ def listed():
 
     quick = [job for job in known if not slow(job)]
     return added + quick + [job for job in known if slow(job)]
+
+
+def calibration():
+    """The module that calibrates hosts. It is read alone: beside it lie files with names of other packages."""
+    path = HERE.parents[1] / "python" / "oomph" / "_calibration.py"
+    spec = importlib.util.spec_from_file_location("calibration", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def stepper(subject, name):
@@ -64,12 +76,16 @@ def stepper(subject, name):
         scaler = torch.amp.GradScaler("cuda", enabled=amp is torch.float16)
 
         def step():
+            began = time.perf_counter()
             with torch.autocast("cuda", dtype=amp or torch.bfloat16, enabled=amp is not None):
                 loss = lossf(batch())
+            forward = time.perf_counter()
             scaler.scale(loss).backward()
+            backward = time.perf_counter()
             scaler.step(opt)
             scaler.update()
             opt.zero_grad()
+            return forward - began, backward - forward, time.perf_counter() - backward
 
         return step, model
     spec = jobs.INFERENCE[name]()
@@ -103,13 +119,13 @@ def timed(step):
     torch.cuda.synchronize()
     for _ in range(WARM):
         step()
-    walls, issues, events = [], [], []
+    walls, issues, events, parts = [], [], [], []
     for _ in range(STEPS):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         began = time.perf_counter()
         begin.record()
-        step()
+        parts.append(step())
         end.record()
         issues.append(time.perf_counter() - began)
         torch.cuda.synchronize()
@@ -117,7 +133,11 @@ def timed(step):
         events.append(begin.elapsed_time(end) / 1e3)
     count = FREE if statistics.median(walls) < 0.15 else 4
     return dict(
-        step_s=walls, issue_s=issues, event_s=events, free_s=[together(count) for _ in range(2)]
+        step_s=walls,
+        issue_s=issues,
+        event_s=events,
+        parts_s=parts,
+        free_s=[together(count) for _ in range(2)],
     )
 
 
@@ -229,12 +249,16 @@ def child(kind, subject, name, pipe):
             pipe.recv()
             out.update(timed(step), modules=calls)
             path = profiled(step)
+            del step
+            out.update(calibration=calibration().measured(2))
         else:
-            part = importlib.import_module(f"{kind}_time")
+            part = (
+                calibration() if kind == "calibration" else importlib.import_module(f"{kind}_time")
+            )
             pipe.send("ready")
             pipe.recv()
-            if kind == "host":
-                out.update(part.measured())
+            if kind in ("host", "calibration"):
+                out.update(part.measured() if kind == "host" else dict(steps=part.measured()))
             else:
                 out.update(part.gaps())
                 path = profiled(part.SECTIONS[name])
@@ -320,7 +344,7 @@ def batch(kind, jobs, results, deadline, said):
         if not one.result:
             continue
         row, profile = one.result
-        results.add(dict(jobs="jobs.jsonl", host="host.jsonl", kernel="kernels.jsonl")[kind], row)
+        results.add("kernels.jsonl" if kind == "kernel" else f"{kind}.jsonl", row)
         if profile:
             results.add("kernels.jsonl.gz" if kind == "kernel" else "profiles.jsonl.gz", profile)
         median = statistics.median(row["step_s"]) * 1e3 if "step_s" in row else 0
@@ -372,6 +396,7 @@ def main():
         batch("kernel", sections, results, min(deadline, began + args.seconds * 0.35), said)
     if "jobs" in args.parts:
         while jobs and time.monotonic() < deadline - 10:
+            batch("calibration", [("calibration", f"{said():.0f}")], results, deadline, said)
             batch("jobs", jobs[: args.width], results, deadline, said)
             jobs = jobs[args.width :]
         for subject, case in jobs:

@@ -161,14 +161,8 @@ class Tests:
 
     def _now(self) -> list[tuple[int, int]]:
         """The most bytes allocated and reserved on each device since that was last reset."""
-        torch = sys.modules["torch"]
-        found = []
-        for device in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(device)
-            kinds = ("allocated_bytes", "reserved_bytes")
-            allocated, reserved = (stats.get(f"{kind}.all.peak", 0) for kind in kinds)
-            found.append((allocated, reserved))
-        return found
+        kinds = ("allocated_bytes", "reserved_bytes")
+        return [tuple(stats[kind]["all"]["peak"] for kind in kinds) for stats in _statistics()]
 
     def _watch_resets(self) -> None:
         """A test may reset the peaks for figures of its own; what they were counts all the same."""
@@ -213,15 +207,14 @@ class Tests:
         """Bytes in tensors now, of the device that holds the most."""
         if not self._uses_gpu():
             return 0
-        cuda = sys.modules["torch"].cuda
-        return max(map(cuda.memory_allocated, range(cuda.device_count())), default=0)
+        return max(
+            (stats["allocated_bytes"]["all"]["current"] for stats in _statistics()), default=0
+        )
 
     def _counts(self) -> list[tuple[int, int]]:
         """Of each device: how many tensors are there, and their bytes."""
-        cuda = sys.modules["torch"].cuda
-        stats = map(cuda.memory_stats, range(cuda.device_count()))
-        names = ("allocation.all.current", "allocated_bytes.all.current")
-        found = [tuple(one.get(name, 0) for name in names) for one in stats]
+        kinds = ("allocation", "allocated_bytes")
+        found = [tuple(stats[kind]["all"]["current"] for kind in kinds) for stats in _statistics()]
         return [one for one in found if any(one)]
 
     def part(self, whole: bool = True) -> dict[str, Any] | None:
@@ -581,6 +574,12 @@ _OUT_OF_IT = (
     "A virtual GPU has no values beyond --oomph-compute, nor those that kernels of extensions write (docs/testing.md). "
     'Allow more, compare smaller tensors, or mark the test @pytest.mark.gpu_uncomputed("skip") or ("ignore").'
 )
+
+
+def _statistics() -> list[dict[str, Any]]:
+    """The allocator's statistics of each device. `memory_stats` flattens them, which takes longer than a small test."""
+    cuda = sys.modules["torch"].cuda
+    return [cuda.memory_stats_as_nested_dict(device) for device in range(cuda.device_count())]
 
 
 def _alive() -> list[Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from oomph._older_python import zip
+from oomph._virtual_gpu import dispatch
 
 _aten = torch.ops.aten
 
@@ -303,6 +304,7 @@ def _recurrent_backward(
     found: list[Any] = []
 
     def differentiate() -> None:
+        dispatch.include(False)  # operators of the CPU, of which there are hundreds
         try:
             outs = _recurrent(
                 given[0], given[-len(weights) :], each, buffer, states[0],
@@ -310,12 +312,9 @@ def _recurrent_backward(
                 train, bidirectional, batch_sizes,
             )  # fmt: skip
             pairs = zip(outs, (grad_out, grad_hy, grad_cy), strict=True)
-            ends = [(end, grad) for end, grad in pairs if grad is not None and grad.numel()]
-            found.extend(
-                torch.autograd.grad(
-                    [end for end, _ in ends], given, [grad for _, grad in ends], allow_unused=True
-                )
-            )
+            # Their products have the same gradients. Given apart, torch would import sympy first, for half a second.
+            ends = [(end * grad).sum() for end, grad in pairs if grad is not None and grad.numel()]
+            found.extend(torch.autograd.grad(ends, given, allow_unused=True))
         except BaseException as error:
             found[:] = [error]
 
