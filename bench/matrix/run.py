@@ -76,6 +76,8 @@ REASONS = [
     ((2, 4), (2, 7), None, {"convolution"}, {"reserved_bytes"}),
     # No workspaces of cuBLAS are kept.
     ((2, 15), LAST, None, {*JOBS} - {"convolution"}, {*CLOSE}),
+    # Trainer's optimizer is fused from 2.8 on.
+    ((2, 4), (2, 7), None, {"Trainer"}, {"allocated_bytes"}),
     # The last release of transformers for this Python.
     ((2, 4), (2, 8), "3.9", {"transformer", "Trainer"}, {*CLOSE}),
 ]
