@@ -36,7 +36,7 @@ def run(tmp_path):
 
         return subprocess.run(
             [OOMPH, "run", "--gpu", "t4", "--out", out, *options, "job.py"], cwd=tmp_path,
-            preexec_fn=limit if limits else None, env=env, capture_output=True, text=True, timeout=120,
+            preexec_fn=limit if limits else None, env=env, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
 
     return run
