@@ -35,7 +35,7 @@ pub enum Work {
     /// A matrix product.
     Product(Product),
     /// A convolution (0), or its gradient of the data (1) or of the filter (2), as a product; `outside` are the bytes of its
-    /// tensors, `last` whether channels come last.
+    /// tensors, `last` whether channels come last, and the product's batch the images.
     Convolution {
         direction: u8,
         product: Product,
@@ -53,12 +53,13 @@ pub enum Work {
     },
     /// Something of a library that moves so many bytes.
     Moving { bytes: u64, what: &'static str },
-    /// A batch normalization of cuDNN's over a tensor of so many bytes.
+    /// A batch normalization of cuDNN's over a tensor of so many bytes, whose elements have so many.
     BatchNorm {
         bytes: u64,
         channels: u64,
         last: bool,
         backward: bool,
+        element: u8,
     },
     /// A copy.
     Copy { path: Path, bytes: u64 },
@@ -199,9 +200,10 @@ impl Work {
                 channels,
                 last,
                 backward,
+                element,
             } => write!(
                 text,
-                "[\"batch norm\",{bytes},{channels},{},{}]",
+                "[\"batch norm\",{bytes},{channels},{},{},{element}]",
                 u8::from(last),
                 u8::from(backward)
             ),
