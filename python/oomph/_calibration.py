@@ -1,8 +1,9 @@
-"""Times small training steps that wait for the host: `python -m oomph._calibration` prints what each part of them took.
+"""Times small training steps that wait for the host, for `oomph calibrate`.
 
 The models are so small that the GPU is always the quicker one. They differ in what keeps a host busy: modules, single
-operators, views, the backward pass, casts, lists and loops of optimizers, passes without gradients. `oomph calibrate` rehearses
-the same steps to know how much of each there is.
+operators, views, the backward pass, casts, lists and loops of optimizers, passes without gradients. What single operators take
+alone says little: within steps the same ones can take twice as long. The steps must stay as they are: `oomph-clock` has what
+they took the host that it is fitted to.
 """
 
 import json
@@ -140,27 +141,14 @@ def measured(rounds=ROUNDS, steps=STEPS):
     }
 
 
-def rehearse():
-    """Take two steps of each; a step of an optimizer without gradients ends each of them for the recorder."""
-    import torch
-
-    end = torch.optim.SGD([torch.nn.Parameter(torch.ones(1, device="cuda"))], 1e-3)
-    end.step()
-    end.step()
-    for model in models().values():
-        step = stepper(*model)
-        for _ in range(2):
-            step()
-            end.step()
-
-
 def main():
-    """Measure, or with `--rehearse` let a virtual GPU count."""
-    if "--rehearse" in sys.argv:
-        return rehearse()
+    """Measure and print JSON: seconds of each model's step."""
     import torch
 
-    print(json.dumps(dict(gpu=torch.cuda.get_device_name(0), torch=torch.__version__, steps=measured())))  # fmt: skip
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch finds no GPU here: calibrate on the machine that trains")
+    found = {name: sum(model["parts"]) for name, model in measured().items()}
+    print(json.dumps(dict(gpu=torch.cuda.get_device_name(0), date=time.strftime("%Y-%m-%d"), steps=found)))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -185,9 +185,9 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             length,
             kind,
         } => {
-            let rate = gpu.rate(*kind) * fused_efficiency(*length);
+            let rate = gpu.rate(*kind) * fused_efficiency(*kind, *bytes > 0.0, *length);
             let filled = bytes / (gpu.memory * 0.8);
-            kernel(SHORTEST + (operations / rate).max(filled), 0.2)
+            kernel(5e-6 + (operations / rate).max(filled), 0.3)
         }
         Work::Moving(bytes, what) => {
             let least = if what == "recurrent cells" {
@@ -538,11 +538,25 @@ fn convolution(
     (seconds, if last { 1 } else { 3 })
 }
 
-/// The part of the rate that products for attention over sequences of this length reach.
-fn fused_efficiency(length: f64) -> f64 {
-    const MEASURED: [(f64, f64); 3] = [(512.0, 0.22), (1024.0, 0.33), (2048.0, 0.7)];
-    let (mut below, mut efficiency) = MEASURED[0];
-    for (at, reached) in MEASURED {
+/// The part of the rate that products for attention over sequences of this length reach: with 16 bits those of cuDNN, whose
+/// tensors are known, and of kernels for older GPUs; with more those without tensor cores.
+fn fused_efficiency(kind: Kind, known: bool, length: f64) -> f64 {
+    const NEW: [(f64, f64); 5] = [
+        (64.0, 0.10),
+        (200.0, 0.17),
+        (512.0, 0.26),
+        (1024.0, 0.38),
+        (2048.0, 0.70),
+    ];
+    const OLD: [(f64, f64); 2] = [(64.0, 0.025), (512.0, 0.10)];
+    const SINGLE: [(f64, f64); 4] = [(64.0, 0.11), (200.0, 0.27), (512.0, 0.36), (1024.0, 0.60)];
+    let measured: &[(f64, f64)] = match (kind, known) {
+        (Kind::Fp16 | Kind::Bf16, true) => &NEW,
+        (Kind::Fp16 | Kind::Bf16, false) => &OLD,
+        _ => &SINGLE,
+    };
+    let (mut below, mut efficiency) = measured[0];
+    for &(at, reached) in measured {
         if length <= at {
             let share = if at > below {
                 (length - below) / (at - below)

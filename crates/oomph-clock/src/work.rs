@@ -29,8 +29,8 @@ pub type Line = u32;
 pub enum Work {
     /// An operator of PyTorch begins: in one of autograd's threads?
     Operator(bool),
-    /// So many modules were called in the step.
-    Modules(f64),
+    /// So many modules were called in the step, and nodes of autograd's made.
+    Modules(f64, f64),
     /// The host waits for the GPU.
     Wait,
     /// A kernel with a name.
@@ -202,7 +202,7 @@ impl From<Written> for Work {
         };
         match text(0).as_str() {
             "operator" => Self::Operator(number(1) > 0.0),
-            "modules" => Self::Modules(number(1)),
+            "modules" => Self::Modules(number(1), number(2)),
             "wait" => Self::Wait,
             "kernel" => Self::Kernel {
                 name: number(1) as usize,

@@ -24,6 +24,7 @@ use oomph_run::time::step_time;
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::commands::calibrate;
 use crate::ended;
 use crate::explained::{self, About};
 use crate::page;
@@ -231,7 +232,9 @@ impl Args {
                 summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
             }
             match Figures::of(gpu.spec.found.gpu) {
-                Ok(figures) => summary.time = step_time(record, &figures),
+                Ok(figures) => {
+                    summary.time = step_time(record, &figures, &calibrate::host_here());
+                }
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),
             }
         }
