@@ -569,3 +569,67 @@ fn fused_efficiency(kind: Kind, known: bool, length: f64) -> f64 {
     }
     efficiency
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(gpu: &str, work: &Work) -> f64 {
+        let steps = Steps {
+            names: vec!["vectorized_elementwise_kernel".to_owned()],
+            ..Steps::default()
+        };
+        let figures = Figures::of(oomph_gpus::find(gpu).unwrap()).unwrap();
+        took(work, &steps, &figures).seconds
+    }
+
+    #[test]
+    fn what_the_cache_holds_is_as_quick_beside_slower_memory() {
+        let kernel = |bytes| Work::Kernel {
+            name: 0,
+            blocks: 1000.0,
+            threads: 128.0,
+            bytes,
+        };
+        let ratio = |bytes| seconds("h100-sxm", &kernel(bytes)) / seconds("h200", &kernel(bytes));
+        assert!((ratio(4e6) - 1.0).abs() < 1e-9);
+        assert!(ratio(4e9) > 1.4);
+    }
+
+    #[test]
+    fn planes_of_odd_images_are_slower_products_than_even_ones() {
+        let convolution = |image: f64, last| Work::Convolution {
+            direction: 0,
+            product: Product {
+                m: 64.0 * image,
+                n: 512.0,
+                k: 512.0,
+                batch: 64.0,
+                kind: Kind::Fp16,
+                alignment: 16,
+            },
+            groups: 1.0,
+            window: 1.0,
+            outside: 2.0 * (2.0 * 64.0 * image * 512.0 + 512.0 * 512.0),
+            last,
+        };
+        let slower = |last| {
+            seconds("h200", &convolution(225.0, last)) / seconds("h200", &convolution(224.0, last))
+        };
+        assert!(slower(false) > 1.5);
+        assert!(slower(true) < 1.1);
+    }
+
+    #[test]
+    fn a_normalization_of_few_channels_fills_no_gpu() {
+        let normalization = |channels| Work::BatchNorm {
+            bytes: 4e8,
+            channels,
+            last: false,
+            backward: true,
+            element: 4.0,
+        };
+        let ratio = seconds("h200", &normalization(16.0)) / seconds("h200", &normalization(512.0));
+        assert!(ratio > 10.0);
+    }
+}

@@ -127,3 +127,28 @@ impl Queues {
 const fn is_of_host(work: &Work) -> bool {
     matches!(work, Work::Operator(_) | Work::Modules(..) | Work::Wait)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_and_nodes_keep_the_host_busy_where_a_step_trains() {
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let host = Host::default();
+        let small = Work::Moving(1.0, "cudnn".to_owned());
+        let steps = |backward| Steps {
+            table: vec![
+                Work::Operator(backward),
+                small.clone(),
+                Work::Modules(10.0, 30.0),
+            ],
+            ..Steps::default()
+        };
+        let busy = |backward| play(&steps(backward), &[0, 1, 0, 1, 2], &gpu, &host).host;
+        let training = host.step + 2.0 * host.launch + 10.0 * host.module + 30.0 * host.node;
+        assert!((busy(true) - training).abs() < 1e-9);
+        let inferring = host.pass + 2.0 * (host.operator + host.launch) + 10.0 * host.module_alone;
+        assert!((busy(false) - inferring).abs() < 1e-9);
+    }
+}
