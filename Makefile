@@ -66,8 +66,8 @@ check-docs:
 	$(CARGO) test -q -p oomph-plan --lib levers::tests
 
 check-python: $(VENV)/.packages
-	$(BIN)/ruff check bench examples fixtures python release tests web
-	$(BIN)/ruff format --check bench python release tests web
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
 test: check-rust check-python test-rust test-python

@@ -46,8 +46,8 @@ def models() -> dict[str, Any]:
             q, k, v = self.qkv(self.one(x)).view(b, t, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
             y = F.scaled_dot_product_attention(q, k, v)
             x = x + self.drop(self.out(y.transpose(1, 2).reshape(b, t, width)))
-            y = self.drop(self.down(self.act(self.up(self.two(x)))))
-            return x.add(y)
+            x = x + self.drop(self.down(self.act(self.up(self.two(x)))))
+            return x
 
     def convolutions(blocks: int) -> nn.Sequential:
         layers: list[nn.Module] = []

@@ -6,6 +6,7 @@ import textwrap
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import command, fit
 from tests.support.jobs import TRAIN, WIDE
 
@@ -44,7 +45,8 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
     assert "◄ chosen" in found.out and "oomph run --plan oomph-plan.toml script.py" in found.out
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
-    assert plan["format"] == "oomph.plan/1" and len(plan["job"]["sha256"]) == 64
+    assert schemas.read(json.dumps(plan))["format"] == "oomph.plan/1"
+    assert len(plan["job"]["sha256"]) == 64
     assert plan["planned"]["used_bytes"] == chosen["peak"]["used_bytes"]
     # Applied at the budget, it runs and needs what was planned.
     done = command(tmp_path, "run", "--gpu", "rtx-3060", "--memory", budget, "--steps", "3",

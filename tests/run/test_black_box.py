@@ -12,6 +12,7 @@ import time
 
 import pytest
 
+from tests.support import schemas
 from tests.support.command import OOMPH
 from tests.support.machine import machine_with
 from tests.support.plans import plan
@@ -146,6 +147,15 @@ def test_every_end_leaves_where_it_was_and_what_it_held(run, end, where):
     else:
         assert "step 21, forward" in text and f"job.py:{LINE}" in text
     assert (done.place / "index.html").exists()
+    if end == "killed":
+        # Also as JSON: with what was held, and without where no snapshot is left.
+        found = schemas.read(done.explain("--no-report", "--json", "-").stdout)
+        assert found["format"] == "oomph.explain/1" and found["endings"]
+        for path in done.place.iterdir():
+            if path.suffix == ".pickle" or path.name.startswith("trace"):
+                path.unlink()
+        found = schemas.read(done.explain("--no-report", "--json", "-").stdout)
+        assert found["format"] == "oomph.endings/1" and len(found["endings"]) == 1
 
 
 def test_a_killed_command_leaves_all_of_it(run, tmp_path):

@@ -67,7 +67,9 @@ class Alive(NamedTuple):
 
 def alive() -> list[Alive]:
     """What is alive now, of PyTorch's own history."""
-    if uses_pools() or not any(map(torch.cuda.memory_allocated, range(torch.cuda.device_count()))):
+    # `memory_allocated` would flatten all statistics.
+    stats = map(torch.cuda.memory_stats_as_nested_dict, range(torch.cuda.device_count()))
+    if uses_pools() or not any(one["allocated_bytes"]["all"]["current"] for one in stats if one):
         return []
     time = time_ns() // 1000
     return [

@@ -26,11 +26,15 @@ def cpu_alias(t: torch.Tensor) -> torch.Tensor:
     """
     if t.is_quantized:
         raise RuntimeError("a quantized tensor")
+    shape, strides = t.shape, t.stride()
     if t.numel() == 0:
-        return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=_CPU)
-    last = sum((n - 1) * step for n, step in zip(t.shape, t.stride(), strict=True))
-    aliased = _make_storage(t.data_ptr(), _CPU, (last + 1) * t.element_size())
-    alias = torch.empty(0, dtype=t.dtype, device=_CPU).set_(aliased, 0, t.shape, t.stride())
+        return torch.empty_strided(shape, strides, dtype=t.dtype, device=_CPU)
+    size = t.nbytes
+    if not t.is_contiguous():
+        last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        size = (last + 1) * t.element_size()
+    aliased = _make_storage(t.data_ptr(), _CPU, size)
+    alias = torch.empty(0, dtype=t.dtype, device=_CPU).set_(aliased, 0, shape, strides)
     if t.is_conj():
         alias = torch._conj(alias)
     return torch._neg_view(alias) if t.is_neg() else alias

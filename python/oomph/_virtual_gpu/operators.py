@@ -157,15 +157,15 @@ class Operator:
 
 def tensors(value: Any, found: list[torch.Tensor]) -> list[torch.Tensor]:
     """All tensors in lists and tuples, also nested; of sparse ones, and of nested tensors, those that they consist of."""
-    if isinstance(value, torch.Tensor):
-        # Those that are nested and jagged are of a class in Python, which shows what they consist of.
-        layout = value.layout
-        if layout is torch.jagged or (layout is torch.strided and not value.is_nested):
-            found.append(value)
-        else:
-            found.extend(parts(value))
-    elif isinstance(value, (list, tuple)):
-        for item in value:
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(item, torch.Tensor):
+            # Those that are nested and jagged are of a class in Python, which shows what they consist of.
+            layout = item.layout
+            if layout is torch.jagged or (layout is torch.strided and not item.is_nested):
+                found.append(item)
+            else:
+                found.extend(parts(item))
+        elif isinstance(item, (list, tuple)):
             tensors(item, found)
     return found
 
