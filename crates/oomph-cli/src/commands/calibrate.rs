@@ -1,6 +1,7 @@
 //! `oomph calibrate`: measures how quick this machine's host is, and keeps that for the user and the machine.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ impl Measured {
             self.date
         );
         for (name, seconds) in &self.steps {
-            text.push_str(&format!("  {name:<14}{:6.2} ms a step\n", seconds * 1e3));
+            let _ = writeln!(text, "  {name:<14}{:6.2} ms a step", seconds * 1e3);
         }
         text
     }
