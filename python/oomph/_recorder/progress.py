@@ -54,7 +54,7 @@ _LEAF = torch.zeros(0, device="cpu", requires_grad=True)
 
 
 def newest_node() -> int:
-    """How many nodes of autograd's this thread has made; 0 where it makes none, in inference mode."""
+    """How many nodes of autograd's this thread made before, as it makes one more; 0 in inference mode, where it makes none."""
     with torch.enable_grad():
         node = _LEAF.view(0).grad_fn
     return 0 if node is None else node._sequence_nr()
@@ -69,7 +69,7 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_reserved",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
         "_status", "box", "differentiates", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
         "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
@@ -118,7 +118,8 @@ class Progress:
         """How long everything is recorded; None: as long as the script runs."""
         self.gradients = 0
         """Gradients that optimizers have used; each is a node of autograd's, too."""
-        self._nodes = 0
+        self._nodes = self._probes = 0
+        """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
@@ -180,7 +181,8 @@ class Progress:
             if self.is_recorded is not was_recorded:
                 self._ends.clear()  # recorded steps take longer
         if self._log_step is not None:
-            self._nodes = max(self._nodes, newest_node())
+            self._nodes = max(self._nodes, newest_node() - self._probes)
+            self._probes += 1
             self._log_step(self.module_calls, self._nodes + self.gradients)
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
