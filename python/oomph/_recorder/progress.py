@@ -70,8 +70,8 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
-        "_status", "box", "differentiates", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
-        "running", "seen_forward", "step", "stopped", "trains", "window", "words",
+        "_status", "box", "differentiates", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "module_calls", "planned", "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
 
     def __init__(
