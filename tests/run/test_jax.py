@@ -73,6 +73,17 @@ def test_a_jax_that_cannot_use_the_gpu_is_refused_with_what_is_missing(
     assert "went on" not in run.out
 
 
+@pytest.mark.skipif(HAS_JAX, reason="a JAX with its packages is installed")
+def test_beside_pytorch_jax_may_compute_on_the_cpu_but_not_in_its_stead(oomph, tmp_path):
+    code = fake_jax(tmp_path)
+    run = oomph(f"import torch\ntorch.zeros(1 << 20).cuda()\n{code}")
+    assert run.status == 0 and "went on" in run.out, run.err
+    assert run.json["peak"]["allocated_bytes"] == 4 << 20
+    run = oomph(f"import torch\n{code}")
+    assert run.status == 1 and "went on" in run.out, run.err
+    assert "computes on the CPU alone" in run.json["failure"]
+
+
 def test_what_compiles_for_the_gpu_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(jax_setup, "_version", lambda package: "0.11.2")
     monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: False)
