@@ -28,6 +28,8 @@ VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose 
 PLANNED = "XLA plans a program for the memory that there is: on a GPU with less, the same script may run with a lower peak"
 TRIED = "XLA tries kernels by times that the virtual GPU estimates, and may choose others than on the GPU"
 
+NONE_WORKED = "XLA's autotuner says NOT_FOUND where it finds no memory to try kernels in, too: then the job needs more memory"
+
 FULL = "RESOURCE_EXHAUSTED"
 """Begins the message of what XLA found no memory for."""
 
@@ -125,6 +127,8 @@ class JaxRecorder:
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
+        if "NOT_FOUND" in str(error) and "configs" in str(error):
+            self.assumptions.add("compiler", NONE_WORKED, "")
         if not is_full(error):
             return
         if error is not self._last:

@@ -561,8 +561,14 @@ impl Args {
         match status.code() {
             // The script imported nothing that is recorded, or failed before.
             Some(0) => {
+                // JAX is recorded on virtual GPUs only.
+                let frameworks = if self.gpu.is_some() {
+                    "torch or JAX"
+                } else {
+                    "torch"
+                };
                 eprintln!(
-                    "oomph: the script ended without importing torch or JAX: there is nothing to report"
+                    "oomph: the script ended without importing {frameworks}: there is nothing to report"
                 );
                 Ok(ExitStatus::Success)
             }
