@@ -5,42 +5,51 @@ operators, views, the backward pass, casts, lists and loops of optimizers, passe
 the same steps to know how much of each there is.
 """
 
+from __future__ import annotations
+
 import json
 import statistics
 import sys
 import time
+from typing import TYPE_CHECKING, Any, Callable
+
+if TYPE_CHECKING:
+    import torch
 
 ROUNDS, STEPS = 4, 4
 
 
-def models():
+def models() -> dict[
+    str, tuple[Callable[[], torch.Tensor], torch.optim.Optimizer, torch.dtype | None]
+]:
     """Each model by name: what computes a loss, its optimizer, and the type of mixed precision."""
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    here = dict(device="cuda")
+    here: dict[str, Any] = dict(device="cuda")
     width = 32
 
     class Block(nn.Module):
         """A block of a transformer."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.one, self.two = nn.LayerNorm(width), nn.LayerNorm(width)
             self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
             self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
             self.act, self.drop = nn.GELU(), nn.Dropout(0.1)
 
-        def forward(self, x):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
             b, t, _ = x.shape
             q, k, v = self.qkv(self.one(x)).view(b, t, 3, 2, width // 2).permute(2, 0, 3, 1, 4)
             y = F.scaled_dot_product_attention(q, k, v)
             x = x + self.drop(self.out(y.transpose(1, 2).reshape(b, t, width)))
-            return x + self.drop(self.down(self.act(self.up(self.two(x)))))
+            x = x + self.drop(self.down(self.act(self.up(self.two(x)))))
+            return x
 
-    def convolutions(blocks):
-        layers = []
+    def convolutions(blocks: int) -> nn.Module:
+        layers: list[nn.Module] = []
         for _ in range(blocks):
             layers += [
                 nn.Conv2d(8, 8, 3, padding=1, bias=False),
@@ -49,7 +58,7 @@ def models():
             ]
         return nn.Sequential(*layers)
 
-    def linears(count):
+    def linears(count: int) -> nn.Module:
         return nn.Sequential(
             *[layer for _ in range(count) for layer in (nn.Linear(width, width), nn.ReLU())]
         )
@@ -63,15 +72,15 @@ def models():
     teacher = nn.Sequential(*[Block() for _ in range(8)]).to("cuda")
     weights = [nn.Parameter(torch.ones(width, **here)) for _ in range(20)]
     many = [nn.Parameter(torch.ones(width, **here)) for _ in range(150)]
-    looped = [nn.Parameter(torch.ones(width, **here)) for _ in range(40)]
+    looped: list[torch.Tensor] = [nn.Parameter(torch.ones(width, **here)) for _ in range(40)]
 
-    def chain():
+    def chain() -> torch.Tensor:
         y = x
         for weight in weights:
             y = torch.tanh(y * weight + x).view(2, 2, width).transpose(0, 1).reshape(4, width)
         return y.mean()
 
-    def distilled():
+    def distilled() -> torch.Tensor:
         with torch.no_grad():
             wanted = teacher(sequence)
         return F.mse_loss(taught(sequence), wanted)
@@ -90,13 +99,16 @@ def models():
     }  # fmt: skip
 
 
-def stepper(loss, optimizer, amp):
+def stepper(
+    loss: Callable[[], torch.Tensor], optimizer: torch.optim.Optimizer, amp: torch.dtype | None
+) -> Callable[[], list[float]]:
     """A function that takes a step and returns when its parts ended."""
     import torch
+    from torch.amp.grad_scaler import GradScaler
 
-    scaler = torch.amp.GradScaler("cuda", enabled=amp is torch.float16)
+    scaler = GradScaler("cuda", enabled=amp is torch.float16)
 
-    def step():
+    def step() -> list[float]:
         times = [time.perf_counter()]
         with torch.autocast("cuda", dtype=amp or torch.bfloat16, enabled=amp is not None):
             value = loss()
@@ -112,11 +124,11 @@ def stepper(loss, optimizer, amp):
     return step
 
 
-def measured(rounds=ROUNDS, steps=STEPS):
+def measured(rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, dict[str, list[float]]]:
     """Median seconds of the forward pass, the backward pass and the optimizer of each model, and all single ones' sums."""
     import torch
 
-    found = {}
+    found: dict[str, list[list[float]]] = {}
     ready = {name: stepper(*model) for name, model in models().items()}
     for step in ready.values():
         step()
@@ -140,7 +152,7 @@ def measured(rounds=ROUNDS, steps=STEPS):
     }
 
 
-def rehearse():
+def rehearse() -> None:
     """Take two steps of each; a step of an optimizer without gradients ends each of them for the recorder."""
     import torch
 
@@ -154,7 +166,7 @@ def rehearse():
             end.step()
 
 
-def main():
+def main() -> None:
     """Measure, or with `--rehearse` let a virtual GPU count."""
     if "--rehearse" in sys.argv:
         return rehearse()

@@ -19,13 +19,16 @@ QUICK = [
     "symptoms/servers.md",
 ]
 
-NOT_RUN = 5
+NOT_RUN = 8
 """Blocks that no test runs; each says why, in the page."""
 
 
 def has_commands(name):
+    """Examples of the linter's rules are fragments, which the linter's own tests read."""
     found = pages.blocks(PAGES[name].read_text())
-    return any(block.language in pages.RUNS and not block.elsewhere for block in found)
+    return not name.startswith("rules/") and any(
+        block.language in pages.RUNS and not block.elsewhere for block in found
+    )
 
 
 def follow(name, place):
@@ -60,7 +63,6 @@ def test_blocks_that_are_not_run_are_counted():
             elif block.elsewhere:
                 found[block.elsewhere] += 1
             else:
-                # A rule's page is run by the linter's own tests.
                 known = pages.RUNS | pages.DATA | {"", "text"}
                 assert block.language in known or name.startswith("rules/"), where
     assert found.total() == NOT_RUN, found

@@ -63,6 +63,8 @@ pub struct LintedFile {
 struct Target<'s> {
     path: PathBuf,
     settings: &'s Settings,
+    /// It was named by itself: who calls what is in it may be in files that were not read.
+    alone: bool,
 }
 
 impl Linter {
@@ -110,7 +112,15 @@ impl Linter {
             .map(|target| (target.path.clone(), facts_of(&target.path)))
             .collect();
         let project = Project::new(&facts);
-        let with_project = |(index, target)| self.file(target, &project.around(index));
+        let with_project = |(index, target): (usize, &Target<'_>)| {
+            let around = project.around(index);
+            let around = if target.alone {
+                around.called_by_others()
+            } else {
+                around
+            };
+            self.file(target, &around)
+        };
         targets.par_iter().enumerate().map(with_project).collect()
     }
 
@@ -247,6 +257,7 @@ fn collect<'s>(
         targets.push(Target {
             path: path.to_path_buf(),
             settings,
+            alone: true,
         });
         return;
     }
@@ -274,6 +285,7 @@ fn collect<'s>(
                     targets.push(Target {
                         path: entry.into_path(),
                         settings,
+                        alone: false,
                     });
                 }
             }

@@ -181,7 +181,8 @@ fn no_step_acts_on_the_other_memory() {
         .chain(fixtures("last.toml"))
         .chain(fixtures("usual.toml"))
         .chain(fixtures("other.toml"))
-        .chain(fixtures("third.toml"));
+        .chain(fixtures("third.toml"))
+        .chain(fixtures("rounds.toml"));
     for fixture in all {
         let Some(found) = explained(&fixture.text) else {
             continue;
@@ -232,6 +233,11 @@ fn messages_of_other_families_are_read_too() {
 #[test]
 fn messages_of_a_third_search_are_read_too() {
     assert_eq!(check("third.toml"), 22);
+}
+
+#[test]
+fn messages_of_seven_rounds_are_read_too() {
+    assert_eq!(check("rounds.toml"), 113);
 }
 
 #[test]
@@ -340,4 +346,92 @@ proptest! {
             prop_assert!(message.memory != "host" || message.device.is_none());
         }
     }
+}
+
+/// A scheduler that no reader knows ended a job: not the kernel, and not by signal 9.
+#[test]
+fn who_ended_a_process_is_not_guessed() {
+    let said = |text: &str| explained(text).unwrap().verdict;
+    let verdict = said("=>> PBS: job killed: mem 2097152kb exceeded limit 1048576kb");
+    assert!(
+        verdict.contains("used 2.0 GiB of 1.0 GiB") && !verdict.contains("kernel"),
+        "{verdict}"
+    );
+    let verdict = said("Worker (pid:42) was sent SIGKILL! Perhaps out of memory?");
+    assert!(
+        verdict.contains("process 42") && verdict.contains("most likely"),
+        "{verdict}"
+    );
+}
+
+/// What launchers, containers, terminals and collectors of logs make of a line.
+#[test]
+fn what_stands_around_the_words_changes_nothing() {
+    type Dress = fn(&str) -> String;
+    let dresses: [(&str, Dress); 6] = [
+        ("a container's log", |line| {
+            format!("2024-05-01T12:00:00.123456789Z stderr F {line}")
+        }),
+        ("Docker Compose", |line| format!("trainer-1  | {line}")),
+        ("colours", |line| format!("\u{1b}[1;31m{line}\u{1b}[0m")),
+        ("a quotation", |line| format!("> {line}")),
+        ("a record", |line| {
+            serde_json::json!({"level": "error", "message": line}).to_string()
+        }),
+        ("torchrun's log", |line| format!("[default3]:{line}")),
+    ];
+    let all: Vec<Fixture> = [
+        "messages.toml",
+        "set_aside.toml",
+        "later.toml",
+        "blind.toml",
+        "fresh.toml",
+        "last.toml",
+        "usual.toml",
+        "other.toml",
+        "third.toml",
+        "rounds.toml",
+    ]
+    .into_iter()
+    .flat_map(fixtures)
+    .collect();
+    let mut wrong = Vec::new();
+    for (name, dress) in dresses {
+        let ranked = name.starts_with("torchrun");
+        // Those that name ranks have more than one then.
+        for fixture in all
+            .iter()
+            .filter(|fixture| !ranked || fixture.ranks.is_empty())
+        {
+            let lines: Vec<String> = fixture.text.lines().map(dress).collect();
+            let around = Fixture {
+                text: lines.join("\n"),
+                source: fixture.source.clone(),
+                program: fixture.program.clone(),
+                inside: fixture.inside.clone(),
+                memory: fixture.memory.clone(),
+                ranks: if ranked {
+                    vec![3]
+                } else {
+                    fixture.ranks.clone()
+                },
+                host: fixture.host.clone(),
+                process: fixture.process.clone(),
+                job: fixture.job.clone(),
+                allocator: fixture.allocator.clone(),
+                next: fixture.next.clone(),
+                ..*fixture
+            };
+            let found = differences(&around);
+            if !found.is_empty() {
+                wrong.push(format!("{name}: {}: {}", fixture.source, found.join("; ")));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} are read otherwise:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

@@ -26,6 +26,7 @@ mod held;
 mod noqa;
 mod project;
 mod queries;
+mod reach;
 mod rule;
 mod rules;
 mod scope;
@@ -132,6 +133,7 @@ fn findings(
         for report in reports.drain(..) {
             let range = report.range;
             if noqa.silences(rule.code, range, module)
+                || !rule.is_about_names() && queries::purpose::is_never_run(&model, range)
                 || rule.is_about_gpu_memory() && queries::devices::never_on_gpu(&model, range)
             {
                 continue;

@@ -15,6 +15,7 @@ use oomph_python_source::{
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queries::devices::Evidence;
+use crate::reach::{self, Definitions};
 use crate::semantic::may_use_torch;
 
 /// Packages are not nested deeper than this below the folder that imports begin in.
@@ -66,6 +67,7 @@ pub struct FileFacts {
     stars: Vec<usize>,
     /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
     torch_names: Vec<(String, String)>,
+    definitions: Definitions,
 }
 
 /// What the definitions of a method's name say.
@@ -78,12 +80,17 @@ pub(crate) struct Method {
 impl FileFacts {
     /// Reads the facts of one file. Files that cannot be parsed have none.
     pub fn of(source: &Source) -> Self {
-        if !may_use_torch(source.code()) && !source.code().contains("import *") {
-            return Self::default();
-        }
+        let says_more = may_use_torch(source.code()) || source.code().contains("import *");
         with_stack(source.code(), source.is_notebook(), || {
             let (module, _) = source.parse();
-            module.map_or_else(Self::default, |module| Self::of_module(&module))
+            module.map_or_else(Self::default, |module| Self {
+                definitions: Definitions::of(&module),
+                ..if says_more {
+                    Self::of_module(&module)
+                } else {
+                    Self::default()
+                }
+            })
         })
         .unwrap_or_default()
     }
@@ -351,6 +358,8 @@ struct OfFile {
     calls: Arc<FxHashSet<String>>,
     part: Arc<Part>,
     torch_names: Vec<(String, String)>,
+    /// The names of its functions, classes and methods that nothing runs.
+    unreached: FxHashSet<String>,
 }
 
 /// What the files that imports connect say together.
@@ -468,8 +477,18 @@ impl Project {
                 (root, Arc::new(part))
             })
             .collect();
-        let of_files = (0..files.len())
-            .map(|index| OfFile {
+        let says: Vec<reach::File<'_>> = files
+            .iter()
+            .map(|(path, facts)| reach::File {
+                path,
+                says: &facts.definitions,
+            })
+            .collect();
+        let of_files = reach::unreached(&says, &by_path)
+            .into_iter()
+            .enumerate()
+            .map(|(index, unreached)| OfFile {
+                unreached,
                 used_on_gpu: reaches(&importers, index, |file| files[file].1.evidence.accelerator)
                     || inherits_a_device(files, &by_path, index),
                 inherits_device: inherits_a_device(files, &by_path, index),
@@ -514,6 +533,15 @@ pub struct Around {
 }
 
 impl Around {
+    /// Of a file that was named by itself: files that were not read may call what is in it.
+    #[must_use]
+    pub fn called_by_others(mut self) -> Self {
+        if let Some(file) = &mut self.part {
+            Arc::make_mut(file).unreached.clear();
+        }
+        self
+    }
+
     /// PyTorch's names that `import *` of a file of the project brings in.
     pub(crate) fn torch_names(&self) -> &[(String, String)] {
         self.part.as_ref().map_or(&[], |file| &file.torch_names)
@@ -540,11 +568,12 @@ impl Around {
         })
     }
 
-    /// Whether a file of the project calls what has this name. Without a project, somebody may.
-    pub(crate) fn is_called(&self, name: &str) -> bool {
+    /// Whether nothing in the project runs what has this name in the file: `f`, `Class.method`, `Class`. Without a
+    /// project, somebody may.
+    pub(crate) fn is_unreached(&self, name: &str) -> bool {
         self.part
             .as_ref()
-            .is_none_or(|file| file.part.callers.contains_key(name) || file.calls.contains(name))
+            .is_some_and(|file| file.unreached.contains(name))
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.
@@ -659,7 +688,7 @@ fn reaches(edges: &[Vec<usize>], index: usize, is_it: impl Fn(usize) -> bool) ->
 }
 
 /// The root of a file's set.
-fn root(parents: &mut [usize], mut file: usize) -> usize {
+pub(crate) fn root(parents: &mut [usize], mut file: usize) -> usize {
     while parents[file] != file {
         parents[file] = parents[parents[file]];
         file = parents[file];
@@ -684,13 +713,24 @@ fn module_path(path: &Path) -> PathBuf {
     }
 }
 
-/// The file that an import names: the nearest one, from the folder of the importing file upwards.
+/// The file that an import names.
 fn resolve(
     index: &FxHashMap<PathBuf, usize>,
     folder: &Path,
     level: u32,
     parts: &[String],
 ) -> Option<usize> {
+    find(index, folder, level, parts).map(|(file, _)| file)
+}
+
+/// The file that an import names, and how many of its parts name that: the nearest one, from the folder of the
+/// importing file upwards.
+pub(crate) fn find(
+    index: &FxHashMap<PathBuf, usize>,
+    folder: &Path,
+    level: u32,
+    parts: &[String],
+) -> Option<(usize, usize)> {
     let folder: PathBuf = folder
         .components()
         .filter(|part| !matches!(part, Component::CurDir))
@@ -700,14 +740,15 @@ fn resolve(
     let folders = folder.ancestors().skip(skipped);
     let count = if relative { 1 } else { MAX_FOLDERS };
     for folder in folders.take(count) {
-        // `from package.module import name`: the name may be a module itself.
-        for end in (1..=parts.len()).rev() {
+        // `from package.module import name`: the name may be a module itself, or what a package has.
+        let least = usize::from(!relative);
+        for end in (least..=parts.len()).rev() {
             let mut path = folder.to_path_buf();
             path.extend(&parts[..end]);
             if let Some(found) = index.get(&path)
                 && end + 1 >= parts.len()
             {
-                return Some(*found);
+                return Some((*found, end));
             }
         }
     }
@@ -784,8 +825,8 @@ mod tests {
             ),
         ]);
         let around = project.around(0);
-        assert!(around.is_called("measure"));
-        assert!(!around.is_called("unused"));
+        assert!(!around.is_unreached("measure"));
+        assert!(around.is_unreached("unused"));
         assert!(around.trains());
         assert!(around.freezes_itself("Frozen"));
         assert!(around.freezes_itself("Histogram"));

@@ -85,11 +85,193 @@ def evaluate(path):
     model = get_model(path)
     model.eval()
     return model
+evaluate(1)
 "
     );
     let tools = "import torch\ndef restore(net, path): pass\n";
     let files = [("tools.py", tools), ("train.py", TRAIN)];
     let first = |code| [&[("val.py", code)][..], &files[..]].concat();
-    assert_eq!(found(&first(made)), ["OOM701"]);
+    let trains = format!("{made}get_model(1)\n");
+    assert_eq!(found(&first(&trains)), ["OOM701"]);
+    assert_eq!(found(&first(made)), [""; 0]);
     assert_eq!(found(&first(&evaluates)), [""; 0]);
+}
+
+/// A file that trains with a `zero_grad()` between forward and backward pass, inside of what `place` defines.
+fn late(place: &str, indent: &str) -> String {
+    let body = "net = Net().cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for x, y in loader:
+    loss = criterion(net(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+";
+    let body = body.replace('\n', &format!("\n{indent}"));
+    format!("import torch\nfrom nets import Net\n{place}{indent}{body}\n")
+}
+
+#[test]
+fn what_nothing_runs_is_told_by_the_object_not_by_the_name() {
+    let train = late("def train(loader, criterion):\n", "    ");
+    let found_with = |others: &[(&str, &str)]| {
+        let mut files = vec![("a/loop.py", train.as_str())];
+        files.extend(others);
+        found(&files)
+    };
+    let runs: &[&str] = &[
+        "from loop import train\ntrain(1, 2)\n",
+        "import loop\nloop.train(1, 2)\n",
+        "import loop as lp\nlp.train(1, 2)\n",
+        "from loop import *\ntrain(1, 2)\n",
+        "from loop import train as fit\nsteps = {'train': fit}\n",
+        "import loop\ngetattr(loop, name)(1, 2)\n",
+        "import loop\nrun = loop.__dict__[name]\n",
+        "import importlib\nimportlib.import_module(name).train(1, 2)\n",
+        "from loop import train\ndef go():\n    train(1, 2)\nif __name__ == '__main__':\n    go()\n",
+    ];
+    for code in runs {
+        assert_eq!(found_with(&[("a/main.py", code)]), ["OOM416"], "{code}");
+    }
+    // The folder of what is imported is only named while the program runs.
+    let code = "import sys\nsys.path.append('../a')\nfrom loop import train\ntrain(1, 2)\n";
+    assert_eq!(found_with(&[("tools/main.py", code)]), ["OOM416"]);
+    let does_not: &[&str] = &[
+        // A function of its own, a method of another object, a word.
+        "from loop import other\ndef train(): pass\ntrain()\n",
+        "import loop\nmodel.train()\n",
+        "from loop import train\ndef go(train):\n    train(1, 2)\ngo(print)\n",
+        "import loop\nprint('train')\n",
+        // Who calls it runs nowhere.
+        "from loop import train\ndef go():\n    train(1, 2)\n",
+        "from loop import train\nclass Job:\n    def go(self):\n        train(1, 2)\nprint(Job)\n",
+        "",
+    ];
+    for code in does_not {
+        assert_eq!(found_with(&[("a/main.py", code)]), [""; 0], "{code}");
+    }
+}
+
+#[test]
+fn methods_belong_to_the_classes_that_something_makes() {
+    let trainer = late(
+        "class Trainer(Base):\n    def fit(self, loader, criterion):\n",
+        "        ",
+    )
+    .replace(
+        "from nets import Net\n",
+        "from nets import Net\nfrom base import Base\n",
+    );
+    let base = "class Base:\n    def run(self):\n        self.fit(1, 2)\n    def fit(self): pass\n";
+    let found_with = |code: &str| {
+        found(&[
+            ("a/trainer.py", &trainer),
+            ("a/base.py", base),
+            ("a/main.py", code),
+        ])
+    };
+    let runs: &[&str] = &[
+        "from trainer import Trainer\nTrainer().fit(1, 2)\n",
+        "from trainer import Trainer\nt = Trainer()\nt.fit(1, 2)\n",
+        // The class that it is made from calls it.
+        "from trainer import Trainer\nTrainer().run()\n",
+        "import trainer\nkinds = [trainer.Trainer]\nfor kind in kinds:\n    kind().fit(1, 2)\n",
+        "from trainer import Trainer\nclass Job:\n    def __init__(self):\n        self.t = Trainer()\n    def go(self):\n        self.t.fit(1, 2)\nJob().go()\n",
+        "from trainer import Trainer\nclass Other(Trainer):\n    def go(self):\n        super().fit(1, 2)\nOther().go()\n",
+        "from trainer import Trainer\ngetattr(Trainer(), name)(1, 2)\n",
+        "from trainer import Trainer\nt = Trainer() if x else None\nt.fit(1, 2)\n",
+    ];
+    for code in runs {
+        assert_eq!(found_with(code), ["OOM416"], "{code}");
+    }
+    let does_not: &[&str] = &[
+        "from trainer import Trainer\nt = Trainer()\nt.other()\n",
+        "import trainer\nclass Job:\n    def fit(self): pass\njob = Job()\njob.fit()\n",
+        "from trainer import Trainer\nx.fit(1, 2)\n",
+        "from trainer import Trainer\ndef go():\n    Trainer().fit(1, 2)\n",
+    ];
+    for code in does_not {
+        assert_eq!(found_with(code), [""; 0], "{code}");
+    }
+}
+
+#[test]
+fn what_others_may_run_is_kept() {
+    let registered = late(
+        "@registry.register\ndef train(loader, criterion):\n",
+        "    ",
+    );
+    assert_eq!(found(&[("loop.py", &registered)]), ["OOM416"]);
+    let main = late("def main(loader, criterion):\n", "    ");
+    assert_eq!(found(&[("loop.py", &main)]), ["OOM416"]);
+    let train = late("def train(loader, criterion):\n", "    ");
+    assert_eq!(found(&[("job/loop.py", &train)]), [""; 0]);
+    // A package that others install.
+    let package = [
+        ("job/loop.py", train.as_str()),
+        ("job/__init__.py", ""),
+        ("setup.py", ""),
+    ];
+    assert_eq!(found(&package), ["OOM416"]);
+    let lightning = late(
+        "class Job(pl.Trainer):\n    def fit(self, loader, criterion):\n",
+        "        ",
+    );
+    assert_eq!(
+        found(&[("loop.py", &format!("{lightning}Job()\n"))]),
+        ["OOM416"]
+    );
+    // A function of the file that has the name of a builtin makes up no names.
+    let own = format!("{train}def eval(x): pass\neval(1)\n");
+    assert_eq!(found(&[("loop.py", &own)]), [""; 0]);
+    let by_text = format!("{train}eval(name)(1, 2)\n");
+    assert_eq!(found(&[("loop.py", &by_text)]), ["OOM416"]);
+}
+
+#[test]
+fn a_checkpoint_is_kept_where_training_follows_it() {
+    let train = "import torch
+net = Net().cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def main(device, path):
+    LOAD
+    for x, y in loader:
+        optimizer.zero_grad()
+        criterion(net(x.cuda()), y.cuda()).backward()
+        optimizer.step()
+    state = {'model': net.state_dict()}
+main(torch.device('cuda'), 'last.pth')
+";
+    let kept = |load: &str| {
+        let code = train.replace("LOAD", &load.replace('\n', "\n    "));
+        found(&[("train.py", &code)]).contains(&"OOM503")
+    };
+    let to_device = "state = torch.load(path, map_location=device)\n";
+    let into = "net.load_state_dict(state['model'])";
+    assert!(kept(&format!("{to_device}{into}")));
+    assert!(kept(
+        "try:\n    state = torch.load(path)\nexcept OSError:\n    state = None\nif state is not None:\n    net.load_state_dict(state)"
+    ));
+    assert!(!kept(&format!("{to_device}{into}\nstate = None")));
+    assert!(!kept(&format!("{to_device}{into}\ndel state")));
+    assert!(!kept(&format!(
+        "if test:\n    {to_device}    {into}\n    return"
+    )));
+    // The model itself came out of the file.
+    assert!(!kept(
+        "state = torch.load(path)\nnet.load_state_dict(state.state_dict())"
+    ));
+    let either = "import torch
+net = Net().cuda()
+def main(path):
+    if path:
+        state = torch.load(path)
+        net.load_state_dict(state)
+    else:
+        for x, y in loader:
+            criterion(net(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+main('last.pth')
+";
+    assert!(!found(&[("train.py", either)]).contains(&"OOM503"));
 }

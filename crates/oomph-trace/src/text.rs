@@ -8,6 +8,7 @@
 mod arrays;
 mod clusters;
 mod cuda;
+mod general;
 mod kernel;
 mod llama;
 mod nccl;
@@ -31,8 +32,9 @@ use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
 
+use origin::Origin;
 pub use program::{Memory, Program};
-use readers::Noted;
+use readers::{Found, Noted};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
 const MAX_LINE: usize = 1 << 20;
@@ -44,6 +46,35 @@ const MAX_MESSAGES: usize = 256;
 const MAX_WORDS: usize = 16 << 10;
 /// JSON that is looked through for strings with messages; anything larger is read as lines.
 const MAX_JSON: usize = 16 << 20;
+
+/// Bytes before an object of JSON: the time, a container's name.
+const MAX_PREFIX: usize = 200;
+/// Fields that say when, where and how urgently a record was written.
+const ABOUT_RECORDS: [&str; 16] = [
+    "level",
+    "levelname",
+    "lvl",
+    "severity",
+    "logger",
+    "logger_name",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "asctime",
+    "stream",
+    "caller",
+    "insertId",
+    "logName",
+    "receiveTimestamp",
+];
+/// Bytes of a line that one on the next line may continue.
+const MAX_JOINED: usize = 4 << 10;
+/// Lines before a message that may name the program, and bytes of each.
+const RECENT: usize = 24;
+const MAX_RECENT: usize = 200;
+/// Lines that a message is wrapped to.
+const WRAPPED: usize = 4;
 
 /// Bytes of a message that are kept.
 const MAX_MESSAGE: usize = 64 << 10;
@@ -277,6 +308,59 @@ impl OomMessage {
         self.in_use.or(self.allocated)
     }
 
+    /// Its figures in the order of their fields.
+    fn figures(&self) -> [Option<u64>; 8] {
+        let bytes = |size: Option<Bytes>| size.map(|size| size.0);
+        [
+            bytes(self.requested),
+            bytes(self.total),
+            bytes(self.free),
+            bytes(self.used()),
+            bytes(self.this_process),
+            bytes(self.reserved),
+            self.device.map(u64::from),
+            self.fits,
+        ]
+    }
+
+    /// Whether a longer text of the same message says more, and nothing else; the last figure may have been cut.
+    fn is_completed_by(&self, whole: &Self, cut_in_number: bool) -> bool {
+        let (mut added, mut changed) = (0, 0);
+        for (one, other) in self.figures().into_iter().zip(whole.figures()) {
+            match (one, other) {
+                (Some(_), None) => return false,
+                (None, Some(_)) => added += 1,
+                _ if one != other => changed += 1,
+                _ => {}
+            }
+        }
+        (changed == 0 && added > 0) || (changed == 1 && cut_in_number)
+    }
+
+    /// Takes the figures of a longer text of the same message.
+    fn take_figures(&mut self, whole: Self) {
+        *self = Self {
+            requested: whole.requested,
+            total: whole.total,
+            free: whole.free,
+            in_use: whole.in_use,
+            this_process: whole.this_process,
+            others: whole.others,
+            allowed: whole.allowed,
+            printed_allocated: whole.printed_allocated,
+            allocated: whole.allocated,
+            reserved: whole.reserved,
+            unallocated: whole.unallocated,
+            private_pools: whole.private_pools,
+            device: whole.device,
+            fits: whole.fits,
+            versions: whole.versions,
+            text: whole.text,
+            at: whole.at,
+            ..std::mem::replace(self, Self::new(whole.kind, whole.line, ""))
+        };
+    }
+
     /// Adds ranks that printed it, too.
     fn add_ranks(&mut self, ranks: &[u32]) {
         self.ranks.extend_from_slice(ranks);
@@ -333,7 +417,7 @@ pub fn find(text: &str) -> Vec<OomMessage> {
         .unwrap_or_default()
 }
 
-/// Structured logs carry messages inside strings, with their line breaks escaped.
+/// Structured logs carry messages inside strings, with their line breaks escaped; other values stand beside their name.
 fn collect_strings(value: &serde_json::Value, out: &mut String) {
     match value {
         serde_json::Value::String(text) => {
@@ -341,7 +425,19 @@ fn collect_strings(value: &serde_json::Value, out: &mut String) {
             out.push('\n');
         }
         serde_json::Value::Array(items) => items.iter().for_each(|item| collect_strings(item, out)),
-        serde_json::Value::Object(map) => map.values().for_each(|item| collect_strings(item, out)),
+        serde_json::Value::Object(map) => {
+            for (name, item) in map {
+                // They stand between the lines of a message.
+                if ABOUT_RECORDS.contains(&name.as_str()) {
+                    continue;
+                }
+                if item.is_number() || item.is_boolean() {
+                    out.extend(["\"", name, "\": ", &item.to_string(), "\n"]);
+                } else {
+                    collect_strings(item, out);
+                }
+            }
+        }
         _ => {}
     }
 }
@@ -363,16 +459,37 @@ fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
         number += 1;
         let line = String::from_utf8_lossy(&raw);
         let line = line.trim_end_matches(['\n', '\r']);
-        // Logs of JSON lines, and Python's repr of an exception, escape their line breaks.
-        if line.contains("\\n") {
-            for part in line.replace("\\\"", "\"").split("\\n") {
-                log.read(part, number);
+        // A progress bar and its like overwrite the line.
+        let line = line
+            .rsplit('\r')
+            .find(|part| !part.trim().is_empty())
+            .unwrap_or(line);
+        if let Some((fields, origin)) = record(line) {
+            log.whole = origin;
+            for part in fields.lines() {
+                log.read_escaped(part, number);
             }
+            log.whole = Origin::default();
         } else {
-            log.read(line, number);
+            log.read_escaped(line, number);
         }
     }
     Ok(log.end())
+}
+
+/// The strings of a line that is an object of JSON, and who it says printed it.
+fn record(line: &str) -> Option<(String, Origin)> {
+    let at = line.find('{').filter(|at| *at <= MAX_PREFIX)?;
+    let text = line.get(at..)?.trim_end();
+    if !text.ends_with('}') || !text.contains("\":") {
+        return None;
+    }
+    let value: serde_json::Value = serde_json::from_str(text).ok()?;
+    let mut fields = String::new();
+    collect_strings(&value, &mut fields);
+    let mut origin = origin::of_record(&value);
+    origin.complete(&origin::of_line(line.get(..at)?).0);
+    Some((fields, origin))
 }
 
 /// What of a log is known so far.
@@ -387,15 +504,48 @@ struct Log {
     parts: usize,
     /// Lines that still belong to the message of the cudaMallocAsync backend.
     continues: u8,
+    /// What a record says of all its lines.
+    whole: Origin,
+    /// The beginnings of the last lines.
+    recent: VecDeque<String>,
+    /// The line before, if it is no message, and whether a reader knows words of it.
+    before: Option<(String, bool)>,
+    /// The message whose text may go on in the next line.
+    open: Option<Open>,
+}
+
+/// A message whose text may go on in the next line, as terminals and editors wrap it.
+#[derive(Debug)]
+struct Open {
+    /// Its reader; none for what no reader knows.
+    reader: Option<usize>,
+    /// Its text so far.
+    text: String,
+    /// Lines since.
+    lines: usize,
 }
 
 impl Log {
+    /// A line; Python's repr of an exception, and a record that was cut, escape their line breaks.
+    fn read_escaped(&mut self, line: &str, number: usize) {
+        if line.contains("\\n") {
+            for part in line.replace("\\\"", "\"").split("\\n") {
+                self.read(part, number);
+            }
+        } else {
+            self.read(line, number);
+        }
+    }
+
     fn read(&mut self, part: &str, number: usize) {
         self.parts += 1;
         if part.is_empty() && self.continues == 0 {
+            self.before = None;
             return;
         }
-        let (origin, text) = origin::of_line(part);
+        let plain = origin::plain(part);
+        let (mut origin, text) = origin::of_line(&plain);
+        origin.complete(&self.whole);
         if self.continues > 0 {
             self.continues -= 1;
             if let Some(last) = self.messages.last_mut() {
@@ -411,6 +561,8 @@ impl Log {
                 self.traceback.pop_front();
             }
             self.traceback.push_back(frame);
+            self.before = None;
+            self.open = None;
             return;
         }
         let place = readers::Place {
@@ -418,31 +570,160 @@ impl Log {
             part: self.parts,
             origin: &origin,
         };
-        let before = self.messages.last_mut();
-        if let Some(mut message) = readers::read(text, &place, &mut self.noted, before) {
+        let found = readers::read(text, &place, &mut self.noted, self.messages.last_mut());
+        let known = !matches!(found, Found::Nothing { .. });
+        let marked = matches!(found, Found::Nothing { marked: true });
+        let found = if known {
+            found
+        } else {
+            self.wrapped(text, &place)
+        };
+        match found {
+            Found::Message(mut message, reader) => {
+                self.open = Some(Open {
+                    reader,
+                    text: cut(text, MAX_JOINED),
+                    lines: 0,
+                });
+                self.before = None;
+                self.complete(&mut message, origin, text);
+                self.add(*message);
+            }
+            Found::Belongs => {
+                self.before = None;
+                self.open = None;
+            }
+            Found::Nothing { .. } => {
+                self.go_on(text, &place);
+                self.before = Some((cut(text, MAX_JOINED), marked));
+                if let Some(last) = self.traceback.back_mut() {
+                    let code = text.trim();
+                    if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
+                        last.code = cut(code, MAX_FRAME);
+                    }
+                }
+            }
+        }
+        if self.recent.len() >= RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(cut(text, MAX_RECENT));
+    }
+
+    /// A message whose words are parted by the break between this line and the one before.
+    fn wrapped(&mut self, text: &str, place: &readers::Place<'_>) -> Found {
+        let nothing = Found::Nothing { marked: false };
+        let Some((before, marked)) = self.before.take() else {
+            return nothing;
+        };
+        let end = before.trim_end().len();
+        for joined in joined(&before, text) {
+            let spans = readers::spans(&joined, end);
+            if !spans && !marked {
+                continue;
+            }
+            // What the two lines say each stands in the notes already.
+            let found = readers::read(&joined, place, &mut self.noted.clone(), None);
+            // What no reader knows may have its words from either line.
+            match &found {
+                Found::Message(_, None) if !spans => {}
+                Found::Message(..) => return found,
+                _ => {}
+            }
+        }
+        nothing
+    }
+
+    /// Adds what the line says of the message before it.
+    fn go_on(&mut self, text: &str, place: &readers::Place<'_>) {
+        let Some(open) = self.open.as_mut() else {
+            return;
+        };
+        open.lines += 1;
+        let Some(message) = self.messages.last_mut().filter(|_| open.lines <= WRAPPED) else {
+            self.open = None;
+            return;
+        };
+        let Some(reader) = open.reader else {
+            if general::read_further(&open.text, text, message) {
+                message.last = self.parts;
+            }
+            open.text = cut(text, MAX_JOINED);
+            return;
+        };
+        if open.text.len() >= MAX_JOINED || place.origin != &Origin::default() {
+            self.open = None;
+            return;
+        }
+        let cut_in_number = open
+            .text
+            .trim_end()
+            .ends_with(|c: char| c.is_ascii_digit() || c == '.');
+        let mut joined = joined(&open.text, text);
+        // The one that says the most.
+        let best = joined
+            .iter()
+            .enumerate()
+            .filter_map(|(number, joined)| Some((number, readers::again(reader, joined, place)?)))
+            .filter(|(_, whole)| message.is_completed_by(whole, cut_in_number))
+            .max_by_key(|(_, whole)| whole.figures().iter().flatten().count());
+        if let Some((number, whole)) = best {
+            message.take_figures(whole);
             message.last = self.parts;
-            message.rank = origin.rank.or(message.rank);
-            message.add_ranks(&Vec::from_iter(message.rank));
-            message.pid = message.pid.or(origin.pid);
-            message.host = message.host.or(origin.host);
-            message.traceback = self.traceback.drain(..).collect();
-            message.inside = origin
-                .inside
-                .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
-                .or_else(|| {
-                    let mut files = message.traceback.iter().rev();
-                    files.find_map(|frame| origin::inside(&frame.file))
-                })
-                .filter(|inside| message.program.runs_inside() && *inside != message.program);
-            if message.kind == MessageKind::Async {
-                self.continues = 6;
+            open.text = joined.swap_remove(number);
+        } else {
+            open.text = joined.swap_remove(0);
+        }
+    }
+
+    /// Adds what the lines around a message say of it.
+    fn complete(&mut self, message: &mut OomMessage, origin: Origin, text: &str) {
+        message.last = self.parts;
+        message.rank = origin.rank.or(message.rank).or_else(|| {
+            let head = text.get(..text.floor_char_boundary(MAX_PREFIX))?;
+            general::rank(&head.to_ascii_lowercase())
+        });
+        message.add_ranks(&Vec::from_iter(message.rank));
+        message.pid = message.pid.or(origin.pid);
+        message.host = message.host.take().or(origin.host);
+        message.traceback = self.traceback.drain(..).collect();
+        let near = || {
+            let mut files = message.traceback.iter().rev();
+            files.find_map(|frame| origin::inside(&frame.file))
+        };
+        let inside = origin
+            .inside
+            .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
+            .or_else(near);
+        if message.program == Program::Unknown && message.kind == MessageKind::Unknown {
+            let recent = || {
+                self.recent
+                    .iter()
+                    .rev()
+                    .find_map(|line| origin::inside(line))
+            };
+            if let Some(program) = inside.or_else(recent) {
+                message.program = program;
             }
-            self.add(message);
-        } else if let Some(last) = self.traceback.back_mut() {
-            let code = text.trim();
-            if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
-                last.code = cut(code, MAX_FRAME);
+            if message.program.serves() && message.memory == Memory::Unknown {
+                message.memory = Memory::Device;
             }
+        } else {
+            message.inside =
+                inside.filter(|inside| message.program.runs_inside() && *inside != message.program);
+        }
+        let said = [
+            message.requested,
+            message.total,
+            message.free,
+            message.used(),
+        ];
+        let alone = said.iter().all(Option::is_none) && message.kind == MessageKind::Allocation;
+        if alone {
+            general::complete(text, message);
+        }
+        if message.kind == MessageKind::Async {
+            self.continues = 6;
         }
     }
 
@@ -468,11 +749,11 @@ impl Log {
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
-        // A text that no reader knows matters only if there is no other.
+        // A text that no reader knows matters only if there is no other, which is not only a warning.
         if self
             .messages
             .iter()
-            .any(|message| message.kind != MessageKind::Unknown)
+            .any(|message| message.kind != MessageKind::Unknown && !message.handled)
         {
             self.messages
                 .retain(|message| message.kind != MessageKind::Unknown);
@@ -510,9 +791,28 @@ fn says_the_same(one: &OomMessage, other: &OomMessage) -> bool {
     one.text == other.text || (ranks && whose(one) == whose(other))
 }
 
+/// A line and the next one as one: editors break lines between words, terminals anywhere.
+fn joined(line: &str, next: &str) -> Vec<String> {
+    let next = cut(next, MAX_JOINED);
+    let number = |c: char| c.is_ascii_digit() || c == '.';
+    let spaced = || format!("{} {}", line.trim_end(), next.trim_start());
+    if line.ends_with(' ') || next.starts_with(char::is_whitespace) {
+        vec![spaced()]
+    } else if line.ends_with(number) && next.starts_with(number) {
+        vec![format!("{line}{next}")]
+    } else {
+        vec![spaced(), format!("{line}{next}")]
+    }
+}
+
 /// `  File "train.py", line 12, in main`
 fn read_frame(line: &str) -> Option<TextFrame> {
-    let rest = line.trim_start().strip_prefix("File \"")?;
+    // Servers put the time and the place before each line.
+    let head = line.get(..line.floor_char_boundary(MAX_PREFIX))?;
+    let at = head.find("File \"")?;
+    let before = line.get(..at)?;
+    let begins = before.trim().is_empty() || before.ends_with("  ");
+    let rest = line.get(at..).filter(|_| begins)?.strip_prefix("File \"")?;
     let (file, rest) = rest.split_once("\", line ")?;
     let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
     let function = rest
@@ -870,6 +1170,58 @@ mod tests {
             "set backend:cudaMallocAsync if you run out of memory",
         ] {
             assert_eq!(all(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_wrapped_are_read_whole() {
+        let whole = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 36.00 MiB. GPU 1 has a total capacity of 139.80 GiB of which 126.15 GiB is free. Of the allocated memory 9.56 GiB is allocated by PyTorch, and 439.58 MiB is reserved by PyTorch but unallocated.";
+        // A terminal breaks in words, an editor between them.
+        for width in [60, 72, 80, 100, 117, 132] {
+            let terminal: Vec<&str> = whole
+                .as_bytes()
+                .chunks(width)
+                .map(|part| std::str::from_utf8(part).unwrap_or_default())
+                .collect();
+            let message = one(&terminal.join("\n"));
+            assert_eq!(
+                (
+                    message.requested,
+                    message.total,
+                    message.free,
+                    message.allocated
+                ),
+                (Some(Bytes::mib(36)), gib(139.80), gib(126.15), gib(9.56)),
+                "{width}"
+            );
+        }
+        let message = one(
+            "DataLoader worker (pid 270071) is killed by signal: \nBus error. It is possible that dataloader's workers are out of shared memory.",
+        );
+        assert_eq!((message.memory, message.pid), (Memory::Host, Some(270_071)));
+        let message =
+            one("llama_model_load: error loading model: unable to alloc\nate CUDA0 buffer");
+        assert_eq!(message.program, Program::LlamaCpp);
+    }
+
+    #[test]
+    fn records_say_who_printed_them() {
+        let message = one(
+            "{\"ts\": 1, \"rank\": 3, \"hostname\": \"n7\", \"msg\": \"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of 79.10 GiB of which 1.10 GiB is free.\"}",
+        );
+        assert_eq!(
+            (message.rank, message.host.as_deref()),
+            (Some(3), Some("n7"))
+        );
+        assert_eq!((message.requested, message.total), (gib(2.0), gib(79.1)));
+        // Values that are no strings stand beside their name, also in a file that is one object.
+        for text in [
+            "2024-05-01T12:00:00Z stderr F {\"exitCode\": 137, \"reason\": \"OOMKilled\"}",
+            "{\n \"terminated\": {\n \"exitCode\": 137,\n \"reason\": \"OOMKilled\"\n }\n}",
+        ] {
+            let (messages, _) = read_from(text.as_bytes()).expect("a text");
+            assert_eq!(messages.len(), 1, "{text}");
+            assert_eq!(messages[0].program, Program::Kubernetes, "{text}");
         }
     }
 

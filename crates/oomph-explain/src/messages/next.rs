@@ -49,6 +49,9 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         Program::Tensorflow => tensorflow(message),
         Program::OnnxRuntime => onnxruntime(message),
         Program::TensorRt => tensorrt(message),
+        // Its own words for it are known: this is something else that ran out in it.
+        Program::Vllm if message.kind == MessageKind::Unknown => inside_vllm(),
+        Program::Sglang if message.kind == MessageKind::Unknown => inside_sglang(),
         Program::Vllm => vllm(message),
         Program::Sglang if message.setting == Some("--max-running-requests") => vec![
             step("--max-running-requests 32", "fewer requests at once"),
@@ -583,11 +586,8 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "do not build the whole model in each rank",
             ),
         ],
-        Program::Torchrun | Program::Shell => vec![
-            look_at_the_kernel(),
-            look_at_the_host(),
-            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
-        ],
+        Program::Torchrun | Program::Shell => ended(),
+        Program::Unknown if message.kind == MessageKind::Killed => ended(),
         Program::Numpy => vec![
             step("numpy.memmap", "keep the array in a file"),
             advice("a smaller type, or work in chunks"),
@@ -634,6 +634,15 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("smaller inputs, fewer workers, smaller buffers on the host, or more RAM"),
         ],
     }
+}
+
+/// A process was ended, and nothing says by whom.
+fn ended() -> Vec<NextStep> {
+    vec![
+        look_at_the_kernel(),
+        look_at_the_host(),
+        advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+    ]
 }
 
 fn slurm(message: &OomMessage) -> Vec<NextStep> {

@@ -49,6 +49,10 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 device(message)
             ),
         ),
+        MessageKind::Unknown if says_more(message) => {
+            let (id, confidence, sentence) = allocation(message);
+            (id, confidence.min(0.8), sentence)
+        }
         MessageKind::Unknown => (
             "not_enough_evidence",
             1.0,
@@ -60,6 +64,12 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         ),
         _ => allocation(message),
     }
+}
+
+/// Whether a message in unknown words says which memory ran out, and of what program, or how much was asked for.
+fn says_more(message: &OomMessage) -> bool {
+    let known = message.program != Program::Unknown;
+    message.memory != Memory::Unknown && (known || message.requested.is_some())
 }
 
 /// `6.9 GiB`, or a word for it.
@@ -108,7 +118,10 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     } else {
         format!("; {}", figures.join(", "))
     };
-    let name = message.program.name();
+    let name = match message.program {
+        Program::Unknown => "the program",
+        program => program.name(),
+    };
     let sentence = if message.handled {
         format!(
             "a warning, not a failure: {name} could not get {} of {what}{place}{figures}",
@@ -193,7 +206,17 @@ fn is_evident(message: &OomMessage) -> bool {
     matches!(
         message.program,
         Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray | Program::Systemd
-    )
+    ) || (message.program == Program::Unknown && says_memory(message))
+}
+
+/// Whether words that no reader knows name memory as the reason.
+fn says_memory(message: &OomMessage) -> bool {
+    let text = message.text.to_ascii_lowercase();
+    let perhaps = text.contains("perhaps") || text.contains("possibly");
+    !perhaps
+        && ["mem", "oom", "vmrss"]
+            .iter()
+            .any(|word| text.contains(word))
 }
 
 fn killed(message: &OomMessage) -> String {
@@ -268,6 +291,21 @@ fn killed(message: &OomMessage) -> String {
                 });
             format!(
                 "Ray ended a task because the node's host memory (RAM) was nearly used up{used}"
+            )
+        }
+        Program::Unknown if says_memory(message) => {
+            let used = message
+                .in_use
+                .map(|used| format!(": it used {used}"))
+                .unwrap_or_default();
+            format!(
+                "{process} was ended for want of host memory (RAM), or at a limit of it, as line {} says{used}{}",
+                message.line,
+                limit(if message.in_use.is_some() {
+                    "of"
+                } else {
+                    "the limit is"
+                })
             )
         }
         _ => format!(

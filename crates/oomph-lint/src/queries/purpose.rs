@@ -2,7 +2,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Number};
-use oomph_python_source::{dotted_name, last_name, last_part};
+use oomph_python_source::{TextRange, dotted_name, last_name, last_part};
 
 use crate::semantic::value::Kind;
 use crate::semantic::{CtxId, Model};
@@ -130,10 +130,27 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
             || model.module.text().contains("loss_scaler"))
 }
 
-/// Whether nothing in the project calls the function that a call is in: it runs nowhere. Methods that Python calls
-/// itself, and what only a class of another project would call, are not told apart from others without a project.
-pub(crate) fn is_never_called(model: &Model<'_>, ctx: CtxId) -> bool {
-    model
-        .func_name(ctx)
-        .is_some_and(|name| !name.starts_with("__") && !model.around.is_called(name))
+/// Whether nothing in the project runs the function or class that a place is in.
+pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
+    let func = model
+        .funcs
+        .iter()
+        .map(|func| func.node)
+        .filter(|node| node.range.contains_range(range))
+        .min_by_key(|node| node.range.start());
+    let class = model
+        .classes
+        .iter()
+        .map(|class| class.node)
+        .filter(|node| node.range.contains_range(range))
+        .min_by_key(|node| node.range.start());
+    let name = match (class, func) {
+        (Some(class), Some(func)) if class.range.start() < func.range.start() => {
+            format!("{}.{}", class.name, func.name)
+        }
+        (_, Some(func)) => func.name.to_string(),
+        (Some(class), None) => class.name.to_string(),
+        (None, None) => return false,
+    };
+    model.around.is_unreached(&name)
 }

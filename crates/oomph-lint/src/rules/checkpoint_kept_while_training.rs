@@ -1,10 +1,12 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, names_in};
+use oomph_python_source::{Ranged, TextRange, blocks_of, dotted_name, last_name, names_in};
 
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
+use super::load_to_gpu::loads_to_gpu;
+use super::load_to_saved_device::gives_state;
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Bind, Call, CtxKind, Model};
+use crate::semantic::{Assign, Bind, Call, CtxKind, Loop, Model};
 
 declare_rule! {
     /// A checkpoint on the GPU stays alive through training.
@@ -81,16 +83,21 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             // Published weights were mostly saved from the CPU.
             None => !call.has_star_kwargs() && !names_published_weights(model, call),
             Some(Expr::StringLiteral(text)) => text.value.to_str().starts_with("cuda"),
-            Some(_) => call.args.get(1).is_some_and(|arg| arg.device == Device::Gpu),
+            Some(location) => {
+                call.args.get(1).is_some_and(|arg| arg.device == Device::Gpu)
+                    || loads_to_gpu(model, call, location)
+            }
         };
         let func = model.func_of(assign.ctx);
-        let trains_after = model.loops.iter().any(|each| {
+        let training = model.loops.iter().find(|each| {
             each.contains_backward
                 && model.func_of(each.ctx) == func
                 && each.range.start() > node.end()
+                && !excludes(model, node.range(), each.range)
         });
+        let Some(training) = training else { continue };
         let name = target.id.as_str();
-        let dropped = model.assigns_to(func, name).any(|other| other.stmt != assign.stmt)
+        let dropped = model.assigns_to(func, name).any(|other| rebinds(model, assign, other, training))
             || model.stmts.iter().any(|info| match info.node {
                 Stmt::Delete(delete) => delete
                     .targets
@@ -107,9 +114,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .arguments
                     .args
                     .iter()
-                    .any(|arg| names_in(arg).iter().any(|each| each == name || each.starts_with(&format!("{name}."))))
+                    .any(|arg| !gives_state(arg) && names_in(arg).iter().any(|each| each == name || each.starts_with(&format!("{name}."))))
         });
-        if on_gpu && trains_after && !dropped && feeds_model && !on_cpu_only(model) {
+        if on_gpu && !dropped && feeds_model && !on_cpu_only(model) {
             out.push(
                 Report::new(
                     assign.target,
@@ -119,6 +126,40 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether another statement binds the name of a load anew before training ends. `state = None` where the load failed, or
+/// where there is nothing to load, does not.
+fn rebinds(model: &Model<'_>, load: &Assign<'_>, other: &Assign<'_>, training: &Loop<'_>) -> bool {
+    let at = other.target.start();
+    let elsewhere = other.expr.is_some_and(Expr::is_none_literal_expr)
+        && matches!(model.ctx(other.ctx).kind, CtxKind::Handler | CtxKind::Branch(None))
+        && !model.is_inside(load.ctx, other.ctx);
+    load.target.end() < at && at < training.range.end() && !elsewhere
+}
+
+/// Whether a load and the training after it exclude each other: `if args.test:` loads, `else:` trains, or what loads returns.
+fn excludes(model: &Model<'_>, load: TextRange, training: TextRange) -> bool {
+    let is_end = |stmt: &Stmt| match stmt {
+        Stmt::Return(_) | Stmt::Raise(_) => true,
+        Stmt::Expr(only) => {
+            matches!(&*only.value, Expr::Call(call) if matches!(last_name(&call.func), Some("exit" | "quit" | "_exit")))
+        }
+        _ => false,
+    };
+    model.stmts.iter().any(|info| {
+        let Stmt::If(node) = info.node else {
+            return false;
+        };
+        node.range.contains_range(load)
+            && blocks_of(info.node).into_iter().any(|block| {
+                let loads_here = block.iter().any(|stmt| stmt.range().contains_range(load));
+                let trains_here = block.iter().any(|stmt| stmt.range().contains_range(training));
+                loads_here
+                    && !trains_here
+                    && (node.range.contains_range(training) || block.last().is_some_and(is_end))
+            })
+    })
 }
 
 /// Words in the paths of published weights.

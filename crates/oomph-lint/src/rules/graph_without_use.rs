@@ -6,7 +6,7 @@ use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
-use crate::queries::purpose::{in_unit_test, is_never_called};
+use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::stays_on_cpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
@@ -98,7 +98,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .is_some_and(|name| model.around.calls_quietly(name));
         if is_name_of_class(model, call)
             || quiet_caller
-            || is_never_called(model, call.ctx)
             || is_part_of_module(model, call)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)

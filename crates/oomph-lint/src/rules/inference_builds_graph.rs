@@ -4,7 +4,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
-use crate::queries::purpose::{in_unit_test, is_never_called};
+use crate::queries::purpose::in_unit_test;
 use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Tri, Value};
@@ -80,7 +80,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && !is_only_used_detached(model, call))
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
-            || is_never_called(model, call.ctx)
             // The graph is dropped as soon as it is made, or the output itself is.
             || model.text(model.stmt(call.stmt).node).contains(".detach()")
             || matches!(model.stmt(call.stmt).node, Stmt::Expr(only) if only.value.range() == call.node.range())

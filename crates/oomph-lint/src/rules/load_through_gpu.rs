@@ -3,7 +3,7 @@ use oomph_python_source::Edit;
 use crate::fix::Fix;
 use crate::queries::devices::{Evidence, mentions_gpu, on_cpu_only};
 use crate::queries::flow::Flow;
-use crate::queries::purpose::{in_unit_test, is_never_called};
+use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
@@ -75,7 +75,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_kwargs()
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
-            || is_never_called(model, call.ctx)
         {
             continue;
         }

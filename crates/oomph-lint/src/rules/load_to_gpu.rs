@@ -3,7 +3,6 @@ use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
-use crate::queries::purpose::is_never_called;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
@@ -62,8 +61,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        if is_never_called(model, call.ctx)
-            || !loads_to_gpu(model, call, location)
+        if !loads_to_gpu(model, call, location)
             || goes_into_state_dict(model, call).is_none()
         {
             continue;

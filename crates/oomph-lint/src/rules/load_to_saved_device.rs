@@ -3,7 +3,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
-use crate::queries::purpose::{in_unit_test, is_never_called};
+use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::is_on_gpu;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
@@ -89,7 +89,6 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_kwargs()
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
-            || is_never_called(model, call.ctx)
             || names_published_weights(model, call)
         {
             continue;
@@ -188,11 +187,16 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
                 call.node.start() > load.node.start()
                     && args
                         .iter()
-                        .any(|arg| names_in(arg).iter().any(|name| carries(name, &names)))
+                        .any(|arg| !gives_state(arg) && names_in(arg).iter().any(|name| carries(name, &names)))
             };
             (inside || by_name()).then_some((call, inside))
         })
         .collect()
+}
+
+/// `loaded.state_dict()`: what was loaded is a model, which may be the one that the job uses.
+pub(super) fn gives_state(arg: &Expr) -> bool {
+    matches!(arg, Expr::Call(call) if last_name(&call.func) == Some("state_dict"))
 }
 
 /// Whether `load_state_dict` is an optimizer's, which keeps the tensors that it is given, or a

@@ -9,6 +9,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["cudaMalloc failed: out of memory"],
         read: |line, _, before| {
+            own(line, before.as_deref())?;
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             message.requested = size_after(line.text, "allocating ");
             message.device = after(line.text, " on device ").and_then(index);
@@ -86,6 +87,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["kIOGPUCommandBufferCallbackErrorOutOfMemory"],
         read: |line, _, before| {
+            own(line, before.as_deref())?;
             exact(
                 before,
                 line.message(Program::LlamaCpp, MessageKind::Allocation),
@@ -105,7 +107,7 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["ggml_vulkan: Device memory allocation of size "],
+        markers: &["Device memory allocation of size "],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             message.requested = size_after(line.from, "of size ");
@@ -115,10 +117,22 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["ErrorOutOfDeviceMemory", "VK_ERROR_OUT_OF_DEVICE_MEMORY"],
         read: |line, _, before| {
+            own(line, before.as_deref())?;
             exact(
                 before,
                 line.message(Program::LlamaCpp, MessageKind::Allocation),
             )
+        },
+    },
+    Reader {
+        // CUDA's error, and which GPU it was on.
+        markers: &["current device: "],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.inside == Some(Program::LlamaCpp))?;
+            before.device = before
+                .device
+                .or(after(line.from, "device: ").and_then(index));
+            None
         },
     },
     Reader {
@@ -134,10 +148,7 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // It takes pageable memory then.
-        markers: &[
-            "of pinned memory: out of memory",
-            "Failed to allocate pinned memory",
-        ],
+        markers: &["of pinned memory: ", "Failed to allocate pinned memory"],
         read: |line, _, _| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             message.memory = Memory::Host;
@@ -148,6 +159,13 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
 ];
+
+/// Whether a line is llama.cpp's: others print the same words of CUDA's, Vulkan's and Metal's.
+fn own(line: &Line<'_>, before: Option<&OomMessage>) -> Option<()> {
+    let words = ["ggml", "llama", "MiB on device "];
+    let own = words.iter().any(|word| line.text.contains(word));
+    (own || before.is_some_and(|before| before.program == Program::LlamaCpp)).then_some(())
+}
 
 /// `failed to allocate CUDA0 buffer of size 151851674624`; the name of the CPU's buffer is `CPU`.
 fn buffer(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {

@@ -1,5 +1,7 @@
 //! Where a line comes from, as launchers and servers say before its words: which rank, process or host.
 
+use std::borrow::Cow;
+
 use super::program::Program;
 use super::words::{after, index, integer};
 
@@ -12,10 +14,100 @@ pub(super) struct Origin {
     pub(super) inside: Option<Program>,
 }
 
+impl Origin {
+    /// Takes over what only the other one says.
+    pub(super) fn complete(&mut self, other: &Self) {
+        self.rank = self.rank.or(other.rank);
+        self.pid = self.pid.or(other.pid);
+        self.host = self.host.take().or_else(|| other.host.clone());
+        self.inside = self.inside.or(other.inside);
+    }
+}
+
+/// What the fields of a record say: `{"rank": 3, "hostname": "n7", "message": …}`.
+pub(super) fn of_record(record: &serde_json::Value) -> Origin {
+    let number = |names: &[&str]| {
+        names.iter().find_map(|name| {
+            let value = record.get(name)?;
+            value.as_u64().or_else(|| value.as_str()?.parse().ok())
+        })
+    };
+    let text = |names: &[&str]| {
+        names
+            .iter()
+            .find_map(|name| record.get(name)?.as_str())
+            .filter(|text| !text.is_empty())
+            .map(|text| text.chars().take(200).collect())
+    };
+    Origin {
+        rank: number(&["rank", "global_rank", "RANK", "local_rank"])
+            .and_then(|rank| u32::try_from(rank).ok()),
+        pid: number(&["pid", "process_id"]),
+        host: text(&["hostname", "host", "node", "node_name"]),
+        inside: None,
+    }
+}
+
+/// A line without what only a terminal or a page of text needs: colours, frames of boxes, marks of quotation.
+pub(super) fn plain(line: &str) -> Cow<'_, str> {
+    let mut text = Cow::Borrowed(line);
+    if line.contains('\u{1b}')
+        || line.contains("[0m")
+        || line.contains(";0m")
+        || line.contains("[1;")
+    {
+        text = Cow::Owned(without_colours(line));
+    }
+    let trimmed = text.trim();
+    let boxed = trimmed.starts_with(['│', '┃', '║']);
+    let quoted = trimmed.starts_with("> ");
+    if boxed || quoted {
+        let inner = trimmed
+            .trim_matches(['│', '┃', '║'])
+            .trim_start_matches("> ")
+            .trim_end();
+        return Cow::Owned(inner.to_owned());
+    }
+    text
+}
+
+/// `\x1b[1;36m`, also where the first character was lost on the way.
+fn without_colours(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(at) = rest.find(['\u{1b}', '[']) {
+        let (head, tail) = rest.split_at(at);
+        out.push_str(head);
+        let escape = tail.strip_prefix('\u{1b}');
+        let code = escape.unwrap_or(tail).strip_prefix('[');
+        let length = code.map_or(0, |code| {
+            code.bytes()
+                .take_while(|byte| byte.is_ascii_digit() || matches!(byte, b';' | b'?'))
+                .count()
+        });
+        let end = code.and_then(|code| code.as_bytes().get(length));
+        rest = match (escape, code, end) {
+            (Some(_), Some(code), Some(end)) if end.is_ascii_alphabetic() => &code[length + 1..],
+            (None, Some(code), Some(b'm'))
+                if length > 0 && !code[length + 1..].starts_with(']') =>
+            {
+                &code[length + 1..]
+            }
+            (Some(escape), _, _) => escape,
+            _ => {
+                out.push('[');
+                &tail[1..]
+            }
+        };
+    }
+    out.push_str(rest);
+    out
+}
+
 /// Takes the beginnings of launchers and servers off a line: `[rank0]: `, `(VllmWorker rank=1 pid=7) `, colours.
 pub(super) fn of_line(line: &str) -> (Origin, &str) {
     /// Launchers within launchers; more is no log.
-    const MOST: usize = 4;
+    const MOST: usize = 6;
     let mut origin = Origin::default();
     let mut text = line.trim_start_matches(|c: char| c.is_whitespace() && c != ' ');
     for _ in 0..MOST {
@@ -39,9 +131,6 @@ pub(super) fn of_line(line: &str) -> (Origin, &str) {
 
 fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
     let text = line.trim_start();
-    if let Some(rest) = text.strip_prefix('\u{1b}') {
-        return rest.split_once('m').map(|(_, rest)| rest);
-    }
     // A launcher's column of output.
     if let Some(rest) = text.strip_prefix("| ")
         && rest.trim_start().starts_with(['(', '['])
@@ -68,6 +157,32 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
     let head = text.get(..text.floor_char_boundary(80))?;
     if let Some(length) = process(head, origin) {
         return text.get(length..);
+    }
+    if let Some(rest) = time(text) {
+        return Some(rest);
+    }
+    // Docker Compose and its like have a column of names.
+    if let Some((name, rest)) = head.split_once(" | ")
+        && let name = name.trim_end()
+        && name.len() > 1
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    {
+        return text.get(head.len() - rest.len()..);
+    }
+    // `kubectl logs --prefix`: `[pod/trainer-0/main] `.
+    if let Some(rest) = head.strip_prefix("[pod/")
+        && let Some((name, rest)) = rest.split_once("] ")
+    {
+        origin.host = name.split('/').next().map(str::to_owned);
+        return text.get(head.len() - rest.len()..);
+    }
+    // Containers' own logs: `stderr F `.
+    for stream in ["stderr F ", "stdout F ", "stderr P ", "stdout P "] {
+        if let Some(rest) = text.strip_prefix(stream) {
+            return Some(rest);
+        }
     }
     // SGLang: `[2025-03-29 18:18:34 DP0 TP1] `.
     if let Some(words) = head.strip_prefix("[20")
@@ -97,6 +212,37 @@ fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
         return Some(rest);
     }
     None
+}
+
+/// What follows a time in the form of ISO 8601, in brackets or not.
+fn time(text: &str) -> Option<&str> {
+    let open = text.strip_prefix('[');
+    let rest = open.unwrap_or(text);
+    let digits = |text: &str, at: std::ops::Range<usize>| {
+        text.get(at)
+            .is_some_and(|part| part.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let date = digits(rest, 0..4)
+        && digits(rest, 5..7)
+        && digits(rest, 8..10)
+        && matches!(rest.as_bytes().get(4), Some(b'-' | b'/'))
+        && matches!(rest.as_bytes().get(10), Some(b'T' | b' '));
+    let clock = if date { rest.get(11..)? } else { open? };
+    if !(digits(clock, 0..2) && digits(clock, 3..5) && clock.as_bytes().get(2) == Some(&b':')) {
+        return None;
+    }
+    let length = clock
+        .bytes()
+        .take_while(|byte| {
+            byte.is_ascii_digit() || matches!(byte, b':' | b'.' | b',' | b'+' | b'-' | b'Z')
+        })
+        .count();
+    let rest = clock.get(length..)?;
+    if open.is_some() {
+        // Others put the level or the rank into the same brackets.
+        return rest.trim_start_matches(" UTC").strip_prefix(']');
+    }
+    rest.starts_with(' ').then_some(rest)
 }
 
 /// `(VllmWorker rank=7 pid=10948) `: the process that a server or Ray names first; how long that is.
@@ -138,6 +284,8 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         ("ggml", Program::LlamaCpp),
         ("llama.cpp", Program::LlamaCpp),
         ("llama_cpp", Program::LlamaCpp),
+        ("llama runner", Program::LlamaCpp),
+        ("ollama", Program::LlamaCpp),
         ("external/xla/", Program::Jax),
         ("jaxlib", Program::Jax),
         ("external/org_tensorflow/", Program::Jax),
@@ -158,11 +306,24 @@ mod tests {
     use super::*;
 
     #[test]
+    fn colours_boxes_and_quotes_are_no_words() {
+        for (line, text) in [
+            ("\u{1b}[1;36m(W pid=1)\u{1b}[0;0m words", "(W pid=1) words"),
+            ("[1;36m(W pid=1)[0;0m words", "(W pid=1) words"),
+            ("│ words   │", " words"),
+            ("> words", "words"),
+            ("[5m] [0m", "[5m] "),
+            ("a[1;] = 2", "a[1;] = 2"),
+        ] {
+            assert_eq!(plain(line), text);
+        }
+    }
+
+    #[test]
     fn beginnings_of_launchers_and_servers() {
         for (line, rank, pid, host, text) in [
             ("[rank3]: words", Some(3), None, None, "words"),
             ("[default1]:words", Some(1), None, None, "words"),
-            ("\u{1b}[31m[rank2]: words", Some(2), None, None, "words"),
             ("[1,5]<stderr>:words", Some(5), None, None, "words"),
             (
                 "(VllmWorker rank=7 pid=10948) words",
@@ -218,19 +379,28 @@ mod tests {
             ),
             ("2025-03-29: words", None, None, None, "2025-03-29: words"),
             (
-                "(most recent call last)",
+                "2024-05-01T12:00:00.5Z stderr F [rank3]: words",
+                Some(3),
                 None,
                 None,
+                "words",
+            ),
+            ("worker-1  | [rank1]: words", Some(1), None, None, "words"),
+            (
+                "[pod/trainer-0/main] words",
                 None,
-                "(most recent call last)",
+                None,
+                Some("trainer-0"),
+                "words",
             ),
             (
-                "[2025-03-29 18:18:34] words",
+                "(most recent call last)",
                 None,
                 None,
                 None,
-                "[2025-03-29 18:18:34] words",
+                "(most recent call last)",
             ),
+            ("[2025-03-29 18:18:34] words", None, None, None, "words"),
         ] {
             let (origin, rest) = of_line(line);
             assert_eq!(

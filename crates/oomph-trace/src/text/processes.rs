@@ -79,7 +79,7 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // An event of Docker's: a limit was reached.
-        markers: &[" container oom "],
+        markers: &["container oom "],
         read: |line, _, before| or_join(before, ended(line, Program::Shell)),
     },
     Reader {

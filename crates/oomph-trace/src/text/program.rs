@@ -87,6 +87,14 @@ impl Program {
         )
     }
 
+    /// Whether it is a server, whose own memory is the GPU's.
+    pub(super) const fn serves(self) -> bool {
+        matches!(
+            self,
+            Self::Vllm | Self::Sglang | Self::TextGenerationInference
+        )
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Pytorch => ("pytorch", "PyTorch"),

@@ -14,8 +14,24 @@ pub(super) const READERS: &[Reader] = &[
             "HIP out of memory.",
             "XPU out of memory.",
             "NPU out of memory.",
+            // Cut, or raised by a program.
+            "OutOfMemoryError: CUDA out of memory",
+            "OutOfMemoryError: HIP out of memory",
         ],
         read: native,
+    },
+    Reader {
+        // The error with other words than its own, as programs report it.
+        markers: &["torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"],
+        read: |line, _, _| {
+            let rest = line.from.split_once("MemoryError")?.1.trim_end();
+            let (head, _) = line.text.split_once("torch.")?;
+            let said = rest
+                .strip_prefix(':')
+                .is_some_and(|words| !words.trim().is_empty());
+            let named = rest.is_empty() && head.trim_end().ends_with([':', '*']);
+            (said || named).then(|| line.message_from(Program::Pytorch, MessageKind::Native))
+        },
     },
     Reader {
         markers: &[

@@ -80,7 +80,22 @@ pub(super) struct Place<'a> {
     pub(super) origin: &'a Origin,
 }
 
-impl Line<'_> {
+impl<'a> Line<'a> {
+    /// The part of a text around a marker.
+    pub(super) fn new(text: &'a str, at: usize, place: &Place<'_>) -> Option<Self> {
+        let from = text.floor_char_boundary(at.saturating_sub(BEFORE));
+        let to = text.floor_char_boundary(at.saturating_add(FROM));
+        let window = text.get(from..to)?;
+        let spaces = window.len() - window.trim_start().len();
+        Some(Self {
+            text: window,
+            from: text.get(at..to)?,
+            at: (at - from).saturating_sub(spaces),
+            number: place.number,
+            part: place.part,
+        })
+    }
+
     /// A message of this line.
     pub(super) fn message(&self, program: Program, kind: MessageKind) -> OomMessage {
         OomMessage {
@@ -102,7 +117,7 @@ impl Line<'_> {
 }
 
 /// What lines before a message said, which belongs to it.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Noted {
     /// Limit and use of an allocator of XLA or TensorFlow, and the line.
     pub(super) arena: [Option<Bytes>; 2],
@@ -122,6 +137,8 @@ pub(super) struct Noted {
     pub(super) cuda_exception: Option<usize>,
     /// The TPU whose process failed.
     pub(super) tpu: Option<u32>,
+    /// Where SLURM cancelled a job.
+    pub(super) cancelled_on: Option<String>,
     /// Rank and host of torchrun's table of failures.
     pub(super) failure: (Option<u32>, Option<String>),
 }
@@ -138,18 +155,28 @@ pub(super) struct Reader {
     pub(super) read: Read,
 }
 
-/// Reads a line with the readers whose markers it has; the first that makes a message of it wins.
-pub(super) fn read(
-    text: &str,
-    place: &Place<'_>,
-    noted: &mut Noted,
-    before: Option<&mut OomMessage>,
-) -> Option<OomMessage> {
+/// What a line is.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// A message, and its reader; none for what no reader knows.
+    Message(Box<OomMessage>, Option<usize>),
+    /// A part of the message before.
+    Belongs,
+    /// Neither; a reader may know some of its words.
+    Nothing { marked: bool },
+}
+
+/// Where each reader's marker is first; most lines have none.
+fn markers(text: &str) -> Vec<(usize, usize)> {
     let (automaton, owners) = &*MARKERS;
-    // Where each reader's marker is first; most lines have none.
     let mut places: Vec<(usize, usize)> = Vec::new();
-    for found in automaton.as_ref()?.find_overlapping_iter(text) {
-        let &reader = owners.get(found.pattern().as_usize())?;
+    let Some(automaton) = automaton else {
+        return places;
+    };
+    for found in automaton.find_overlapping_iter(text) {
+        let Some(&reader) = owners.get(found.pattern().as_usize()) else {
+            continue;
+        };
         if !places.iter().any(|(other, _)| *other == reader) {
             places.push((reader, found.start()));
         }
@@ -158,34 +185,82 @@ pub(super) fn read(
         }
     }
     places.sort_unstable();
+    places
+}
+
+/// Whether words that a reader looks for stand on both sides of a place.
+pub(super) fn spans(text: &str, at: usize) -> bool {
+    /// No marker is longer.
+    const MOST: usize = 100;
+    let from = text.ceil_char_boundary(at.saturating_sub(MOST));
+    let to = text.floor_char_boundary(at.saturating_add(MOST));
+    let (Some(window), Some(automaton)) = (text.get(from..to), &MARKERS.0) else {
+        return false;
+    };
+    let spans = |start: usize, end: usize| start + from < at && end + from > at + 1;
+    automaton
+        .find_overlapping_iter(window)
+        .any(|found| spans(found.start(), found.end()))
+        || super::general::phrases(window).any(|(start, end)| spans(start, end))
+}
+
+/// Reads a longer text of a message with its reader.
+pub(super) fn again(reader: usize, text: &str, place: &Place<'_>) -> Option<OomMessage> {
+    let (_, at) = markers(text)
+        .into_iter()
+        .find(|(other, _)| *other == reader)?;
+    let line = Line::new(text, at, place)?;
+    (READERS.get(reader)?.read)(&line, &mut Noted::default(), None)
+}
+
+/// Reads a line with the readers whose markers it has; the first that makes a message of it wins.
+pub(super) fn read(
+    text: &str,
+    place: &Place<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Found {
+    let places = markers(text);
+    let marked = !places.is_empty();
     // A message that is far away is another one.
     let mut before = before.filter(|message| place.part.saturating_sub(message.last) <= APART);
     let origin = place.origin;
-    for (reader, at) in places {
-        let from = text.floor_char_boundary(at.saturating_sub(BEFORE));
-        let to = text.floor_char_boundary(at.saturating_add(FROM));
-        let window = text.get(from..to)?;
-        let spaces = window.len() - window.trim_start().len();
-        let line = Line {
-            text: window,
-            from: text.get(at..to)?,
-            at: (at - from).saturating_sub(spaces),
-            number: place.number,
-            part: place.part,
+    for (number, at) in places {
+        let (Some(line), Some(reader)) = (Line::new(text, at, place), READERS.get(number)) else {
+            continue;
         };
-        let message = (READERS.get(reader)?.read)(&line, noted, before.as_deref_mut());
-        if message.is_some() {
-            return message;
+        if let Some(message) = (reader.read)(&line, noted, before.as_deref_mut()) {
+            return Found::Message(Box::new(message), Some(number));
         }
         if let Some(before) = before.as_deref_mut()
             && before.last == place.part
         {
             // The line belongs to the message before.
             before.add_ranks(&Vec::from_iter(origin.rank));
-            return None;
+            return Found::Belongs;
         }
     }
-    None
+    match super::general::read(text, place, noted) {
+        Some(message)
+            if message.kind == MessageKind::Killed
+                && before.is_some_and(|before| tells_of_one_end(before, &message)) =>
+        {
+            Found::Belongs
+        }
+        Some(message) => Found::Message(Box::new(message), None),
+        None => Found::Nothing { marked },
+    }
+}
+
+/// Whether a line says once more that a process ended.
+fn tells_of_one_end(before: &mut OomMessage, next: &OomMessage) -> bool {
+    let one = before.kind == MessageKind::Killed
+        && (next.pid.is_none() || before.pid.is_none() || next.pid == before.pid);
+    if one {
+        before.last = next.last;
+        before.pid = before.pid.or(next.pid);
+    }
+    one
 }
 
 /// Whether a message continues one before: the same program, and nothing that tells them apart.

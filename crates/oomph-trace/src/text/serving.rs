@@ -64,14 +64,16 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &[
-            "Decode out of memory. ",
-            "Prefill out of memory. ",
+            "Decode out of memory",
+            "Prefill out of memory",
             "alloc_req_slots runs out of memory",
             "alloc_token_slots runs out of memory",
         ],
         read: |line, _, _| {
             let mut message = line.message(Program::Sglang, MessageKind::Budget);
             message.setting = Some("--max-running-requests");
+            // It takes requests back and computes them again later.
+            message.handled = line.from.contains("retracted");
             Some(message)
         },
     },

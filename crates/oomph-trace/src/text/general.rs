@@ -1,0 +1,1063 @@
+//! What a text says of memory that ran out in words that no reader knows: which memory, and the figures whose role
+//! the words beside them tell. Nothing is made of a figure that stands without such a word.
+
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use super::program::{Memory, Program};
+use super::readers::{Line, Noted, Place};
+use super::words::{index, integer};
+use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
+
+/// What a phrase says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Says {
+    /// That memory ran out, if the line reports an error.
+    RanOut,
+    /// That it ran out, whatever else the line says.
+    Plainly,
+    /// That something was refused, or is not enough: memory, if the words say so.
+    Refused,
+    /// That a limit was exceeded: of memory, if the words say so.
+    Exceeded,
+    /// That a process was ended, perhaps for want of memory.
+    Ended,
+}
+
+/// In small letters.
+const PHRASES: &[(Says, &[&str])] = &[
+    (
+        Says::RanOut,
+        &[
+            "out of memory",
+            "outofmemory",
+            "out_of_memory",
+            "out-of-memory",
+            "out of gpu memory",
+            "out of gpu and",
+            "is out of gpu",
+            "out of video memory",
+            "out of device memory",
+            "out_of_device_memory",
+            "out of host memory",
+            "out_of_host_memory",
+            "out of system memory",
+            "out of vram",
+            "out of ram",
+            "out of available memory",
+            "out of free memory",
+            "out of cuda memory",
+            "cannot allocate memory",
+            "allocation_failure",
+            "alloc_failed",
+            "using all available ram",
+            "java heap space",
+        ],
+    ),
+    (
+        Says::Plainly,
+        &[
+            "std::bad_alloc",
+            "ran out of memory",
+            "ran out of gpu memory",
+            "heap out of memory",
+            "memory exhausted",
+            "exhausted memory",
+            "exhausted the memory",
+            "memory is exhausted",
+            "paging file is too small",
+            "more memory than is available",
+            "more memory than available",
+            "显存不足",
+            "显存溢出",
+            "爆显存",
+            "内存不足",
+            "内存溢出",
+            "无法分配内存",
+            "メモリ不足",
+            "メモリを確保できません",
+            "메모리 부족",
+            "недостаточно памяти",
+            "не удалось выделить память",
+            "impossible d'allouer de la mémoire",
+            "mémoire insuffisante",
+            "no se puede asignar memoria",
+            "memoria insuficiente",
+            "nicht genügend hauptspeicher",
+            "nicht genügend arbeitsspeicher",
+            "nicht genügend speicher",
+        ],
+    ),
+    (
+        Says::Refused,
+        &[
+            "resource_exhausted",
+            "failed to allocate",
+            "failed to alloc ",
+            "failed allocating",
+            "failed to reserve",
+            "cannot allocate",
+            "can't allocate",
+            "can not allocate",
+            "could not allocate",
+            "couldn't allocate",
+            "unable to allocate",
+            "allocation failed",
+            "allocation failure",
+            "allocation still failed",
+            "alloc failed",
+            "malloc failed",
+            "error allocating",
+            "attempting to allocate",
+            "insufficient",
+            "not enough",
+            "no enough",
+            "too little",
+            "lack of",
+            "does not fit in",
+            "doesn't fit in",
+            "won't fit in",
+            "not fit into",
+            "requires more",
+        ],
+    ),
+    (
+        Says::Exceeded,
+        &[
+            "exceeded",
+            "exceeds",
+            "exceeding",
+            "would exceed",
+            "larger than the maximum",
+            "greater than the maximum",
+            "reached limit",
+            "reaching",
+            "memory limit reached",
+        ],
+    ),
+    (
+        Says::Ended,
+        &[
+            "sent sigkill",
+            "sending sigkill",
+            "sending sigterm",
+            "job killed",
+            "killed because",
+            "killed due to",
+            "was killed by the oom",
+            "killed by oom",
+            "signal 9",
+            "signal: 9",
+            "signal=9",
+            "signal sigkill",
+            "sigkill)",
+            "(sigkill",
+            "exit code -9",
+            "exit code: -9",
+            "exit code=-9",
+            "exitcode -9",
+            "exitcode: -9",
+            "exitcode=-9",
+            "return code -9",
+            "return code: -9",
+            "returncode -9",
+            "returncode: -9",
+            "returncode=-9",
+            "exit status -9",
+            "code 137",
+            "code: 137",
+            "code=137",
+            "status 137",
+            "status: 137",
+            "status=137",
+            "oom killer",
+            "oom-killer",
+            "oom killed",
+            "oom-killed",
+            "zsh: killed",
+        ],
+    ),
+];
+
+static FINDER: LazyLock<(Option<AhoCorasick>, Vec<Says>)> = LazyLock::new(|| {
+    let mut words = Vec::new();
+    let mut says = Vec::new();
+    for (kind, phrases) in PHRASES {
+        for phrase in *phrases {
+            words.push(*phrase);
+            says.push(*kind);
+        }
+    }
+    let table = AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .kind(Some(AhoCorasickKind::DFA))
+        .build(words);
+    (table.ok(), says)
+});
+
+/// Words before a phrase, in its clause, that make advice or a condition of it.
+const ADVICE: &[&str] = &[
+    "if you",
+    "if your",
+    "if the",
+    "if it",
+    "if there",
+    "if this",
+    "when you",
+    "in case",
+    "to avoid",
+    "avoid ",
+    "prevent",
+    "hint",
+    "may ",
+    "might ",
+    "can cause",
+    "could cause",
+    "can lead",
+    "could lead",
+    "whether",
+    "unless",
+    "likely to",
+    "risk",
+    "should",
+    "how to",
+    "fix ",
+    "instead of",
+    "handle ",
+    "address the",
+    "for example",
+    "possibility",
+    "without",
+    "check ",
+];
+
+/// Words of a line that reports a failure.
+const FAILURE: &[&str] = &[
+    "error",
+    "fail",
+    "fatal",
+    "exception",
+    "terminate",
+    "what():",
+    "panic",
+    "abort",
+    "crash",
+    "killed",
+    "cannot",
+    "could not",
+    "unable",
+    "ran out",
+    "critical",
+    "exhausted",
+    "!",
+];
+
+/// The phrase of a line that reports that memory ran out, and where it begins.
+fn phrase(text: &str) -> Option<(Says, usize)> {
+    /// Phrases of one line that are looked at.
+    const MOST: usize = 8;
+    let (finder, says) = &*FINDER;
+    finder
+        .as_ref()?
+        .find_overlapping_iter(text)
+        .take(MOST)
+        .find_map(|found| {
+            let kind = *says.get(found.pattern().as_usize())?;
+            reports(text, kind, found.start(), found.end()).then_some((kind, found.start()))
+        })
+}
+
+/// A line up to this many bytes before and after a phrase is looked at.
+const NEAR: usize = 600;
+
+/// Whether the words around a phrase make it a report.
+fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
+    let from = text.floor_char_boundary(start.saturating_sub(NEAR));
+    let to = text.floor_char_boundary(end.saturating_add(NEAR));
+    let (Some(before), Some(after), Some(whole)) =
+        (text.get(from..start), text.get(end..to), text.get(from..to))
+    else {
+        return false;
+    };
+    let before = before.to_ascii_lowercase();
+    let after = after.to_ascii_lowercase();
+    let whole = whole.to_ascii_lowercase();
+    let head = before
+        .rsplit(['.', ';', '!', '?'])
+        .next()
+        .unwrap_or_default();
+    // A name such as `torch.cuda.OutOfMemoryError` has dots without spaces.
+    let clause = before
+        .rfind(". ")
+        .or_else(|| before.rfind("; "))
+        .or_else(|| before.rfind(", "))
+        .map_or(before.as_str(), |at| &before[at..]);
+    let rest = after.split(['.', ';']).next().unwrap_or_default();
+    let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
+    if has(clause, ADVICE) {
+        return false;
+    }
+    let fails = || has(&whole, FAILURE);
+    let memory = |text: &str| {
+        has(
+            text,
+            &[
+                "memory",
+                "vram",
+                " ram",
+                "mem ",
+                "mem:",
+                "memlimit",
+                "buffer",
+                "tensor",
+                "bytes",
+                "kv cache",
+                "workspace",
+                "vector of size",
+                "oom",
+                "heap",
+                "shm",
+            ],
+        ) || sizes(text).next().is_some()
+    };
+    match kind {
+        Says::Plainly => true,
+        Says::RanOut => {
+            let bare = |c: char| !c.is_alphanumeric();
+            let alone = head.trim_matches(bare).is_empty() && rest.trim_matches(bare).is_empty();
+            // `CUDA out of memory`, `GPU out of memory`.
+            let named = ["cuda", "gpu", "vram", "device", "host"]
+                .iter()
+                .any(|name| head.trim_end().ends_with(name));
+            alone || named || fails() || sizes(rest).next().is_some()
+        }
+        Says::Refused => {
+            // `Not enough` of something else: the noun stands near.
+            let near: String = rest.chars().take(80).collect();
+            let line: String = format!("{} {near}", tail(&before, 60));
+            memory(&near) || (memory(&line) && fails())
+        }
+        Says::Exceeded => {
+            let near: String = rest.chars().take(80).collect();
+            let line = format!("{} {near}", tail(&before, 80));
+            let of_memory = has(
+                &line,
+                &["memory", "vram", "mem ", "memlimit", "buffer size", "rss"],
+            );
+            of_memory && (fails() || has(&whole, &["restart", "kill", "limit", "budget"]))
+        }
+        Says::Ended => {
+            // `signal 9`, not `signal 90`.
+            let whole_number = !after.starts_with(|c: char| c.is_ascii_digit());
+            whole_number && !has(&whole, &["oom_score", "did not", "not killed"])
+        }
+    }
+}
+
+fn tail(text: &str, most: usize) -> &str {
+    let from = text.len().saturating_sub(most);
+    &text[text.ceil_char_boundary(from)..]
+}
+
+/// Where the phrases of a text begin and end.
+pub(super) fn phrases(text: &str) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let finder = FINDER.0.as_ref();
+    finder
+        .into_iter()
+        .flat_map(move |finder| finder.find_overlapping_iter(text))
+        .map(|found| (found.start(), found.end()))
+}
+
+/// Reads a line that no reader knows.
+pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMessage> {
+    /// Lines between an exception's name and its words.
+    const THROWN: usize = 3;
+    let (kind, at) = phrase(text)?;
+    let line = Line::new(text, at, place)?;
+    let from = text.floor_char_boundary(at.saturating_sub(NEAR));
+    let to = text.floor_char_boundary(at.saturating_add(2 * NEAR));
+    let window = text.get(from..to)?;
+    let lower = window.to_ascii_lowercase();
+    let thrown = noted
+        .cuda_exception
+        .is_some_and(|other| line.part - other <= THROWN);
+    let mut memory = match memory_near(&lower, at - from) {
+        Memory::Unknown if thrown => Memory::Device,
+        memory => memory,
+    };
+    let ended = kind == Says::Ended;
+    // Limits that are exceeded, and processes that are ended, are of the host.
+    if memory == Memory::Unknown && matches!(kind, Says::Ended | Says::Exceeded) {
+        memory = Memory::Host;
+    }
+    let cuda = thrown || lower.contains("cuda");
+    let (program, kind) = if ended {
+        (Program::Unknown, MessageKind::Killed)
+    } else if cuda && memory == Memory::Device {
+        (Program::Cuda, MessageKind::Cuda)
+    } else {
+        (Program::Unknown, MessageKind::Unknown)
+    };
+    let mut message = line.message(program, kind);
+    message.memory = memory;
+    figures(&lower, &mut message);
+    if memory == Memory::Device {
+        message.device = device(&lower);
+    }
+    message.pid = pid(&lower);
+    message.handled = [
+        "falling back",
+        "fall back to",
+        "retrying",
+        "will retry",
+        "skipping",
+    ]
+    .iter()
+    .any(|words| lower.contains(words));
+    Some(message)
+}
+
+/// Adds what a line below such a message says, `- Free memory: 1048576`, or the end of a sentence.
+pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage) -> bool {
+    let ends = sentence
+        .trim_end()
+        .ends_with(['.', '!', ')', ']', '"', '\'']);
+    let joined = if ends {
+        String::new()
+    } else {
+        format!("{} {}", tail(sentence.trim_end(), NEAR), text.trim_start())
+    };
+    // What kills processes is short of the host's memory.
+    if message.memory == Memory::Unknown && text.contains("illing process ") {
+        message.memory = Memory::Host;
+    }
+    let text = if ends { text } else { &joined };
+    let lower = text
+        .get(..text.floor_char_boundary(2 * NEAR))
+        .unwrap_or_default()
+        .to_ascii_lowercase();
+    if !["memory", "vram", "request", "limit", "free", "alloc"]
+        .iter()
+        .any(|word| lower.contains(word))
+    {
+        return false;
+    }
+    let before = (
+        message.requested,
+        message.free,
+        message.total,
+        message.in_use,
+    );
+    figures(&lower, message);
+    before
+        != (
+            message.requested,
+            message.free,
+            message.total,
+            message.in_use,
+        )
+}
+
+/// The memory that the words of a clause name, or else those of the line around it.
+fn memory_near(lower: &str, at: usize) -> Memory {
+    let clause = lower.get(at..).unwrap_or_default();
+    let clause = clause
+        .find(", ")
+        .and_then(|end| clause.get(..end))
+        .unwrap_or(clause);
+    match memory_of(clause) {
+        Memory::Unknown => memory_of(lower),
+        memory => memory,
+    }
+}
+
+/// Completes what a reader made of a line, if it found no figure there.
+pub(super) fn complete(text: &str, message: &mut OomMessage) {
+    let at = message.at;
+    let from = text.floor_char_boundary(at.saturating_sub(NEAR));
+    let to = text.floor_char_boundary(at.saturating_add(2 * NEAR));
+    let lower = text.get(from..to).unwrap_or_default().to_ascii_lowercase();
+    figures(&lower, message);
+    if message.memory == Memory::Unknown {
+        message.memory = memory_near(&lower, at - from);
+    }
+    if message.memory == Memory::Device {
+        message.device = message.device.or_else(|| device(&lower));
+    }
+}
+
+/// The memory that words name. `Cannot allocate memory` is the system's own error, of the host.
+pub(super) fn memory_of(lower: &str) -> Memory {
+    let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let device = says(&[
+        "gpu",
+        "cuda",
+        "vram",
+        "hip ",
+        "hip:",
+        "hiperror",
+        "rocm",
+        "opencl",
+        "vulkan",
+        "video memory",
+        "device memory",
+        "device_memory",
+        "devicememory",
+        "on device",
+        "cublas",
+        "cudnn",
+        "metal",
+        "mps ",
+        "xpu",
+        "npu",
+        "hbm",
+        "显存",
+        "graphics",
+        "nvmap",
+        "mem_object",
+    ]);
+    let host = says(&[
+        "host memory",
+        "host_memory",
+        "on host",
+        "hostalloc",
+        "system memory",
+        "system ram",
+        "java",
+        "heap",
+        "paging file",
+        "cpu memory",
+        "cpu_alloc",
+        "alloc_cpu",
+        "on the node",
+        "main memory",
+        " ram",
+        "rss",
+        "slurm",
+        "pbs",
+        "cgroup",
+        "pinned",
+        "memlimit",
+        "virtual memory",
+        "内存",
+        "hauptspeicher",
+        "arbeitsspeicher",
+    ]) || (!device
+        && says(&[
+            "cannot allocate memory",
+            "无法分配",
+            "allouer de la m",
+            "asignar memoria",
+            "выделить память",
+            "メモリを確保",
+            "vector of size",
+            "openblas",
+            "worker tcp",
+            "mmap",
+            "fork",
+            "bytes of memory for array",
+        ]));
+    match (device, host) {
+        (true, false) => Memory::Device,
+        (false, true) => Memory::Host,
+        _ => Memory::Unknown,
+    }
+}
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Asked,
+    Free,
+    InUse,
+    Total,
+}
+
+/// Words after a figure that say what it is.
+const AFTER: &[(Role, &[&str])] = &[
+    (
+        Role::Free,
+        &[
+            "free",
+            "available",
+            "remaining",
+            "left",
+            "avail",
+            "unused",
+            "is free",
+            "are free",
+            "is available",
+            "are available",
+            "was available",
+            "were available",
+            "is left",
+            "are left",
+        ],
+    ),
+    (
+        Role::InUse,
+        &[
+            "already",
+            "in use",
+            "in-use",
+            "used",
+            "is used",
+            "are used",
+            "is in use",
+            "allocated",
+            "has been allocated",
+            "is allocated",
+            "occupied",
+            "memory in use",
+        ],
+    ),
+    (
+        Role::Asked,
+        &[
+            "requested",
+            "needed",
+            "required",
+            "is needed",
+            "are needed",
+            "is required",
+            "was requested",
+            "more",
+        ],
+    ),
+    (
+        Role::Total,
+        &[
+            "total",
+            "capacity",
+            "limit",
+            "allowed",
+            "maximum",
+            "memory limit",
+            "max",
+        ],
+    ),
+];
+
+/// Words before a figure that say what it is; the last one counts.
+const BEFORE: &[(Role, &[&str])] = &[
+    (
+        Role::Asked,
+        &[
+            "allocate",
+            "allocating",
+            "allocation of",
+            "allocation size",
+            "alloc ",
+            "request",
+            "requests",
+            "requested",
+            "requesting",
+            "require",
+            "requires",
+            "required",
+            "need",
+            "needs",
+            "needed",
+            "tried",
+            "of size",
+            "size",
+            "wants",
+            "asked",
+            "reserve",
+            "reserving",
+            "malloc",
+            "allocation for",
+        ],
+    ),
+    (
+        Role::Free,
+        &["free", "available", "remaining", "left", "avail", "only"],
+    ),
+    (
+        Role::InUse,
+        &[
+            "in use",
+            "used",
+            "using",
+            "usage",
+            "already",
+            "allocated",
+            "consumed",
+            "occupied",
+            "rss",
+            "vmrss",
+            "current",
+        ],
+    ),
+    (
+        Role::Total,
+        &[
+            "total", "capacity", "limit", "max", "maximum", "has", "budget", "out of",
+        ],
+    ),
+];
+
+/// Fills the figures that a text has beside words for their role, and that the message lacks.
+fn figures(lower: &str, message: &mut OomMessage) {
+    let found: Vec<Size> = sizes(lower).collect();
+    for (number, size) in found.iter().enumerate() {
+        let start = number
+            .checked_sub(1)
+            .and_then(|before| found.get(before))
+            .map_or(0, |before| before.end);
+        let end = found.get(number + 1).map_or(lower.len(), |next| next.start);
+        let (Some(before), Some(after)) = (lower.get(start..size.start), lower.get(size.end..end))
+        else {
+            continue;
+        };
+        let Some(role) = role(before, after, size.unit) else {
+            continue;
+        };
+        let place = match role {
+            Role::Asked => &mut message.requested,
+            Role::Free => &mut message.free,
+            Role::InUse => &mut message.in_use,
+            Role::Total => &mut message.total,
+        };
+        place.get_or_insert(size.bytes);
+    }
+}
+
+fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
+    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    // `24 GB of GPU memory is free`: what stands between does not count.
+    let mut rest = after.trim_start_matches([' ', ')', '(', ']', '*', '_', '"']);
+    for noun in [
+        "of ", "the ", "gpu ", "device ", "host ", "system ", "video ", "memory ", "vram ", "ram ",
+        "mem ",
+    ] {
+        rest = rest.strip_prefix(noun).unwrap_or(rest).trim_start();
+    }
+    if rest.starts_with('/') {
+        return Some(Role::InUse);
+    }
+    if before.trim_end().ends_with('/') {
+        return Some(Role::Total);
+    }
+    // `… would exceed the limit of …`: what is exceeded is all there is.
+    if ["exceed", "greater than", "larger than"]
+        .iter()
+        .any(|word| before.contains(word))
+    {
+        return Some(Role::Total);
+    }
+    let mut role = None;
+    for (kind, words) in AFTER {
+        if words
+            .iter()
+            .any(|word| rest.strip_prefix(word).is_some_and(is_end))
+        {
+            role = Some(*kind);
+            break;
+        }
+    }
+    // The words before count up to the end of their sentence.
+    let clause = before
+        .rfind(". ")
+        .max(before.rfind("; "))
+        .map_or(before, |at| before.get(at..).unwrap_or(before));
+    let mut last: Option<(usize, Role)> = None;
+    for (kind, words) in BEFORE {
+        for word in *words {
+            let mut from = 0;
+            while let Some(at) = clause.get(from..).and_then(|rest| rest.find(word)) {
+                let at = from + at;
+                from = at + word.len();
+                let begins = !clause
+                    .get(..at)
+                    .is_some_and(|head| head.ends_with(|c: char| c.is_alphanumeric()));
+                let ends = word.ends_with(' ') || clause.get(from..).is_none_or(is_end);
+                if begins && ends && last.is_none_or(|(other, _)| from > other) {
+                    last = Some((from, *kind));
+                }
+            }
+        }
+    }
+    let role_before = last.map(|(_, role)| role);
+    if !unit {
+        // A number without a unit is a size only right behind its name.
+        let between = last.and_then(|(at, _)| clause.get(at..)).unwrap_or("?");
+        let near = between
+            .split([' ', ':', '=', '('])
+            .all(|word| matches!(word, "" | "memory" | "bytes" | "size" | "of" | "is"));
+        return role_before.filter(|_| near && !clause.ends_with("out of "));
+    }
+    if rest.starts_with("exceed") || rest.starts_with('>') {
+        return role_before.or(Some(Role::InUse));
+    }
+    role.or(role_before)
+}
+
+/// A size in a text.
+struct Size {
+    start: usize,
+    end: usize,
+    bytes: Bytes,
+    /// Whether it has a unit.
+    unit: bool,
+}
+
+/// The sizes of a text in small letters: numbers with a unit, and whole ones from a million on.
+fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < bytes.len() {
+            let start = at;
+            let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+            if !digit(start) {
+                at += 1;
+                continue;
+            }
+            let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b',');
+            let mut end = start;
+            while bytes.get(end).is_some_and(number) {
+                end += 1;
+            }
+            at = end;
+            // A part of a name, of a version, of an address.
+            let part = start > 0
+                && bytes.get(start - 1).is_some_and(|byte| {
+                    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'#' | b'@')
+                });
+            while end > start && matches!(bytes.get(end - 1), Some(b'.' | b',')) {
+                end -= 1;
+            }
+            let mut letters = end;
+            while matches!(bytes.get(letters), Some(b' ')) && letters == end {
+                letters += 1;
+            }
+            let mut unit = letters;
+            while bytes.get(unit).is_some_and(u8::is_ascii_alphabetic) {
+                unit += 1;
+            }
+            let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
+                "b" | "byte" | "bytes" => Some(1),
+                "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
+                "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),
+                "gb" | "gib" | "gi" | "gbytes" | "gigabytes" => Some(1 << 30),
+                "tb" | "tib" | "ti" => Some(1 << 40),
+                "k" if letters == end => Some(1 << 10),
+                "g" if letters == end => Some(1 << 30),
+                _ => None,
+            };
+            if part {
+                continue;
+            }
+            let whole = text.get(start..end).unwrap_or_default();
+            if let Some(scale) = scale {
+                let scaled = match scale {
+                    1 => format!("{whole} b"),
+                    1_024 => format!("{whole} kib"),
+                    1_048_576 => format!("{whole} mib"),
+                    1_073_741_824 => format!("{whole} gib"),
+                    _ => format!("{whole} tib"),
+                };
+                if let Some(bytes) = super::words::size(&scaled) {
+                    at = unit;
+                    return Some(Size {
+                        start,
+                        end: unit,
+                        bytes,
+                        unit: true,
+                    });
+                }
+            } else if whole.len() >= 7 && whole.bytes().all(|byte| byte.is_ascii_digit())
+                && !bytes.get(end).is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'/'))
+                && let Ok(value) = whole.parse()
+                // Fewer are lines, shapes and steps.
+                && value >= 1 << 20
+            {
+                return Some(Size {
+                    start,
+                    end,
+                    bytes: Bytes(value),
+                    unit: false,
+                });
+            }
+        }
+        None
+    })
+}
+
+/// The number behind a word, if it is whole and no size: `gpu 2`, `cuda:1`.
+fn numbered(lower: &str, words: &[&str]) -> Option<u64> {
+    words.iter().find_map(|word| {
+        lower.match_indices(word).find_map(|(at, _)| {
+            let begins = !lower.get(..at)?.ends_with(|c: char| c.is_alphanumeric());
+            let rest = lower.get(at + word.len()..)?;
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let next = rest.get(digits..)?;
+            // `gpu 24 GB` is no number of a GPU.
+            let size = sizes(rest)
+                .next()
+                .is_some_and(|size| size.start == 0 && size.unit);
+            let version = next
+                .strip_prefix('.')
+                .is_some_and(|more| more.starts_with(|c: char| c.is_ascii_digit()));
+            let ends = !version && !next.starts_with(|c: char| c.is_alphanumeric());
+            (begins && digits > 0 && ends && !size)
+                .then(|| integer(rest))
+                .flatten()
+        })
+    })
+}
+
+/// The GPU that words name.
+pub(super) fn device(lower: &str) -> Option<u32> {
+    numbered(
+        lower,
+        &[
+            "gpu ",
+            "gpu:",
+            "gpu #",
+            "gpu=",
+            "gpu",
+            "gpu id ",
+            "cuda:",
+            "cuda device ",
+            "cuda",
+            "hip:",
+            "vulkan",
+            "xpu:",
+            "npu:",
+            "device ordinal ",
+            "device ",
+            "device: ",
+            "device:",
+            "device=",
+            "device id ",
+            "device #",
+        ],
+    )
+    .and_then(|number| index(&number.to_string()))
+    // More than a host has.
+    .filter(|number| *number < 256)
+}
+
+/// The rank that words name; a tensor's rank has no such marks.
+pub(super) fn rank(lower: &str) -> Option<u32> {
+    numbered(
+        lower,
+        &[
+            "[rank ", "[rank", "rank=", "rank: ", "rank:", "on rank ", "rank #",
+        ],
+    )
+    .and_then(|number| u32::try_from(number).ok())
+}
+
+fn pid(lower: &str) -> Option<u64> {
+    numbered(lower, &["pid ", "pid=", "pid:", "pid: ", "process "]).filter(|pid| *pid > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::{all, one};
+
+    #[expect(
+        clippy::unnecessary_wraps,
+        reason = "what it is compared with is optional"
+    )]
+    fn gib(value: f64) -> Option<Bytes> {
+        Some(Bytes((value * 1_073_741_824.0).round() as u64))
+    }
+
+    #[test]
+    fn roles_of_figures() {
+        for (text, asked, free, in_use, total) in [
+            (
+                "GPU memory exhausted: requested 4 GB, only 1.5 GB available on device 2",
+                gib(4.0),
+                gib(1.5),
+                None,
+                None,
+            ),
+            (
+                "Not enough GPU memory: need 24.0 GB but device 1 has 16.0 GB",
+                gib(24.0),
+                None,
+                None,
+                gib(16.0),
+            ),
+            (
+                "Error: Out of memory. 10.5 GiB in use, 0.5 GiB free of 11 GiB total",
+                None,
+                gib(0.5),
+                gib(10.5),
+                gib(11.0),
+            ),
+            (
+                "=>> PBS: job killed: mem 2097152kb exceeded limit 1048576kb",
+                None,
+                None,
+                gib(2.0),
+                gib(1.0),
+            ),
+            (
+                "Error: cannot allocate vector of size 2.0 Gb",
+                gib(2.0),
+                None,
+                None,
+                None,
+            ),
+            (
+                "Error: failed to allocate 1073741824 bytes of memory",
+                gib(1.0),
+                None,
+                None,
+                None,
+            ),
+            (
+                "Fatal: out of memory at line 123456",
+                None,
+                None,
+                None,
+                None,
+            ),
+        ] {
+            let message = one(text);
+            assert_eq!(
+                (
+                    message.requested,
+                    message.free,
+                    message.in_use,
+                    message.total
+                ),
+                (asked, free, in_use, total),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn advice_is_no_report() {
+        for text in [
+            "hint: use --lowvram if you run out of memory",
+            "Set this to avoid out of memory errors",
+            "This may cause an out of memory error.",
+            "failed to allocate an IP address",
+            "not enough arguments",
+            "Unable to allocate a seat",
+            "the timeout was exceeded",
+        ] {
+            assert_eq!(all(text), [], "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_gpus_are_no_sizes() {
+        assert_eq!(device("on gpu 2."), Some(2));
+        assert_eq!(device("on cuda:1, "), Some(1));
+        assert_eq!(device("a gpu 24 gb large"), None);
+        assert_eq!(device("cuda 11.8"), None);
+        assert_eq!(device("cuda0 buffer"), Some(0));
+    }
+}
