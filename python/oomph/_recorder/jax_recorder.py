@@ -72,8 +72,8 @@ class JaxRecorder:
         self._launches = 0
         self.fell_back = ""
         """Why JAX computes on the CPU, if it does."""
-        self._last: BaseException | None = None
-        """What was seen last: an exception passes many frames."""
+        self._last = 0
+        """Which one was seen last, as it passes many frames: its identity alone, as it holds what its frames hold."""
 
     def start(self) -> None:
         """Install all hooks; JAX is about to be imported."""
@@ -112,8 +112,8 @@ class JaxRecorder:
         monitoring.set_events(tool, monitoring.events.RAISE)
 
     def _raised(self, code: Any, offset: int, error: BaseException) -> None:
-        if error is not self._last and is_full(error):
-            self._last = error
+        if id(error) != self._last and is_full(error):
+            self._last = id(error)
             self._note(error, user_line())
 
     def _note(self, error: BaseException, location: str) -> None:
@@ -131,7 +131,7 @@ class JaxRecorder:
             self.assumptions.add("compiler", NONE_WORKED, "")
         if not is_full(error):
             return
-        if error is not self._last:
+        if id(error) != self._last:
             self._note(error, _line_of(error))
         if self._oom is not None:
             self._oom["raised"] = True
