@@ -77,6 +77,8 @@ class JaxRecorder:
 
     def start(self) -> None:
         """Install all hooks; JAX is about to be imported."""
+        # What XLA chooses by a virtual GPU's times must not reach a real one.
+        os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
         monitoring = getattr(sys, "monitoring", None)
