@@ -30,7 +30,9 @@ pub unsafe fn loaded(image: *const u8) -> u64 {
     // SAFETY: the caller's contract.
     let variables = unsafe { variables(image) };
     if !variables.is_empty() {
-        let variables = variables.into_iter().map(|(name, size)| (name, (size, None)));
+        let variables = variables
+            .into_iter()
+            .map(|(name, size)| (name, (size, None)));
         MODULES.lock().insert(handle, variables.collect());
     }
     handle
