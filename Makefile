@@ -79,6 +79,7 @@ check-python: $(VENV)/.packages
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/actionlint
 
 test: check-rust check-python test-rust test-python
 
