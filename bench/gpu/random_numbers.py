@@ -1,6 +1,6 @@
 """Random numbers of a real GPU: what each operator gives for a seed, as hashes and samples.
 
-    python bench/gpu/random_numbers.py --out bench/gpu/results/h200_random_numbers.json
+    python bench/gpu/random_numbers.py --out bench/gpu/results/h100_random_numbers.json
 
 `bench/values/random_numbers.py` compares what `oomph run --compute` gives.
 """
