@@ -94,6 +94,10 @@ pub struct Seen {
     pub pass_times: Vec<i64>,
     /// When optimizers began to step, whichever they are, in microseconds, as the history's times.
     pub optimizer_times: Vec<i64>,
+    /// When backward passes ended that were told to keep their graph and made none themselves, in the same time.
+    pub retained_times: Vec<i64>,
+    /// Whether cuDNN tries its algorithms and takes the fastest.
+    pub benchmark: bool,
     /// Whether mixed precision is meant (a gradient scaler is used, autocast is switched on somewhere), and nothing was computed in 16 bits.
     pub precision_in_vain: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
@@ -733,7 +737,7 @@ fn verdict(
 
 fn growth_report(facts: &Facts) -> Option<GrowthReport> {
     let growth = &facts.growth;
-    if growth.steps < 2 || growth.per_step == 0 {
+    if growth.steps < 2 || growth.per_step == 0 || growth.within_step {
         return None;
     }
     // A failed job has no steps left; for others, this needs the device's size.
