@@ -325,6 +325,11 @@ class RunDirectory:
         with open(self.run.file(File.VIRTUAL_GPU), "a") as file:
             file.write(f"cuda_version={major * 1000 + minor * 10}\n")
 
+    def add_framework(self, name: str) -> None:
+        """Tell the virtual GPU that the script's kernels are those of framework `name`, and not PyTorch's."""
+        with open(self.run.file(File.VIRTUAL_GPU), "a") as file:
+            file.write(f"framework={name}\n")
+
     def is_released(self, wait: bool = False) -> bool:
         """Whether the command that held the lock is gone; `wait` until it is."""
         try:

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::ending::Ending;
 use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
-use crate::record::{LeverReport, Record};
+use crate::record::{Jax, LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
 use crate::time::StepTime;
 
@@ -71,9 +71,9 @@ pub struct GpuSummary {
 /// The peak amounts, each at its own moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Peak {
-    /// In tensors.
+    /// In tensors or arrays.
     pub allocated_bytes: u64,
-    /// Held by PyTorch's allocator.
+    /// Held by the allocator of PyTorch or JAX.
     pub reserved_bytes: u64,
     /// Held by the process: reserved and outside the allocator.
     pub used_bytes: u64,
@@ -161,6 +161,9 @@ pub struct Summary {
     pub script: Vec<String>,
     /// On which GPU.
     pub gpu: GpuSummary,
+    /// JAX, if the memory is its and not PyTorch's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jax: Option<Jax>,
     /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// How long a step takes on the GPU, where that is known.
@@ -245,6 +248,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             usable_bytes: 0,
             r#virtual: record.r#virtual,
         },
+        jax: record.jax.clone(),
         peak: Peak::default(),
         time: None,
         time_unknown: None,
@@ -278,9 +282,12 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         timeline: Vec::new(),
         versions: BTreeMap::from([
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
-            ("torch", record.torch.clone()),
             ("cuda", record.cuda.clone().unwrap_or_default()),
             ("python", record.python.clone()),
+            record.jax.as_ref().map_or_else(
+                || ("torch", record.torch.clone()),
+                |jax| ("jax", jax.version.clone()),
+            ),
         ]),
     };
     let Some(device) = device else {
@@ -464,6 +471,17 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
         location: some(&found.function),
         count: found.count,
     }));
+    if record.jax.is_some() && !record.library.missing.is_empty() {
+        all.push(Assumption {
+            kind: "library".to_owned(),
+            what: format!(
+                "the virtual GPU lacks functions that the script asked for: {}",
+                record.library.missing.join(", ")
+            ),
+            location: None,
+            count: record.library.missing.len() as u64,
+        });
+    }
     if trace.is_some_and(|trace| trace.events.len() >= record.max_events) {
         all.push(Assumption {
             kind: "attribution".to_owned(),
