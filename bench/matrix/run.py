@@ -66,7 +66,10 @@ JOBS = {
     "Trainer": ("matrix", [[*RUN, "--memory", "2GiB", "{jobs}/smoke.py", "trainer"]]),
 }  # fmt: skip
 # What torch itself refuses, and how: release, Python, job.
-REFUSED = {((2, 5), "3.13", "torch.compile"): "Dynamo is not supported on Python 3.13"}
+REFUSED = {
+    ((2, 5), "3.13", "torch.compile"): "Dynamo is not supported on Python 3.13",
+    ((2, 9), "3.14", "torch.compile"): "torch.compile is not supported on Python 3.14",
+}
 # Peaks of one job may differ by this much from those on the measured version.
 CLOSE = {"allocated_bytes": 0.03, "reserved_bytes": 0.15}
 # And on the measured version from the GPU's.

@@ -70,6 +70,13 @@ struct Target<'s> {
 impl Linter {
     /// Lints files, folders and, for `-`, standard input.
     pub fn lint(&self, paths: &[PathBuf]) -> anyhow::Result<Vec<LintedFile>> {
+        // A directory that was removed looks empty from inside.
+        if paths
+            .iter()
+            .any(|path| path.is_relative() && path.as_os_str() != "-")
+        {
+            std::env::current_dir().context("cannot read the current directory")?;
+        }
         let mut all_settings: Vec<Settings> = Vec::new();
         let mut by_config: HashMap<Option<PathBuf>, usize> = HashMap::new();
         let mut of_path = Vec::with_capacity(paths.len());

@@ -70,6 +70,22 @@ fn files_without_extension_are_python_by_their_first_line() {
     assert_eq!(status(&[], shell.path()), 0);
 }
 
+#[cfg(unix)]
+#[test]
+fn a_directory_that_was_removed_is_not_an_empty_one() {
+    let around = folder(&[]);
+    let words = "mkdir gone && cd gone && rmdir ../gone && exec \"$0\" lint";
+    let done = Command::new("sh")
+        .args(["-c", words])
+        .arg(command())
+        .current_dir(around.path())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(done.stderr).unwrap();
+    assert_eq!(done.status.code(), Some(2), "{error}");
+    assert!(error.contains("current directory"), "{error}");
+}
+
 #[test]
 fn async_arguments_of_old_code_are_read() {
     let old = "import torch\n\nx = x.cuda(async=True)\n";

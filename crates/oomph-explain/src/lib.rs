@@ -130,6 +130,9 @@ pub struct Explanation {
     pub verdict: String,
     /// Whether the job ran out of memory.
     pub out_of_memory: bool,
+    /// Whether the file lacks what would tell if it did. Not in the JSON.
+    #[serde(skip)]
+    pub unclear: bool,
     /// The most likely cause; `None` for a job that did not fail.
     pub cause: Option<Cause>,
     /// All causes that the evidence supports, the most likely first.
@@ -473,6 +476,7 @@ pub fn explain_run(
         format: FORMAT,
         verdict,
         out_of_memory,
+        unclear: !out_of_memory && facts.trace.events.is_empty(),
         fixes: fixes(&causes),
         cause,
         without_limit: whole.is_some(),
@@ -575,6 +579,7 @@ impl Explanation {
             .iter()
             .any(|problem| problem.kind == ProblemKind::Truncated);
         if cut && !self.out_of_memory {
+            self.unclear = true;
             self.verdict = format!("the file is truncated; up to its end, {}", self.verdict);
         }
         self.problems
@@ -610,6 +615,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         format: FORMAT,
         verdict,
         out_of_memory: !message.handled,
+        unclear: false,
         fixes: fixes(&causes),
         cause: causes.first().cloned(),
         causes,

@@ -24,6 +24,7 @@ use oomph_run::time::step_time;
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::commands::calibrate;
 use crate::ended;
 use crate::explained::{self, About};
 use crate::page;
@@ -232,7 +233,9 @@ impl Args {
             }
             match Figures::of(gpu.spec.found.gpu) {
                 _ if summary.jax.is_some() => {}
-                Ok(figures) => summary.time = step_time(record, &figures),
+                Ok(figures) => {
+                    summary.time = step_time(record, &figures, &calibrate::host_here());
+                }
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),
             }
         }
@@ -611,6 +614,11 @@ impl Args {
             return Ok(None);
         };
         let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        if let Some(trace) = &attempt.trace
+            && all.is_empty()
+        {
+            needed.with_a_limit(trace, record);
+        }
         needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
         Ok(Some(attempt))
