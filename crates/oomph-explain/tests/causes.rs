@@ -128,7 +128,7 @@ fn inference_is_not_told_to_recompute() {
 }
 
 /// The message alone decides where memory is held elsewhere, in pieces, or where the traceback
-/// names the place; for the others it must say that it does not decide.
+/// names the place; for the others it must say that it does not decide, or that a limit of the process was reached.
 #[test]
 fn the_message_alone_is_enough_or_says_so() {
     for (name, cause) in PLANTED {
@@ -137,6 +137,7 @@ fn the_message_alone_is_enough_or_says_so() {
         let found = explain_messages(&messages).unwrap();
         let expected = match cause {
             "optimizer_state" | "fragmentation" | "logits" | "other_process" => cause,
+            _ if messages.iter().any(|message| message.allowed.is_some()) => "memory_budget",
             _ => "not_enough_evidence",
         };
         assert_eq!(found.cause.map(|c| c.id), Some(expected), "{name}");

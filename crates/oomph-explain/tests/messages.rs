@@ -206,6 +206,42 @@ fn no_step_acts_on_the_other_memory() {
 }
 
 #[test]
+fn a_full_gpu_a_limit_and_a_refusal_are_told_apart() {
+    let said = |text: &str| {
+        let found = explained(text).unwrap();
+        let cause = found.cause.unwrap();
+        (cause.id, cause.verdict)
+    };
+    let (id, verdict) = said(
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.93 GiB total capacity; 2.81 GiB already allocated; 25.38 MiB free; 3.06 GiB reserved in total by PyTorch)",
+    );
+    assert_eq!(id, "other_process");
+    assert!(verdict.contains("4.8 GiB of 7.9 GiB"), "{verdict}");
+    let (id, verdict) = said(
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 7 has a total capacity of 287.98 GiB of which 203.49 GiB is free. Of the allocated memory 68.63 GiB is allocated by PyTorch, and 14.93 GiB is reserved by PyTorch but unallocated.",
+    );
+    assert_eq!(id, "not_enough_evidence");
+    assert!(verdict.contains("although 203.5 GiB are free"), "{verdict}");
+    let (id, verdict) = said(
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 GiB of which 244.65 GiB is free. 1.05 GiB allowed; Of the allocated memory 1017.01 MiB is allocated by PyTorch, and 54.99 MiB is reserved by PyTorch but unallocated.",
+    );
+    assert_eq!(id, "memory_budget");
+    assert!(
+        verdict.contains("1.1 GiB") || verdict.contains("1.0 GiB"),
+        "{verdict}"
+    );
+    let (id, verdict) = said(
+        "MPS backend out of memory (MPS allocated: 16.00 GB, other allocations: 3.31 GB, max allowed: 18.13 GB). Tried to allocate 256 bytes on shared pool.",
+    );
+    assert_eq!(id, "memory_budget");
+    assert!(verdict.contains("this Mac"), "{verdict}");
+    let (id, _) = said(
+        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4585490524328388608",
+    );
+    assert_eq!(id, "huge_request");
+}
+
+#[test]
 fn messages_that_were_set_aside_are_read_too() {
     check("set_aside.toml");
 }

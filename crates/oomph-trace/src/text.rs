@@ -514,6 +514,17 @@ struct Log {
     open: Option<Open>,
 }
 
+/// Whether the digits that `text` begins with may be the end of a size: not if a date, a time or a word goes on behind them.
+fn ends_a_number(text: &str) -> bool {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    rest.chars()
+        .next()
+        .is_none_or(|c| c.is_whitespace() || matches!(c, ')' | ']' | ',' | ';' | '\'' | '"'))
+        || ["B", "K", "M", "G", "T", "b", "k"]
+            .iter()
+            .any(|unit| rest.starts_with(unit))
+}
+
 /// A message whose text may go on in the next line, as terminals and editors wrap it.
 #[derive(Debug)]
 struct Open {
@@ -541,6 +552,8 @@ impl Log {
         self.parts += 1;
         if part.is_empty() && self.continues == 0 {
             self.before = None;
+            // Nothing wraps a text around an empty line.
+            self.open.take_if(|open| open.reader.is_some());
             return;
         }
         let plain = origin::plain(part);
@@ -659,6 +672,10 @@ impl Log {
             .text
             .trim_end()
             .ends_with(|c: char| c.is_ascii_digit() || c == '.');
+        if cut_in_number && text.starts_with(|c: char| c.is_ascii_digit()) && !ends_a_number(text) {
+            self.open = None;
+            return;
+        }
         let mut joined = joined(&open.text, text);
         // The one that says the most.
         let best = joined
@@ -1202,6 +1219,21 @@ mod tests {
         let message =
             one("llama_model_load: error loading model: unable to alloc\nate CUDA0 buffer");
         assert_eq!(message.program, Program::LlamaCpp);
+    }
+
+    #[test]
+    fn what_stands_below_a_size_is_no_part_of_it() {
+        let size = "Failed to allocate memory for requested buffer of size 285081600";
+        for below in [
+            "\n2021-07-08:01:27:55,801 ERROR [web.py:1793] Uncaught",
+            "\n\n2 x RTX 3090",
+            "\n2xRTX 3090 machine",
+        ] {
+            let message = one(&format!(
+                "onnxruntime::BFCArena::AllocateRawInternal {size}{below}"
+            ));
+            assert_eq!(message.requested, Some(Bytes(285_081_600)), "{below}");
+        }
     }
 
     #[test]

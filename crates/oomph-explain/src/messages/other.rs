@@ -85,7 +85,21 @@ fn device(message: &OomMessage) -> String {
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
 }
 
+/// More than any machine has.
+const ABSURD: Bytes = Bytes(1 << 50);
+
 fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
+    if let Some(requested) = message.requested.filter(|&requested| requested > ABSURD) {
+        return (
+            "huge_request",
+            0.9,
+            format!(
+                "{} bytes were asked for, more than any machine has: a size was computed wrongly (negative, or \
+                 multiplied twice), or the model's file is damaged",
+                requested.0
+            ),
+        );
+    }
     let id = match message.memory {
         Memory::Host => "host_memory",
         Memory::Unknown => "not_enough_evidence",
