@@ -52,6 +52,15 @@ demo: build
 	-$(BIN)/oomph run --gpu rtx-3060 --steps 3 examples/train_gpt.py
 	$(BIN)/oomph run --gpu rtx-3060 --steps 3 examples/train_resnet.py
 
+# The same for JAX, in an environment of its own with Python 3.12 or later: `make demo-jax JAX_PYTHON=python3.12`. It takes 5 GB of disk.
+JAX_PYTHON ?= python3.12
+JAX_VENV := .venv-jax
+.PHONY: demo-jax
+demo-jax: build
+	test -x $(JAX_VENV)/bin/python || $(JAX_PYTHON) -m venv $(JAX_VENV)
+	$(BIN)/uv pip install -q --python $(JAX_VENV)/bin/python "jax[cuda13]==0.11.2" dist/*.whl
+	$(JAX_VENV)/bin/oomph run --gpu rtx-3060 examples/train_jax.py
+
 check: check-rust check-python check-docs
 
 # Empty where clippy compiles the tests anyway, as in CI.
@@ -69,6 +78,7 @@ check-python: $(VENV)/.packages
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/actionlint
 
 test: check-rust check-python test-rust test-python
 

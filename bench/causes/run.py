@@ -25,9 +25,10 @@ UNSEEN_AGAIN, SECOND_READER = "unseen_again", "second_reader"
 THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fifth_reader"
 SIXTH_READER, SEVENTH_READER, EIGHTH_READER = "sixth_reader", "seventh_reader", "eighth_reader"
 NINTH_READER, TENTH_READER = "ninth_reader", "tenth_reader"
+ELEVENTH_READER, TWELFTH_READER = "eleventh_reader", "twelfth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
-    SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER, TENTH_READER,
+    SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER, TENTH_READER, ELEVENTH_READER, TWELFTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -371,6 +372,56 @@ JOBS = {
     "proteins_proposed": ("kv_cache", "0.65GiB", TENTH_READER),
     "thoughts_in_a_tree": ("kv_cache", "0.9GiB", TENTH_READER),
     "backbone_in_script": ("mitigation_inert", "0.7GiB", TENTH_READER),
+    "voices_from_text": ("batch_too_large", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "traffic_of_sensors": ("batch_too_large", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "echoes_of_a_reservoir": ("model_too_large", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "masses_of_cattle": ("optimizer_state", "3.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "pumps_that_wear": ("optimizer_state", "1.8GiB", ELEVENTH_READER, "rtx-4090"),
+    "pieces_by_ctc": ("logits", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "teeth_in_xrays": ("attention_scores", "2.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "variates_as_tokens": ("attention_scores", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "one_bright_flash": ("input_spike", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "one_drawn_out_vowel": ("input_spike", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "penalty_now_and_then": ("graph_retained", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "adapted_from_the_last_task": ("graph_retained", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "bank_of_patches": ("tensors_kept", "1.3GiB", ELEVENTH_READER, "rtx-4090"),
+    "where_the_reader_looked": ("tensors_kept", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "whole_scene_sharpened": ("missing_no_grad", "2GiB", ELEVENTH_READER, "rtx-4090"),
+    "importance_by_permutation": ("missing_no_grad", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "merged_for_each_customer": ("stale_model", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "checkpoints_compared": ("checkpoint_on_gpu", "1.3GiB", ELEVENTH_READER, "rtx-4090"),
+    "restored_run": ("checkpoint_on_gpu", "1.4GiB", ELEVENTH_READER, "rtx-4090"),
+    "hypotheses_thinned": ("fragmentation", "2.8GiB", ELEVENTH_READER, "rtx-4090"),
+    "gradients_of_low_rank": ("workspace", "1GiB", ELEVENTH_READER, "rtx-4090"),
+    "stories_without_end": ("kv_cache", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "caches_set_up": ("kv_cache", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "tickets_with_padding": ("mitigation_inert", "1.2GiB", ELEVENTH_READER, "rtx-4090"),
+    "dropout_off_for_ratios": ("mitigation_inert", "1.5GiB", ELEVENTH_READER, "rtx-4090"),
+    "relief_from_stereo": ("batch_too_large", "2.5GiB", TWELFTH_READER, "rtx-4090"),
+    "presses_of_letters": ("model_too_large", "3GiB", TWELFTH_READER, "rtx-4090"),
+    "sketch_controlled": ("model_too_large", "2.5GiB", TWELFTH_READER, "rtx-4090"),
+    "words_averaged_later": ("optimizer_state", "1.7GiB", TWELFTH_READER, "rtx-4090"),
+    "pictures_from_a_codebook": ("logits", "2GiB", TWELFTH_READER, "rtx-4090"),
+    "news_in_a_hundred_tongues": ("logits", "2GiB", TWELFTH_READER, "rtx-4090"),
+    "gestures_by_videomae": ("attention_scores", "2.2GiB", TWELFTH_READER, "rtx-4090"),
+    "one_wide_table": ("input_spike", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "one_archive_of_mails": ("input_spike", "2GiB", TWELFTH_READER, "rtx-4090"),
+    "traces_of_eligibility": ("graph_retained", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "two_readings_of_a_scan": ("graph_retained", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "frames_interpolated": ("tensors_kept", "1GiB", TWELFTH_READER, "rtx-4090"),
+    "states_of_all_layers": ("tensors_kept", "1GiB", TWELFTH_READER, "rtx-4090"),
+    "voices_verified": ("missing_no_grad", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "reviews_judged": ("missing_no_grad", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "watchers_of_a_run": ("stale_model", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "index_holds_its_encoder": ("stale_model", "2GiB", TWELFTH_READER, "rtx-4090"),
+    "voice_from_its_training_file": ("checkpoint_on_gpu", "2.3GiB", TWELFTH_READER, "rtx-4090"),
+    "affinities_then_layout": ("fragmentation", "2GiB", TWELFTH_READER, "rtx-4090"),
+    "pictures_ever_larger": ("fragmentation", "2.2GiB", TWELFTH_READER, "rtx-4090"),
+    "grid_of_prime_sides": ("workspace", "2.5GiB", TWELFTH_READER, "rtx-4090"),
+    "fields_drawn": ("workspace", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "shops_forecast": ("kv_cache", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "computed_before_the_call": ("mitigation_inert", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "wide_heads_of_a_decoder": ("mitigation_inert", "1.5GiB", TWELFTH_READER, "rtx-4090"),
 }
 
 

@@ -1,6 +1,6 @@
 """Random numbers of a real GPU: what each operator gives for a seed, as hashes and samples.
 
-    python bench/gpu/random_numbers.py --out bench/gpu/results/h200_random_numbers.json
+    python bench/gpu/random_numbers.py --out bench/gpu/results/h100_random_numbers.json
 
 `bench/values/random_numbers.py` compares what `oomph run --compute` gives.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import platform
 import sys
@@ -16,6 +17,7 @@ from datetime import datetime, timezone
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 SEED = 20261124
 # A full grid of an H200 or H100 has 132 * 8 * 256 threads, which take four numbers at a time.
@@ -122,6 +124,47 @@ def cases():
     )
 
 
+def attention_cases():
+    """Which probabilities fused attention drops, forward and backward. Values are a unit matrix, so that all can be seen."""
+    flash, efficient = SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
+    for backend, kind, shape, causal, p in (
+        (efficient, torch.float32, (2, 3, 64, 64), False, 0.3),
+        (efficient, torch.float32, (1, 2, 100, 100), False, 0.1),
+        (efficient, torch.float32, (2, 2, 72, 128), True, 0.5),
+        (efficient, torch.bfloat16, (2, 2, 128, 64), False, 0.2),
+        (flash, torch.float16, (2, 3, 64, 64), False, 0.3),
+        (flash, torch.bfloat16, (1, 2, 200, 104), False, 0.1),
+        (flash, torch.bfloat16, (2, 2, 128, 128), True, 0.5),
+        (flash, torch.float16, (3, 4, 77, 64), False, 0.25),
+        (flash, torch.float16, (1, 2, 160, 192), False, 0.2),
+    ):
+        said = (
+            f"{backend.name.split('_')[0].lower()} {str(kind).removeprefix('torch.')} {shape} {p}"
+        )
+
+        def attend(kind=kind, shape=shape, causal=causal, p=p, backend=backend):
+            samples, heads, queries, keys = shape
+            steps = torch.arange(samples * heads * max(queries, keys) * keys, device="cuda")
+            q = (steps[: samples * heads * queries * keys] % 7 / 70).view(shape).to(kind)
+            k = (steps[: samples * heads * keys * keys] % 5 / 50).to(kind)
+            k = k.view(samples, heads, keys, keys)
+            v = torch.eye(keys, device="cuda", dtype=kind).expand(samples, heads, -1, -1)
+            v = v.contiguous().requires_grad_()
+            with sdpa_kernel(backend):
+                out = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=causal)
+            return out, v
+
+        yield f"attention {said}", lambda attend=attend: attend()[0] != 0
+
+        def backward(attend=attend):
+            out, v = attend()
+            out.backward(torch.ones_like(out))
+            # The sum over queries of what is left of each key.
+            return (v.grad * 64).round()
+
+        yield f"attention backward {said}", backward
+
+
 def sample(t: torch.Tensor) -> list[float]:
     """Sixteen numbers, spread over the tensor."""
     flat = t.detach().cpu().double().reshape(-1)
@@ -136,7 +179,7 @@ def bits(t: torch.Tensor) -> bytes:
 def measured() -> dict:
     """Each case with its seed set anew: a hash, a sample, where the generator stands after, and the mean."""
     found = {}
-    for name, make in cases():
+    for name, make in itertools.chain(cases(), attention_cases()):
         torch.cuda.manual_seed(SEED)
         try:
             t = make()

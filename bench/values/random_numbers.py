@@ -1,8 +1,8 @@
 """Random numbers with `--compute` beside a real GPU's.
 
-    oomph run --gpu h200 --compute 4GiB bench/values/random_numbers.py [RESULTS]
+    oomph run --gpu h100 --compute 4GiB bench/values/random_numbers.py [RESULTS]
 
-Compares with `bench/gpu/results/h200_random_numbers.json`, which `bench/gpu/random_numbers.py` measured.
+Compares with `bench/gpu/results/h100_random_numbers.json`, which `bench/gpu/random_numbers.py` measured.
 """
 
 import json
@@ -14,7 +14,7 @@ GPU = Path(__file__).resolve().parents[1] / "gpu"
 sys.path.insert(0, str(GPU))
 import random_numbers  # noqa: E402
 
-TRUTH = GPU / "results" / "h200_random_numbers.json"
+TRUTH = GPU / "results" / "h100_random_numbers.json"
 
 
 def compared(found, truth):

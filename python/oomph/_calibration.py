@@ -1,8 +1,9 @@
-"""Times small training steps that wait for the host: `python -m oomph._calibration` prints what each part of them took.
+"""Times small training steps that wait for the host, for `oomph calibrate`.
 
 The models are so small that the GPU is always the quicker one. They differ in what keeps a host busy: modules, single
-operators, views, the backward pass, casts, lists and loops of optimizers, passes without gradients. `oomph calibrate` rehearses
-the same steps to know how much of each there is.
+operators, views, the backward pass, casts, lists and loops of optimizers, passes without gradients. What single operators take
+alone says little: within steps the same ones can take twice as long. The steps must stay as they are: `oomph-clock` has what
+they took the host that it is fitted to.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 ROUNDS, STEPS = 4, 4
 
 
-def models() -> dict[
-    str, tuple[Callable[[], torch.Tensor], torch.optim.Optimizer, torch.dtype | None]
-]:
+def models() -> dict[str, Any]:
     """Each model by name: what computes a loss, its optimizer, and the type of mixed precision."""
     import torch
     from torch import nn
     from torch.nn import functional as F
 
-    here: dict[str, Any] = dict(device="cuda")
     width = 32
+
+    def ones(*size: int) -> torch.Tensor:
+        return torch.ones(size, device="cuda")
 
     class Block(nn.Module):
         """A block of a transformer."""
@@ -48,7 +49,7 @@ def models() -> dict[
             x = x + self.drop(self.down(self.act(self.up(self.two(x)))))
             return x
 
-    def convolutions(blocks: int) -> nn.Module:
+    def convolutions(blocks: int) -> nn.Sequential:
         layers: list[nn.Module] = []
         for _ in range(blocks):
             layers += [
@@ -58,24 +59,24 @@ def models() -> dict[
             ]
         return nn.Sequential(*layers)
 
-    def linears(count: int) -> nn.Module:
+    def linears(count: int) -> nn.Sequential:
         return nn.Sequential(
             *[layer for _ in range(count) for layer in (nn.Linear(width, width), nn.ReLU())]
         )
 
-    x = torch.ones(4, width, **here)
-    sequence = torch.ones(2, 16, width, **here)
-    image = torch.ones(2, 8, 8, 8, **here)
+    x = ones(4, width)
+    sequence = ones(2, 16, width)
+    image = ones(2, 8, 8, 8)
     linear, blocks = linears(24).to("cuda"), nn.Sequential(*[Block() for _ in range(6)]).to("cuda")
     seen, half = convolutions(24).to("cuda"), nn.Sequential(*[Block() for _ in range(6)]).to("cuda")
     scaled, taught = convolutions(16).to("cuda"), linears(4).to("cuda")
     teacher = nn.Sequential(*[Block() for _ in range(8)]).to("cuda")
-    weights = [nn.Parameter(torch.ones(width, **here)) for _ in range(20)]
-    many = [nn.Parameter(torch.ones(width, **here)) for _ in range(150)]
-    looped: list[torch.Tensor] = [nn.Parameter(torch.ones(width, **here)) for _ in range(40)]
+    weights = [nn.Parameter(ones(width)) for _ in range(20)]
+    many = [nn.Parameter(ones(width)) for _ in range(150)]
+    looped: list[torch.Tensor] = [nn.Parameter(ones(width)) for _ in range(40)]
 
     def chain() -> torch.Tensor:
-        y = x
+        y: torch.Tensor = x
         for weight in weights:
             y = torch.tanh(y * weight + x).view(2, 2, width).transpose(0, 1).reshape(4, width)
         return y.mean()
@@ -83,7 +84,8 @@ def models() -> dict[
     def distilled() -> torch.Tensor:
         with torch.no_grad():
             wanted = teacher(sequence)
-        return F.mse_loss(taught(sequence), wanted)
+        loss: torch.Tensor = F.mse_loss(taught(sequence), wanted)
+        return loss
 
     sgd, adamw = torch.optim.SGD, torch.optim.AdamW
     return {
@@ -152,27 +154,14 @@ def measured(rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, dict[str, li
     }
 
 
-def rehearse() -> None:
-    """Take two steps of each; a step of an optimizer without gradients ends each of them for the recorder."""
-    import torch
-
-    end = torch.optim.SGD([torch.nn.Parameter(torch.ones(1, device="cuda"))], 1e-3)
-    end.step()
-    end.step()
-    for model in models().values():
-        step = stepper(*model)
-        for _ in range(2):
-            step()
-            end.step()
-
-
 def main() -> None:
-    """Measure, or with `--rehearse` let a virtual GPU count."""
-    if "--rehearse" in sys.argv:
-        return rehearse()
+    """Measure and print JSON: seconds of each model's step."""
     import torch
 
-    print(json.dumps(dict(gpu=torch.cuda.get_device_name(0), torch=torch.__version__, steps=measured())))  # fmt: skip
+    if not torch.cuda.is_available():
+        sys.exit("PyTorch finds no GPU here: calibrate on the machine that trains")
+    found = {name: sum(model["parts"]) for name, model in measured().items()}
+    print(json.dumps(dict(gpu=torch.cuda.get_device_name(0), date=time.strftime("%Y-%m-%d"), steps=found)))  # fmt: skip
 
 
 if __name__ == "__main__":

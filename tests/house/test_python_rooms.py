@@ -15,6 +15,7 @@ PACKAGE = pathlib.Path(ROOT, "python", "oomph")
 MAY_IMPORT = {
     "_older_python": set(),
     "_torch_features": set(),
+    "_calibration": set(),
     "_containers": set(),
     "_import_hooks": set(),
     "_oomph": set(),

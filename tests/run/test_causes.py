@@ -1115,6 +1115,162 @@ TREE = """
             states.append(model(states[n // 2]))
 """
 
+# The copy of the weights that waits for the second pass is replaced in each step.
+TWICE_A_STEP = """
+    import torch
+    from torch import nn
+
+    class SharpnessAware(torch.optim.SGD):
+        @torch.no_grad()
+        def climb(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    self.state[p]["before"] = p.clone()
+                    p.add_(p.grad, alpha=0.05)
+            self.zero_grad()
+
+        @torch.no_grad()
+        def descend(self):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.copy_(self.state[p]["before"])
+            self.step()
+            self.zero_grad()
+
+    model = nn.Sequential(*[nn.Linear(2048, 2048) for _ in range(8)]).cuda()
+    optimizer = SharpnessAware(model.parameters(), 0.1)
+    for _ in range(3):
+        x = torch.randn(16, 2048, device="cuda")
+        model(x).mean().backward()
+        optimizer.climb()
+        model(x).mean().backward()
+        optimizer.descend()
+"""
+
+RETAINED = """
+    import torch
+    from torch import nn
+
+    cell = nn.GRUCell(64, 64).cuda()
+    optimizer = torch.optim.SGD(cell.parameters(), 0.1)
+    for _ in range(3):
+        state = torch.zeros(20000, 64, device="cuda")
+        for window in range(8):
+            total = 0
+            for _ in range(3):
+                state = cell(torch.randn(20000, 64, device="cuda"), state)
+                total = total + state.square().mean()
+            total.backward(retain_graph=True)
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+OWN_FUNCTION = """
+    import torch
+    from torch import nn
+
+    class Recompute(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, block, x, *weights):
+            with torch.enable_grad():
+                ctx.x = x.detach().requires_grad_()
+                ctx.y = block(ctx.x)
+            return ctx.y.detach()
+
+        @staticmethod
+        def backward(ctx, dy):
+            torch.autograd.backward(ctx.y, dy)
+            return None, ctx.x.grad, *(None for _ in range(4))
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x):
+            return x + self.narrow(nn.functional.gelu(self.wide(x)))
+
+    stem = nn.Linear(64, 64).cuda()
+    blocks = nn.ModuleList(Block() for _ in range(12)).cuda()
+    optimizer = torch.optim.SGD([*stem.parameters(), *blocks.parameters()], 0.1)
+    for _ in range(3):
+        x = stem(torch.randn(16384, 64, device="cuda"))
+        for block in blocks:
+            x = Recompute.apply(block, x, *block.parameters())
+        x.mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+PACKED_IN_VAIN = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x):
+            return x + self.narrow(nn.functional.gelu(self.wide(x)))
+
+    model = nn.Sequential(*[Block() for _ in range(12)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t.device, t), lambda packed: packed[1])
+    for _ in range(3):
+        with hooks:
+            loss = model(torch.randn(16384, 64, device="cuda")).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+LOSS_BY_HAND = """
+    import torch
+    from torch import nn
+
+    class Shop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.next = nn.Embedding(60000, 32), nn.GRU(32, 32, batch_first=True)
+
+        def forward(self, x):
+            return self.next(self.embed(x))[0] @ self.embed.weight.T
+
+    model = Shop().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        bought = torch.randint(60000, (64, 21), device="cuda")
+        scores = model(bought[:, :-1])
+        chosen = scores.gather(-1, bought[:, 1:, None]).squeeze(-1)
+        loss = (scores.exp().sum(-1).log() - chosen).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+# Nothing but the running loop refers to the reader: it is gone when the error has ended the script.
+READER = """
+    import torch
+    from torch import nn
+
+    class Reader:
+        def __init__(self):
+            self.read = []
+
+        def __iter__(self):
+            while True:
+                self.read.append(torch.randn(256, 3, 64, 64, device="cuda"))
+                yield self.read[-1]
+
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, 4), nn.ReLU(), nn.Flatten(), nn.Linear(2048, 4)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _, batch in zip(range(100), Reader()):
+        model(batch).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
@@ -1255,6 +1411,26 @@ TREE = """
         pytest.param(SCALED_IN_VAIN, "0.7GiB", "mitigation_inert", id="a_scaler_without_autocast"),
         pytest.param(FILLED, "0.45GiB", "kv_cache", id="a_cache_in_lists_that_is_filled_in_place"),
         pytest.param(TREE, "0.2GiB", "tensors_kept", id="results_in_modules_alone"),
+        pytest.param(
+            TWICE_A_STEP, "0.45GiB", "optimizer_state", id="what_a_step_leaves_for_the_next_is_used"
+        ),
+        pytest.param(
+            RETAINED,
+            "0.5GiB",
+            "graph_retained",
+            id="graphs_that_backward_passes_keep_within_a_step",
+        ),
+        pytest.param(
+            OWN_FUNCTION,
+            "0.5GiB",
+            "mitigation_inert",
+            id="a_function_of_its_own_that_recomputes_nothing",
+        ),
+        pytest.param(
+            PACKED_IN_VAIN, "0.5GiB", "mitigation_inert", id="hooks_that_pack_nothing_away"
+        ),
+        pytest.param(LOSS_BY_HAND, "0.85GiB", "logits", id="a_loss_of_exponentials_and_sums_alone"),
+        pytest.param(READER, "0.4GiB", "tensors_kept", id="what_only_a_running_loop_holds"),
     ],
 )
 def test_the_first_cause(oomph, script, memory, cause):
@@ -1272,6 +1448,13 @@ def test_gradients_that_nobody_reads_need_no_graph(oomph):
     place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "critic_sees_more.py"
     run = oomph(place.read_text(), "--memory", "1.5GiB")
     assert run.json["cause"]["id"] == "missing_no_grad", run.json["cause"]
+
+
+def test_workspaces_that_are_gone_again_can_be_why(oomph):
+    # None is alive when memory runs out; without them a replay serves every request.
+    place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "fastest_by_trial.py"
+    run = oomph(place.read_text().replace("count=8", "count=4"), "--memory", "1.6GiB")
+    assert run.json["cause"]["id"] == "workspace", run.json["cause"]
 
 
 def test_attention_that_calls_for_a_fused_kernel_is_not_told_to(oomph):

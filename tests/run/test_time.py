@@ -1,9 +1,13 @@
 """How long a step takes: `oomph run` and `oomph gpus --for`."""
 
+import json
+import re
+import socket
 import subprocess
+from pathlib import Path
 
 from tests.support import schemas
-from tests.support.command import OOMPH
+from tests.support.command import OOMPH, ROOT
 
 SCRIPT = """
     import torch
@@ -73,3 +77,65 @@ def test_a_price_that_cannot_be_read_is_named(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
     assert "line 2: cheap is no price" in done.stderr
+
+
+GRAPH = """
+    import torch
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def count(node, seen):
+        if node is not None and node not in seen:
+            seen.add(node)
+            for before, _ in node.next_functions:
+                count(before, seen)
+        return len(seen)
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.ones(4, 8, device="cuda")).t().float().sum()
+        nodes = count(loss.grad_fn, set())
+        loss.backward()
+        optimizer.step()
+    print("nodes", nodes)
+"""
+
+
+def test_a_calibrated_host_is_assumed_and_autograds_nodes_keep_it_busy(
+    oomph, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    kept = tmp_path / "cache" / "oomph" / "hosts" / f"{socket.gethostname()}.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps(dict(gpu="NVIDIA T4", date="2026-01-31", steps=dict(linear=1.0))))
+    run = oomph(GRAPH, gpu="t4")
+    assert run.json["time"]["host"] == "this machine (measured 2026-01-31)"
+    # A step of the small model takes the default host 3 ms, and this one of 300 times as long a second.
+    assert run.json["time"]["host_seconds"] > 0.2
+    work = json.loads((tmp_path / "run" / "record.json").read_text())["work"]
+    steps = [line for line in work["table"] if line[0] == "modules"]
+    assert steps[-1] == ["modules", 4, int(re.search(r"nodes (\d+)", run.out)[1])]
+
+    def calibrate(*words):
+        return subprocess.run([OOMPH, "calibrate", *words], capture_output=True, text=True)
+
+    assert "times as long as" in calibrate("--show").stdout
+    assert calibrate("--remove").returncode == 0
+    assert not kept.exists()
+    assert calibrate("--show").returncode == 2
+    measured = calibrate()
+    assert measured.returncode == 1
+    assert "no GPU" in measured.stderr
+
+
+def test_what_calibrates_a_host_is_what_the_clock_knows(oomph):
+    run = oomph(
+        """
+        from oomph._calibration import measured
+        print(*measured(rounds=1, steps=1))
+        """,
+        "-q",
+        gpu="t4",
+    )
+    known = Path(ROOT, "crates", "oomph-clock", "src", "host.rs").read_text()
+    assert run.out.split() == re.findall(r'^    \("(\w+)", [\d.e-]+\),$', known, re.MULTILINE)

@@ -1,12 +1,14 @@
 """Versions of torch: which are refused, what is said of them, and a wheel in an empty environment."""
 
 import glob
+import json
 import os
 import platform
 import subprocess
 import sys
 import textwrap
 import venv
+from pathlib import Path
 
 import pytest
 from oomph import _torch_features as torch_features
@@ -77,6 +79,20 @@ def test_patches_of_a_known_release_are_known_and_pre_releases_are_not(
     monkeypatch.setattr(torch_versions, "PROVED", {(2, 8): 12, (2, 11): 13})
     monkeypatch.setattr(torch_versions, "OLDEST", (2, 8))
     assert Torch(version, cuda).standing.value == expected
+
+
+def test_proved_releases_are_those_that_passed_every_job():
+    """By the results of `make test-matrix`."""
+    place = Path(ROOT, "bench", "matrix", "results", "versions.json")
+    pairs = json.loads(place.read_text())["pairs"]
+    every = {job for pair in pairs for job in pair["jobs"]}
+    passed = {
+        tuple(int(part) for part in pair["torch"].split(".")[:2]): int(pair["cuda"].split(".")[0])
+        for pair in pairs
+        if not pair["missing"]
+        and every == {job for job, found in pair["jobs"].items() if "failure" not in found}
+    }
+    assert passed == torch_versions.PROVED
 
 
 def test_the_installed_torch_is_proved():

@@ -218,13 +218,54 @@ def test_beyond_the_budget_values_are_unknown_and_said_to_be(oomph):
     assert "the budget of --compute is used up" in said and "which oomph does not compute" in said
 
 
-def test_the_gpus_own_dropout_is_not_made_up(oomph):
+def test_fused_attention_has_gradients_of_what_is_asked_for_and_its_own_dropout(oomph):
+    run = oomph("""
+        import torch, torch.nn.functional as F
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        def gradients(backend, kind, p, asked, device="cuda"):
+            torch.manual_seed(1)
+            given = [torch.randn(2, 3, 64, 64).to(device, kind).requires_grad_(n in asked) for n in "qkv"]
+            torch.cuda.manual_seed(2)
+            with sdpa_kernel(backend):
+                out = F.scaled_dot_product_attention(*given, dropout_p=p)
+            out.backward(torch.ones_like(out))
+            return [out, *(t.grad for t in given if t.requires_grad)]
+
+        def close(a, b, rounding):
+            return all(torch.allclose(x.float().cpu(), y.float().cpu(), atol=rounding) for x, y in zip(a, b))
+
+        for backend, kind, rounding in (
+            (SDPBackend.EFFICIENT_ATTENTION, torch.float32, 1e-4), (SDPBackend.FLASH_ATTENTION, torch.bfloat16, 2e-2),
+        ):
+            for asked in "v", "q", "qkv":
+                truth = gradients(SDPBackend.MATH, torch.float32, 0.0, asked, "cpu")
+                assert close(gradients(backend, kind, 0.0, asked), truth, rounding), (backend, asked)
+                first = gradients(backend, kind, 0.3, asked)
+                assert close(first, gradients(backend, kind, 0.3, asked), 0), (backend, asked)
+                assert all(t.count_nonzero() > t.numel() / 2 for t in first)
+        # The gradient of a unit matrix has the mask of the forward pass.
+        for backend, kind in ((SDPBackend.EFFICIENT_ATTENTION, torch.float32), (SDPBackend.FLASH_ATTENTION, torch.float16)):
+            q = torch.zeros(2, 3, 64, 64, device="cuda", dtype=kind)
+            v = torch.eye(64, device="cuda", dtype=kind).expand_as(q).contiguous().requires_grad_()
+            with sdpa_kernel(backend):
+                kept = F.scaled_dot_product_attention(q, q, v, dropout_p=0.25)
+            kept.backward(torch.eye(64, device="cuda", dtype=kind).expand_as(q))
+            assert torch.equal(kept.transpose(-2, -1), v.grad), backend
+            assert 0.7 < (kept != 0).float().mean().item() < 0.8
+        print("masks agree")
+    """, "--compute", "1GiB")  # fmt: skip
+    assert "masks agree" in run.out, run.out + run.err
+    assert not any("does not compute" in a["what"] for a in run.json["assumptions"])
+
+
+def test_the_dropout_of_cudnn_is_not_made_up(oomph):
     run = oomph("""
         import torch
-        q = torch.randn(1, 4, 32, 16, device="cuda")
-        out = torch.nn.functional.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
-        print("got", out.sum().item())
-        print("then", torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().item() != 0)
+        layer = torch.nn.LSTM(16, 16, 2, dropout=0.5).cuda()
+        x = torch.randn(8, 4, 16, device="cuda")
+        print("got", layer(x)[0].sum().item())
+        print("then", layer.eval()(x)[0].sum().item() != 0)
     """, "--compute", "1GiB")  # fmt: skip
     assert "got 0.0" in run.out and "then True" in run.out, run.out
     assert any("which oomph does not compute" in a["what"] for a in run.json["assumptions"])

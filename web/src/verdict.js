@@ -247,8 +247,9 @@ function about() {
   const parts = [];
   if (summary) {
     parts.push(`${summary.gpu.virtual ? "virtual " : ""}${summary.gpu.name}`, bytes(summary.gpu.memory_bytes));
-    if (summary.versions?.torch) parts.push(`torch ${summary.versions.torch.split("+")[0]}`);
-    parts.push(count(summary.step_count, "step"), `${summary.seconds.toFixed(1)} s`);
+    for (const name of ["torch", "jax"]) if (summary.versions?.[name]) parts.push(`${name} ${summary.versions[name].split("+")[0]}`);
+    if (!summary.jax) parts.push(count(summary.step_count, "step"));
+    parts.push(`${summary.seconds.toFixed(1)} s`);
   } else {
     const [history] = state.histories;
     if (history?.head.device_name) parts.push(history.head.device_name);

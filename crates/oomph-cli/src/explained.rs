@@ -125,6 +125,8 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         autocast_elsewhere: record.facts.autocast_elsewhere,
         optimizer_times: times_of("optimizer"),
         pass_times: times_of("inference"),
+        retained_times: times_of("retained"),
+        benchmark: record.facts.benchmark,
         precision_in_vain: record.facts.precision_in_vain,
         fused_attention: record.oom.as_ref().is_some_and(|oom| oom.fused_attention),
         offloads: record

@@ -70,9 +70,12 @@ struct Target<'s> {
 impl Linter {
     /// Lints files, folders and, for `-`, standard input.
     pub fn lint(&self, paths: &[PathBuf]) -> anyhow::Result<Vec<LintedFile>> {
-        // Walking a deleted directory finds nothing, without an error.
-        if paths.iter().any(|path| path.is_dir() && path.is_relative()) {
-            std::env::current_dir().context("cannot lint: the current directory is gone")?;
+        // A directory that was removed looks empty from inside.
+        if paths
+            .iter()
+            .any(|path| path.is_relative() && path.as_os_str() != "-")
+        {
+            std::env::current_dir().context("cannot read the current directory")?;
         }
         let mut all_settings: Vec<Settings> = Vec::new();
         let mut by_config: HashMap<Option<PathBuf>, usize> = HashMap::new();

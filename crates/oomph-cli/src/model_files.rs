@@ -343,6 +343,8 @@ mod tests {
         let message =
             |result: Result<Model, ModelFileError>| result.expect_err("error").to_string();
         assert!(message(read()).contains("found none"));
+        std::fs::write(at("config.json"), "{}").expect("write");
+        assert_eq!(message(read()).matches("config.json: ").count(), 1);
         std::fs::write(at("config.json"), LLAMA).expect("write");
         assert_eq!(read().expect("config").elements(), 8_030_261_248);
         std::fs::write(at("a.safetensors"), safetensors(10)).expect("write");

@@ -8,8 +8,18 @@ use oomph_job::host;
 const COMMON: [&str; 9] = [
     "bin", "dev", "etc", "lib", "lib64", "proc", "run", "sys", "usr",
 ];
-/// Names of users and hosts that say nothing, and shorter ones would change other words.
-const SAYS_NOTHING: [&str; 3] = ["root", "localhost", "user"];
+/// Names of users and hosts that say nothing, or are words of the output itself (the user of our own image is called oomph).
+/// Shorter ones would change other words.
+const SAYS_NOTHING: [&str; 8] = [
+    "root",
+    "localhost",
+    "user",
+    "oomph",
+    "python",
+    "torch",
+    "nvidia",
+    "linux",
+];
 const SHORTEST: usize = 3;
 
 /// What is private on this machine, and what stands for it.
@@ -130,6 +140,7 @@ mod tests {
         private.name("alice", "USER");
         private.name("node7.acme.example", "HOST");
         private.name("al", "USER");
+        private.name("oomph", "USER");
         private.path(Some(Path::new("")), "~");
         for (text, expected) in [
             (
@@ -148,6 +159,7 @@ mod tests {
                 "/usr/lib/libcuda.so.1 and /dev/shm",
             ),
             ("CUDA 13.0, 1/2 of all", "CUDA 13.0, 1/2 of all"),
+            ("oomph run --gpu t4", "oomph run --gpu t4"),
         ] {
             assert_eq!(private.out_of(text), expected);
         }

@@ -1,7 +1,7 @@
-//! Prices what steps do: `price GPU FILE.json…`; each file has `work` of a record. One JSON line for each file: the step, and
-//! with `--lines` each line of the table with how often it occurs and what it takes, to compare with measured kernels.
+//! Prices what steps do: `price GPU FILE.json…`; each file has `work` of a record. One JSON line for each file: the estimate, and
+//! with `--lines` what each line of the table takes, to compare with measured kernels.
 
-use oomph_clock::{Figures, Host, Steps, play, took};
+use oomph_clock::{Estimate, Figures, Host, Steps, took};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -12,10 +12,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for path in &arguments[1..] {
         let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         let steps: Steps = serde_json::from_value(record["work"].take())?;
-        let Some(last) = steps.steps.last() else {
+        let Some(found) = Estimate::new(&steps, &figures, &Host::default()) else {
             continue;
         };
-        let played = play(&steps, &last.1, &figures, &Host::default());
         let priced: Vec<f64> = if lines {
             steps
                 .table
@@ -27,7 +26,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         println!(
             "{}",
-            serde_json::json!({"file": path, "step": played.seconds, "device": played.device, "host": played.host, "us": priced})
+            serde_json::json!({
+                "file": path, "step": found.step_seconds, "low": found.low, "high": found.high, "bound": found.bound,
+                "device": found.device_seconds, "host": found.host_seconds, "us": priced
+            })
         );
     }
     Ok(())

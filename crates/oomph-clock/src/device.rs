@@ -27,122 +27,99 @@ const GAP: f64 = 0.9e-6;
 const SHORTEST: f64 = 1.3e-6;
 /// The part of the L2 cache that what was written last stays in.
 const CACHED: f64 = 0.5;
+/// Bytes that the L2 cache gives each multiprocessor in a cycle: it grows with the multiprocessors, not with the memory.
+const L2_BYTES: f64 = 32.0;
 /// Bytes of a kernel of which only the launch is known, for each of its threads.
 const UNKNOWN_BYTES: f64 = 48.0;
 
-/// Kernels of one kind: parts of the name, seconds that they take at least, the part of the bandwidth that they reach beyond
-/// the L2 cache and within it, and how far that is off in the median.
+/// Kernels of one kind: parts of the name, and what they take.
 #[derive(Clone, Copy)]
 struct Class {
     parts: &'static [&'static str],
+    /// Seconds that they take at least.
     least: f64,
+    /// The part of the bandwidth that they reach beyond the L2 cache; 0 where the cache serves all that they read.
     reached: f64,
+    /// The part of the cache's bandwidth that they reach within it.
     cached: f64,
-    deviation: f64,
-    /// With fewer threads than this part of what the GPU holds, it is slower by as much.
+    /// Cycles of a multiprocessor that a thread takes, where that is more than what it moves.
+    cycles: f64,
+    /// With fewer threads than this part of what the GPU holds, they are slower by as much.
     filling: f64,
+    /// How far that is off in the median.
+    deviation: f64,
 }
 
-const fn class(
-    parts: &'static [&'static str],
-    least: f64,
-    reached: f64,
-    cached: f64,
-    deviation: f64,
-) -> Class {
+/// `numbers`: microseconds at least, `reached`, `cached`, `cycles`, `filling`.
+const fn class(parts: &'static [&'static str], numbers: [f64; 5], deviation: f64) -> Class {
+    let [least, reached, cached, cycles, filling] = numbers;
     Class {
         parts,
         least: least * 1e-6,
         reached,
         cached,
+        cycles,
+        filling,
         deviation,
-        filling: 0.0,
-    }
-}
-
-const fn filling(part: f64, class: Class) -> Class {
-    Class {
-        filling: part,
-        ..class
     }
 }
 
 /// The first counts whose parts are all in the name. Fitted to `bench/time/results/h200_*`.
+#[rustfmt::skip]
 const CLASSES: &[Class] = &[
-    class(&["multi_tensor_apply", "FusedAdam"], 2.7, 0.50, 0.25, 0.13),
-    class(&["multi_tensor_apply"], 12.0, 1.15, 0.80, 0.09),
-    filling(0.2, class(&["GammaBetaBackward"], 3.3, 0.5, 1.0, 0.18)),
-    class(&["layer_norm_grad_input"], 2.2, 0.58, 0.93, 0.12),
-    class(&["layer_norm"], 2.7, 0.90, 0.90, 0.16),
-    filling(1.0, class(&["RowwiseMoments"], 8.0, 0.9, 0.9, 0.25)),
-    class(&["cunn_SoftMaxForward"], 16.0, 1.0, 0.5, 0.10),
-    class(&["cunn_SoftMaxBackward"], 8.0, 1.0, 1.6, 0.05),
-    class(&["softmax_warp_forward"], 2.7, 0.58, 0.58, 0.18),
-    class(&["softmax_warp_backward"], 2.7, 0.82, 1.64, 0.13),
-    class(&["fused_dropout"], 1.5, 0.66, 0.66, 0.09),
-    class(&["reduce_kernel"], 4.0, 0.90, 0.32, 0.35),
-    class(&["CatArrayBatchedCopy_"], 1.5, 0.82, 0.41, 0.30),
-    class(&["CatArrayBatchedCopy"], 1.5, 0.25, 0.17, 0.10),
-    class(&["batch_norm_transform_input"], 8.0, 0.17, 0.3, 0.15),
-    filling(
-        0.4,
-        class(
-            &["batch_norm_collect_statistics_kernel"],
-            5.0,
-            0.08,
-            0.16,
-            0.10,
-        ),
-    ),
-    class(&["batch_norm_collect_statistics"], 13.0, 0.17, 0.34, 0.5),
-    filling(
-        0.6,
-        class(&["batch_norm_backward_kernel"], 8.0, 0.08, 0.08, 0.10),
-    ),
-    class(&["batch_norm_backward"], 6.5, 0.25, 0.4, 0.5),
-    class(
-        &["conv_depthwise2d_forward_kernel_generic"],
-        5.0,
-        0.05,
-        0.03,
-        0.25,
-    ),
-    class(&["conv_depthwise2d_forward"], 2.2, 0.25, 0.09, 0.35),
-    class(&["conv_depthwise2d_backward"], 10.0, 0.05, 0.05, 0.33),
-    class(&["conv_depthwise2d_grad_weight"], 30.0, 0.17, 0.03, 0.60),
-    class(&["max_pool"], 1.2, 1.0, 1.0, 0.2),
-    class(&["avg_pool"], 1.8, 0.58, 0.75, 0.16),
-    class(&["upsample"], 8.0, 1.15, 2.3, 0.4),
-    class(&["vectorized_gather"], 2.2, 0.82, 1.07, 0.1),
-    class(&["vectorized", "FillFunctor"], 1.0, 2.0, 3.2, 0.22),
-    class(
-        &["vectorized", "float16_copy_kernel"],
-        1.2,
-        1.15,
-        1.84,
-        0.11,
-    ),
-    class(&["vectorized", "GeluBackward"], 1.5, 0.74, 0.74, 0.08),
-    class(&["vectorized_elementwise"], 1.2, 0.90, 1.44, 0.16),
-    class(&["unrolled", "direct_copy"], 2.2, 0.42, 0.55, 0.11),
-    class(&["unrolled_elementwise"], 1.8, 0.58, 0.58, 0.07),
-    class(
-        &["elementwise_kernel", "direct_copy"],
-        1.5,
-        0.35,
-        0.35,
-        0.20,
-    ),
-    class(&["elementwise_kernel"], 1.5, 0.82, 0.82, 0.21),
-    class(&["distribution_elementwise"], 1.5, 0.35, 0.35, 0.12),
-    class(&["nll_loss"], 3.0, 0.05, 0.03, 0.6),
-    class(&["sum_and_scatter"], 1.5, 1.4, 1.8, 0.2),
-    class(&["compute_grad_weight"], 4.0, 1.4, 2.8, 0.2),
-    class(&["index"], 1.8, 1.15, 0.57, 0.3),
-    class(&["adix"], 6.5, 0.5, 0.5, 0.5),
+    class(&["multi_tensor_apply", "FusedAdam"], [15.3, 0.4, 0.1, 162.0, 0.0], 0.04),
+    class(&["multi_tensor_apply"], [10.4, 0.884, 1.03, 26.0, 0.0], 0.12),
+    class(&["GammaBetaBackward"], [2.63, 0.638, 0.986, 0.0, 0.333], 0.11),
+    class(&["layer_norm_grad_input"], [2.12, 0.756, 0.6, 1.57, 0.0], 0.04),
+    class(&["layer_norm"], [3.34, 0.876, 0.64, 2.85, 0.0], 0.07),
+    class(&["RowwiseMoments"], [2.0, 0.786, 0.251, 1.0, 0.531], 0.04),
+    class(&["cunn_SoftMaxForward"], [12.6, 0.904, 2.33, 0.0, 0.0], 0.06),
+    class(&["cunn_SoftMaxBackward"], [15.5, 1.0, 1.02, 0.0, 0.0], 0.04),
+    class(&["softmax_warp_forward"], [2.37, 0.8, 0.526, 2.42, 0.0], 0.25),
+    class(&["softmax_warp_backward"], [2.78, 0.825, 0.985, 0.2, 0.0], 0.25),
+    class(&["fused_dropout"], [1.77, 0.756, 0.388, 0.0, 0.0], 0.06),
+    class(&["reduce_kernel"], [7.23, 0.6, 0.251, 1.37, 0.0182], 0.38),
+    class(&["CatArrayBatchedCopy_"], [1.44, 0.8, 0.655, 1.16, 0.0], 0.06),
+    class(&["CatArrayBatchedCopy"], [1.66, 0.756, 0.115, 0.0149, 0.0], 0.13),
+    class(&["batch_norm_transform_input_channels"], [3.04, 0.407, 0.6, 0.0, 0.0], 0.04),
+    class(&["batch_norm_transform_input"], [1.74, 0.0, 0.114, 2.28, 0.3], 0.05),
+    class(&["batch_norm_collect_statistics_kernel"], [6.67, 0.0, 0.184, 3.38, 1.01], 0.17),
+    class(&["batch_norm_collect_statistics"], [8.63, 0.0962, 0.125, 0.0, 0.606], 0.10),
+    class(&["batch_norm_backward_kernel"], [19.9, 0.0, 0.117, 0.45, 1.47], 0.09),
+    class(&["batch_norm_backward_reduce"], [3.0, 0.708, 0.189, 0.0, 0.222], 0.10),
+    class(&["batch_norm_backward"], [3.26, 0.66, 0.6, 0.0, 0.0], 0.07),
+    class(&["conv_depthwise2d_forward_kernelILi3"], [1.46, 0.85, 0.4, 2.35, 0.0], 0.04),
+    class(&["conv_depthwise2d_forward_kernelILi5"], [5.6, 0.85, 0.6, 3.96, 0.0], 0.06),
+    class(&["conv_depthwise2d_forward"], [9.31, 0.3, 0.116, 0.0, 0.0], 0.04),
+    class(&["conv_depthwise2d_backward"], [2.0, 0.85, 0.178, 4.15, 0.0], 0.04),
+    class(&["conv_depthwise2d_grad_weight"], [35.5, 0.0, 0.64, 0.0, 0.329], 0.28),
+    class(&["max_pool_backward"], [50.5, 0.0, 0.675, 0.0, 0.0], 0.13),
+    class(&["max_pool"], [3.96, 0.8, 0.356, 3.75, 0.0], 0.29),
+    class(&["avg_pool"], [2.36, 0.55, 0.6, 0.0, 0.0], 0.17),
+    class(&["upsample"], [21.0, 1.1, 2.94, 0.0, 0.0], 0.57),
+    class(&["vectorized_gather"], [1.59, 0.8, 0.6, 2.28, 0.0], 0.14),
+    class(&["vectorized_elementwise", "FillFunctor"], [0.767, 0.97, 0.584, 1.19, 0.0], 0.04),
+    class(&["vectorized_elementwise", "float16_copy_kernel"], [1.31, 0.877, 0.646, 0.0, 0.0], 0.09),
+    class(&["vectorized_elementwise", "Gelu"], [1.13, 0.756, 0.4, 2.5, 0.0], 0.07),
+    class(&["vectorized_elementwise", "silu"], [1.64, 0.8, 0.582, 0.0, 0.0], 0.04),
+    class(&["vectorized_elementwise", "tanh"], [1.06, 0.877, 0.599, 3.32, 0.0], 0.04),
+    class(&["vectorized_elementwise"], [1.29, 0.85, 0.75, 0.0, 0.0], 0.09),
+    class(&["unrolled_elementwise", "direct_copy"], [2.06, 0.85, 0.433, 2.66, 0.0], 0.17),
+    class(&["unrolled_elementwise"], [1.56, 0.85, 0.335, 3.75, 0.0], 0.07),
+    class(&["elementwise_kernelILi128ELi4E", "direct_copy"], [2.09, 0.85, 0.6, 2.73, 0.0], 0.14),
+    class(&["elementwise_kernelILi128ELi2E", "direct_copy"], [1.66, 0.756, 0.339, 1.48, 0.0], 0.09),
+    class(&["elementwise_kernelILi128ELi4E", "nocast"], [1.97, 0.85, 1.11, 2.42, 0.0], 0.15),
+    class(&["elementwise_kernelILi128ELi4E"], [3.35, 0.85, 0.6, 4.12, 0.0], 0.16),
+    class(&["elementwise_kernelILi128ELi2E"], [1.7, 0.778, 0.582, 1.15, 0.0], 0.08),
+    class(&["distribution_elementwise"], [1.36, 0.756, 0.189, 3.13, 0.0], 0.04),
+    class(&["nll_loss"], [0.602, 0.8, 0.115, 0.0, 3.38], 0.35),
+    class(&["sum_and_scatter"], [0.271, 1.2, 2.94, 1.39, 0.0], 0.13),
+    class(&["compute_grad_weight"], [5.36, 1.28, 2.94, 1.57, 0.0], 0.27),
+    class(&["index"], [0.652, 1.28, 0.063, 0.0, 0.0], 0.15),
+    class(&["adix"], [5.77, 0.8, 0.0434, 0.0, 0.0], 0.51),
 ];
 /// Everything else, by its threads.
-const OTHER: Class = class(&[], 1.8, 1.0, 0.7, 0.5);
+const OTHER: Class = class(&[], [3.6, 1.28, 0.207, 0.0, 0.0], 1.0);
 
 /// The time of a piece of work; nothing for what keeps only the host busy.
 pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
@@ -178,7 +155,9 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             } else {
                 1.0
             };
-            let time = class.least + moving(bytes, class.reached, class.cached, gpu) / filled;
+            let moved = moving(bytes, class.reached, class.cached, gpu) / filled;
+            let computed = blocks * threads * class.cycles / (gpu.sms * gpu.clock);
+            let time = class.least + moved.max(computed);
             Took {
                 guessed: !known && class.parts.is_empty(),
                 ..kernel(time, class.deviation)
@@ -206,9 +185,9 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             length,
             kind,
         } => {
-            let rate = gpu.rate(*kind) * fused_efficiency(*length);
+            let rate = gpu.rate(*kind) * fused_efficiency(*kind, *bytes > 0.0, *length);
             let filled = bytes / (gpu.memory * 0.8);
-            kernel(SHORTEST + (operations / rate).max(filled), 0.2)
+            kernel(5e-6 + (operations / rate).max(filled), 0.3)
         }
         Work::Moving(bytes, what) => {
             let least = if what == "recurrent cells" {
@@ -216,30 +195,37 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             } else {
                 SHORTEST
             };
-            kernel(moving(*bytes, 0.8, 0.8, gpu) + least, 0.2)
+            kernel(moving(*bytes, 0.8, 0.5, gpu) + least, 0.2)
         }
         Work::BatchNorm {
             bytes,
             channels,
             last,
             backward,
+            element,
         } => {
-            // A block for each channel, unless channels come last.
-            let passes = match (backward, last) {
-                (false, _) => 4.9,
-                (true, true) => 6.3,
-                (true, false) => 10.0,
+            let (least, passes) = match (backward, last) {
+                (false, true) => (8e-6, 6.0),
+                (true, true) => (6e-6, 8.0),
+                (false, false) => (3e-6, 5.0),
+                (true, false) => (3e-6, 8.0),
             };
-            let filled = if *last {
-                1.0
+            // A block for each channel takes its elements one after the other, unless channels come last.
+            let (cycles, blocks) = if *backward { (2.56, 1.5) } else { (0.92, 1.0) };
+            let alone = if *last {
+                0.0
             } else {
-                (channels / (2.4 * gpu.sms)).min(1.0)
+                let turns = (channels / (gpu.sms * blocks)).max(1.0);
+                bytes / element / channels * cycles * turns / gpu.clock
             };
-            kernel(3e-6 + bytes * passes / gpu.memory / filled, 0.2)
+            kernel(
+                least + alone.max(moving(*bytes, 1.0, 1.0, gpu) * passes),
+                0.15,
+            )
         }
         Work::Copy(path, bytes) => {
             let seconds = match path {
-                Path::Within => SHORTEST + moving(2.0 * bytes, 0.85, 1.2, gpu),
+                Path::Within => SHORTEST + moving(2.0 * bytes, 0.85, 0.76, gpu),
                 Path::Between | Path::Pinned => 2.6e-6 + bytes / (gpu.link * 0.9),
                 Path::Pageable => 9e-6 + bytes / (gpu.link * 0.4),
             };
@@ -259,10 +245,15 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
     }
 }
 
-/// Seconds to move bytes that reach this part of the bandwidth beyond the L2 cache, and this within it.
+/// Seconds to move bytes that reach this part of the memory's bandwidth beyond the L2 cache (0: nothing is beyond it), and this
+/// part of the cache's within it.
 fn moving(bytes: f64, reached: f64, cached: f64, gpu: &Figures) -> f64 {
+    let l2 = gpu.sms * gpu.clock * L2_BYTES;
+    if reached <= 0.0 {
+        return bytes / (cached * l2);
+    }
     let within = bytes.min(gpu.l2 * CACHED);
-    (within / cached + (bytes - within) / reached) / gpu.memory
+    within / (cached * l2) + (bytes - within) / (reached * gpu.memory)
 }
 
 /// What decides how long products take: the part of the rate that each tile of `TILES` reaches, what a product and each wave
@@ -294,15 +285,15 @@ const TENSOR: Products = Products {
     wave: 0.424,
     split: 0.95,
     memory: 0.72,
-    cached: 0.81,
+    cached: 0.51,
 };
 const SIMT: Products = Products {
-    reached: [0.835, 0.835, 0.719, 0.687, 0.473, 0.701, 0.228, 0.486],
+    reached: [0.773, 0.773, 0.666, 0.636, 0.438, 0.649, 0.211, 0.45],
     least: 2.8,
     wave: 0.655,
     split: 3.0,
     memory: 0.87,
-    cached: 0.57,
+    cached: 0.36,
 };
 
 fn product(shape: &Product, gpu: &Figures) -> f64 {
@@ -372,23 +363,123 @@ const fn misaligned(kind: Kind, alignment: u64) -> f64 {
         (Kind::Fp16 | Kind::Bf16, _) => 6.5,
         (Kind::Tf32, _) => 3.0,
         (Kind::Fp8 | Kind::Int8, _) => 4.0,
-        _ => 1.35,
+        _ => 1.0,
     }
 }
 
-/// What convolutions of one form take: microseconds beside the rest, the products' time as a multiple of a plain product's,
-/// and the part of the bandwidth at which their tensors pass.
+/// What convolutions of one form take for each direction: microseconds beside the rest, the products' time as a multiple of a
+/// plain product's, cycles of a multiprocessor for each multiplication, and how many times their tensors pass.
 struct Form {
     least: f64,
     products: f64,
-    memory: f64,
+    cycles: f64,
+    passes: f64,
 }
 
-const fn form(least: f64, products: f64, memory: f64) -> Form {
+const fn form(least: f64, products: f64, cycles: f64, passes: f64) -> Form {
     Form {
         least,
         products,
-        memory,
+        cycles,
+        passes,
+    }
+}
+
+/// Kinds of convolutions that libraries have kernels of their own for.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// Windows over many channels.
+    Full,
+    /// A product for each pixel.
+    One,
+    /// The same, of some pixels only.
+    Strided,
+    /// Windows over the few channels of an image.
+    Thin,
+    /// Groups of channels.
+    Grouped,
+    /// Each channel by itself.
+    Single,
+    /// The same with a large window.
+    Wide,
+}
+
+impl Shape {
+    /// `elements` are those of all tensors.
+    fn of(product: &Product, groups: f64, window: f64, elements: f64) -> Self {
+        let (pixels, filters, depth) = (product.m, product.n, product.k);
+        if groups > 1.0 && depth < 8.0 {
+            if window > 25.0 {
+                Self::Wide
+            } else {
+                Self::Single
+            }
+        } else if groups > 1.0 {
+            Self::Grouped
+        } else if window > 1.0 {
+            if depth < 16.0 { Self::Thin } else { Self::Full }
+        } else if elements - filters * (depth + pixels) > 1.5 * pixels * depth {
+            Self::Strided
+        } else {
+            Self::One
+        }
+    }
+
+    /// By whether it is a gradient, whether channels come last, and whether elements have more than 16 bits. Fitted to
+    /// `bench/time/results/h200_*` and `h100_fresh_*`, where both gradients of a shape were measured together.
+    #[rustfmt::skip]
+    const fn form(self, gradient: bool, last: bool, single: bool) -> Form {
+        use Shape::{Full, Grouped, One, Single, Strided, Thin, Wide};
+        match (self, gradient, last, single) {
+            (Full, false, true, false) => form(4.8, 1.09, 0.0, 0.58),
+            (Full, false, true, true) => form(11.3, 0.913, 0.0, 0.567),
+            (Full, false, false, false) => form(14.3, 1.07, 0.0, 5.26),
+            (Full, false, false, true) => form(16.4, 0.903, 0.0, 3.62),
+            (Full, true, true, false) => form(7.8, 1.09, 0.0, 0.773),
+            (Full, true, true, true) => form(20.0, 1.33, 0.0, 1.43),
+            (Full, true, false, false) => form(16.2, 1.13, 0.0, 6.15),
+            (Full, true, false, true) => form(20.8, 1.26, 0.0, 5.15),
+            (One, false, true, false) => form(2.4, 0.788, 0.0, 0.708),
+            (One, false, true, true) => form(3.3, 0.982, 0.0, 0.947),
+            (One, false, false, false) => form(4.8, 0.855, 0.0, 0.633),
+            (One, false, false, true) => form(5.6, 1.13, 0.0, 0.829),
+            (One, true, true, false) => form(3.0, 0.779, 0.0, 1.11),
+            (One, true, true, true) => form(3.2, 1.82, 0.0, 0.675),
+            (One, true, false, false) => form(5.0, 1.15, 0.0, 0.777),
+            (One, true, false, true) => form(8.2, 1.5, 0.0, 0.847),
+            (Strided, false, false, false) => form(13.7, 1.23, 0.0, 4.01),
+            (Strided, false, false, true) => form(12.8, 1.16, 0.0, 2.6),
+            (Strided, true, false, false) => form(23.2, 0.0, 0.0, 5.49),
+            (Strided, true, false, true) => form(23.8, 1.22, 0.0, 3.45),
+            (Thin, false, true, false) => form(9.6, 0.036, 0.012, 2.33),
+            (Thin, false, true, true) => form(7.0, 2.04, 0.00879, 0.0),
+            (Thin, false, false, false) => form(17.2, 0.704, 0.0173, 2.16),
+            (Thin, false, false, true) => form(10.9, 2.51, 0.0144, 0.271),
+            (Thin, true, true, false) => form(10.5, 8.26, 0.0, 3.2),
+            (Thin, true, true, true) => form(24.1, 7.14, 0.0007, 1.42),
+            (Thin, true, false, false) => form(26.5, 9.96, 0.0, 9.47),
+            (Thin, true, false, true) => form(44.7, 0.559, 0.0111, 2.59),
+            (Grouped, false, true, false) => form(3.3, 0.673, 0.00196, 0.517),
+            (Grouped, false, true, true) => form(61.0, 0.0, 0.00823, 11.6),
+            (Grouped, false, false, false) => form(6.4, 0.051, 0.0213, 5.41),
+            (Grouped, false, false, true) => form(0.0, 0.0, 0.201, 0.0),
+            (Grouped, true, true, false) => form(1.6, 0.711, 0.00143, 4.07),
+            (Grouped, true, true, true) => form(12.5, 0.0, 0.0, 31.4),
+            (Grouped, true, false, _) => form(7.6, 0.0, 0.0228, 9.39),
+            (Single, false, true, false) => form(4.3, 0.0, 0.0149, 1.89),
+            (Single, false, true, true) => form(3.1, 0.0, 0.0384, 0.858),
+            (Single, false, false, _) => form(7.6, 0.0, 0.0903, 0.0),
+            (Single, true, true, false) => form(0.0, 0.0, 0.102, 4.24),
+            (Single, true, true, true) => form(12.7, 0.0, 0.0, 1.8),
+            (Single, true, false, _) => form(8.6, 0.0, 0.0, 5.43),
+            (Wide, false, true, false) => form(14.4, 0.0, 0.0338, 0.0),
+            (Wide, false, true, true) => form(12.8, 0.0, 0.0865, 0.0),
+            (Wide, false, false, _) => form(0.0, 0.0, 0.0631, 0.0),
+            (Wide, true, true, false) => form(5.0, 0.0, 0.0582, 0.0),
+            (Wide, true, true, true) => form(113.0, 0.0, 0.606, 0.0),
+            (Wide, true, false, _) => form(0.0, 0.0, 0.282, 0.0),
+            (Strided, gradient, true, single) => One.form(gradient, true, single),
+        }
     }
 }
 
@@ -402,66 +493,70 @@ fn convolution(
     last: bool,
     gpu: &Figures,
 ) -> (f64, u32) {
-    let (pixels, filters, depth) = (shape.m, shape.n, shape.k);
-    let single = shape.kind.bytes() > 2.0;
-    let depthwise = groups > 1.0 && depth < 8.0;
-    let back = direction > 0;
-    // Fitted to `bench/time/results/h200_*`; of the two gradients together, so each has half of what they take at least.
-    let form = match (back, last) {
-        (false, true) if depthwise => form(3.0, 0.0, 0.5),
-        (false, false) if depthwise => form(12.0, 0.0, 0.45),
-        (true, true) if depthwise => form(12.0, 0.0, 0.35),
-        (true, false) if depthwise => form(12.0, 0.0, 0.15),
-        (false, _) if groups > 1.0 => form(6.0, 0.8, 0.18),
-        (true, _) if groups > 1.0 => form(5.0, 1.5, 0.12),
-        (false, true) if window <= 1.0 => form(3.0, if single { 1.0 } else { 0.5 }, 1.0),
-        (false, false) if window <= 1.0 => form(10.0, if single { 0.8 } else { 1.5 }, 1.0),
-        (true, true) if window <= 1.0 => form(3.0, if single { 1.5 } else { 0.8 }, 1.0),
-        (true, false) if window <= 1.0 => form(7.5, if single { 1.9 } else { 2.4 }, 1.0),
-        (false, false) if depth < 16.0 => form(18.0, 6.0, 0.85),
-        (false, true) if depth < 16.0 => form(20.0, 5.0, 1.0),
-        (true, false) if depth < 16.0 => form(28.0, 1.5, 0.22),
-        (true, true) if depth < 16.0 => form(25.0, 1.5, 0.6),
-        (false, true) => form(8.0, 0.8, 1.0),
-        (false, false) => form(15.0, if single { 0.8 } else { 1.2 }, 0.25),
-        (true, true) => form(11.0, if single { 1.5 } else { 0.8 }, 0.7),
-        (true, false) => form(
-            15.0,
-            if single { 1.5 } else { 1.0 },
-            if single { 0.25 } else { 0.18 },
-        ),
+    let (pixels, filters, depth, kind) = (shape.m, shape.n, shape.k, shape.kind);
+    let single = kind.bytes() > 2.0;
+    let own = Shape::of(shape, groups, window, outside / kind.bytes());
+    let form = own.form(direction > 0, last, single);
+    let plane = matches!(own, Shape::One) && !last;
+    // Planes of channels are products as they lie, a batch of them, whose rows are as long as an image is large.
+    let image = pixels / shape.batch.max(1.0);
+    let (rows, batch) = if plane && direction < 2 {
+        (image, shape.batch)
+    } else {
+        (pixels, groups)
     };
-    let each = |n, m, k| {
+    let each = |m, n, k, batch| {
         let product = Product {
             m,
             n,
             k,
-            batch: groups,
-            kind: shape.kind,
+            batch,
+            kind,
             alignment: 16,
         };
-        if depthwise {
-            0.0
-        } else {
-            tiled(&product, &TENSOR, gpu)
+        tiled(&product, &TENSOR, gpu)
+    };
+    let products = if form.products > 0.0 {
+        match direction {
+            0 => each(rows, filters / groups, depth * window, batch),
+            1 => each(rows, depth, filters / groups * window, batch),
+            _ => each(filters / groups, depth * window, pixels, groups),
         }
+    } else {
+        0.0
     };
-    let products = match direction {
-        0 => each(pixels, filters / groups, depth * window),
-        1 => each(pixels, depth, filters / groups * window),
-        _ => each(filters / groups, depth * window, pixels),
+    let slower = if plane && (image * kind.bytes()) % 16.0 > 0.0 {
+        if single { 2.0 } else { 3.0 }
+    } else {
+        1.0
     };
+    let multiplications = pixels * filters * depth * window;
     let seconds = form.least * 1e-6
-        + products * form.products
-        + moving(outside, form.memory, form.memory * 1.3, gpu);
+        + products * form.products * slower
+        + multiplications * form.cycles / (gpu.sms * gpu.clock)
+        + moving(outside, 1.0, 1.0, gpu) * form.passes;
     (seconds, if last { 1 } else { 3 })
 }
 
-/// The part of the rate that products for attention over sequences of this length reach.
-fn fused_efficiency(length: f64) -> f64 {
-    const MEASURED: [(f64, f64); 3] = [(512.0, 0.22), (1024.0, 0.33), (2048.0, 0.7)];
-    let (mut below, mut efficiency) = MEASURED[0];
-    for (at, reached) in MEASURED {
+/// The part of the rate that products for attention over sequences of this length reach: with 16 bits those of cuDNN, whose
+/// tensors are known, and of kernels for older GPUs; with more those without tensor cores.
+fn fused_efficiency(kind: Kind, known: bool, length: f64) -> f64 {
+    const NEW: [(f64, f64); 5] = [
+        (64.0, 0.10),
+        (200.0, 0.17),
+        (512.0, 0.26),
+        (1024.0, 0.38),
+        (2048.0, 0.70),
+    ];
+    const OLD: [(f64, f64); 2] = [(64.0, 0.025), (512.0, 0.10)];
+    const SINGLE: [(f64, f64); 4] = [(64.0, 0.11), (200.0, 0.27), (512.0, 0.36), (1024.0, 0.60)];
+    let measured: &[(f64, f64)] = match (kind, known) {
+        (Kind::Fp16 | Kind::Bf16, true) => &NEW,
+        (Kind::Fp16 | Kind::Bf16, false) => &OLD,
+        _ => &SINGLE,
+    };
+    let (mut below, mut efficiency) = measured[0];
+    for &(at, reached) in measured {
         if length <= at {
             let share = if at > below {
                 (length - below) / (at - below)
@@ -473,4 +568,68 @@ fn fused_efficiency(length: f64) -> f64 {
         (below, efficiency) = (at, reached);
     }
     efficiency
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(gpu: &str, work: &Work) -> f64 {
+        let steps = Steps {
+            names: vec!["vectorized_elementwise_kernel".to_owned()],
+            ..Steps::default()
+        };
+        let figures = Figures::of(oomph_gpus::find(gpu).unwrap()).unwrap();
+        took(work, &steps, &figures).seconds
+    }
+
+    #[test]
+    fn what_the_cache_holds_is_as_quick_beside_slower_memory() {
+        let kernel = |bytes| Work::Kernel {
+            name: 0,
+            blocks: 1000.0,
+            threads: 128.0,
+            bytes,
+        };
+        let ratio = |bytes| seconds("h100-sxm", &kernel(bytes)) / seconds("h200", &kernel(bytes));
+        assert!((ratio(4e6) - 1.0).abs() < 1e-9);
+        assert!(ratio(4e9) > 1.4);
+    }
+
+    #[test]
+    fn planes_of_odd_images_are_slower_products_than_even_ones() {
+        let convolution = |image: f64, last| Work::Convolution {
+            direction: 0,
+            product: Product {
+                m: 64.0 * image,
+                n: 512.0,
+                k: 512.0,
+                batch: 64.0,
+                kind: Kind::Fp16,
+                alignment: 16,
+            },
+            groups: 1.0,
+            window: 1.0,
+            outside: 2.0 * (2.0 * 64.0 * image * 512.0 + 512.0 * 512.0),
+            last,
+        };
+        let slower = |last| {
+            seconds("h200", &convolution(225.0, last)) / seconds("h200", &convolution(224.0, last))
+        };
+        assert!(slower(false) > 1.5);
+        assert!(slower(true) < 1.1);
+    }
+
+    #[test]
+    fn a_normalization_of_few_channels_fills_no_gpu() {
+        let normalization = |channels| Work::BatchNorm {
+            bytes: 4e8,
+            channels,
+            last: false,
+            backward: true,
+            element: 4.0,
+        };
+        let ratio = seconds("h200", &normalization(16.0)) / seconds("h200", &normalization(512.0));
+        assert!(ratio > 10.0);
+    }
 }

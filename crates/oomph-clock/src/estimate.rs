@@ -125,7 +125,7 @@ impl Estimate {
             bound,
             share: (busy / median.seconds).min(1.0),
             steps_differ,
-            host: host.name.to_owned(),
+            host: host.name.clone(),
             consumers,
             unknown,
         })
@@ -135,8 +135,8 @@ impl Estimate {
 /// The part by which nine of ten steps are off at most.
 fn spread(bound: Bound, device: f64) -> f64 {
     match bound {
-        Bound::Host => 0.45,
-        _ => 0.25 + device,
+        Bound::Host => 0.40,
+        _ => 0.08 + 0.8 * device,
     }
 }
 

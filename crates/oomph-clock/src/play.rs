@@ -53,22 +53,40 @@ impl Queues {
     fn turn(&mut self, steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played {
         let mut sum = Played::default();
         let mut deviations = 0.0;
-        self.busy(&mut sum, host.step);
-        for &line in step {
-            let Some(work) = steps.table.get(line as usize) else {
-                continue;
-            };
+        let works: Vec<_> = step
+            .iter()
+            .filter_map(|&line| steps.table.get(line as usize))
+            .collect();
+        let number = |is: fn(&Work) -> bool| works.iter().filter(|work| is(work)).count() as f64;
+        // Nodes that a backward pass makes itself, where it computes activations again, are not counted: its operators are.
+        let at_least = number(|work| matches!(work, Work::Operator(true)));
+        let trains = at_least > 0.0;
+        let (own, module) = if trains {
+            (host.step, host.module)
+        } else {
+            (host.pass, host.module_alone)
+        };
+        // The log has modules and nodes at its end; they are busy all along.
+        let mut between = 0.0;
+        for work in &works {
+            if let Work::Modules(count, nodes) = work {
+                let nodes = if trains { nodes.max(at_least) } else { 0.0 };
+                between += module * count + host.node * nodes;
+            }
+        }
+        between /= number(|work| !is_of_host(work)).max(1.0);
+        self.busy(&mut sum, own);
+        for work in works {
             match work {
                 Work::Operator(false) => self.busy(&mut sum, host.operator),
-                Work::Operator(true) => self.busy(&mut sum, host.backward),
-                Work::Modules(count) => self.busy(&mut sum, host.module * count),
+                Work::Operator(true) | Work::Modules(..) => {}
                 Work::Wait => {
                     self.busy(&mut sum, host.wait);
                     self.host = self.end();
                 }
                 _ => {
                     let took = took(work, steps, gpu);
-                    self.busy(&mut sum, host.launch * f64::from(took.launches));
+                    self.busy(&mut sum, between + host.launch * f64::from(took.launches));
                     if self.ends.len() >= DEPTH
                         && let Some(end) = self.ends.pop_front()
                     {
@@ -102,5 +120,35 @@ impl Queues {
     fn busy(&mut self, sum: &mut Played, seconds: f64) {
         self.host += seconds;
         sum.host += seconds;
+    }
+}
+
+/// Whether this keeps only the host busy.
+const fn is_of_host(work: &Work) -> bool {
+    matches!(work, Work::Operator(_) | Work::Modules(..) | Work::Wait)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_and_nodes_keep_the_host_busy_where_a_step_trains() {
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let host = Host::default();
+        let small = Work::Moving(1.0, "cudnn".to_owned());
+        let steps = |backward| Steps {
+            table: vec![
+                Work::Operator(backward),
+                small.clone(),
+                Work::Modules(10.0, 30.0),
+            ],
+            ..Steps::default()
+        };
+        let busy = |backward| play(&steps(backward), &[0, 1, 0, 1, 2], &gpu, &host).host;
+        let training = host.step + 2.0 * host.launch + 10.0 * host.module + 30.0 * host.node;
+        assert!((busy(true) - training).abs() < 1e-9);
+        let inferring = host.pass + 2.0 * (host.operator + host.launch) + 10.0 * host.module_alone;
+        assert!((busy(false) - inferring).abs() < 1e-9);
     }
 }

@@ -29,8 +29,8 @@ pub type Line = u32;
 pub enum Work {
     /// An operator of PyTorch begins: in one of autograd's threads?
     Operator(bool),
-    /// So many modules were called in the step.
-    Modules(f64),
+    /// So many modules were called in the step, and nodes of autograd's made.
+    Modules(f64, f64),
     /// The host waits for the GPU.
     Wait,
     /// A kernel with a name.
@@ -50,7 +50,7 @@ pub enum Work {
     Convolution {
         /// 0 forward, 1 the gradient of the data, 2 of the filter.
         direction: u8,
-        /// Pixels of the result, filters, channels of a group.
+        /// Pixels of all results, filters, channels of a group; `batch` are the images.
         product: Product,
         /// Groups of channels.
         groups: f64,
@@ -84,6 +84,8 @@ pub enum Work {
         last: bool,
         /// Whether it is the gradient.
         backward: bool,
+        /// Bytes of an element.
+        element: f64,
     },
     /// A copy.
     Copy(Path, f64),
@@ -200,7 +202,7 @@ impl From<Written> for Work {
         };
         match text(0).as_str() {
             "operator" => Self::Operator(number(1) > 0.0),
-            "modules" => Self::Modules(number(1)),
+            "modules" => Self::Modules(number(1), number(2)),
             "wait" => Self::Wait,
             "kernel" => Self::Kernel {
                 name: number(1) as usize,
@@ -229,6 +231,7 @@ impl From<Written> for Work {
                 channels: number(2),
                 last: number(3) > 0.0,
                 backward: number(4) > 0.0,
+                element: number(5).max(1.0),
             },
             "copy" => Self::Copy(
                 match number(1) as u8 {

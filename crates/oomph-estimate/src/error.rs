@@ -63,7 +63,7 @@ pub enum EstimateError {
         found: String,
     },
     /// A `config.json` that describes no model.
-    #[error("config.json: {problem}")]
+    #[error("{problem}")]
     Config {
         /// What was expected and found.
         problem: String,

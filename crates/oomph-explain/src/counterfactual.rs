@@ -1,6 +1,10 @@
 //! What a run would have needed if there had been less of something in it: its history again, without that.
 
+use std::collections::HashSet;
+
+use oomph_allocator::Device;
 use oomph_allocator::program::{NO_ROW, Op};
+use oomph_allocator::replay::predict;
 
 use crate::facts::{Facts, Live};
 
@@ -66,6 +70,24 @@ impl Facts<'_> {
             parts.push((rest, part));
         }
         Split { parts }
+    }
+
+    /// Whether every request is served within `limit` bytes, by a replay of the history without what is `unwanted`.
+    pub(crate) fn fits_without(&self, limit: u64, unwanted: impl Fn(&Live) -> bool) -> bool {
+        let gone: HashSet<u32> = (self.every().filter(unwanted))
+            .map(|block| block.id)
+            .collect();
+        let stays = |op: &Op| match *op {
+            Op::Alloc(id) | Op::Free(id) | Op::Fail(id) => !gone.contains(&id),
+            _ => true,
+        };
+        let mut program = self.program.clone();
+        program.ops.retain(stays);
+        let device = Device {
+            limit: Some(limit),
+            ..Device::UNLIMITED
+        };
+        predict(&program, &self.config, device).fits()
     }
 
     /// By how much less the run would have needed without what is `wanted`.

@@ -49,12 +49,34 @@ pub struct Growth {
     /// Of what forward passes kept for backward between the first and the last block that stays, the share
     /// that stays: all of it if a graph does, little if single results do.
     pub kept_of_saved: f64,
+    /// Whether these are the parts of one step that end in backward passes which keep their graphs, not steps.
+    pub within_step: bool,
     /// Whether the steps that leave them run backward.
     pub with_backward: bool,
     /// Whether they were made inside modules.
     pub in_modules: bool,
     /// The share of their bytes in tensors that Python held when memory ran out; the rest is a graph's. `None` if nobody looked.
     pub held: Option<f64>,
+}
+
+impl Growth {
+    /// What leaves these blocks, one after another.
+    pub const fn unit(&self) -> &'static str {
+        if self.within_step {
+            "backward pass"
+        } else {
+            "step"
+        }
+    }
+
+    /// The same of several.
+    pub const fn units(&self) -> &'static str {
+        if self.within_step {
+            "backward passes"
+        } else {
+            "steps"
+        }
+    }
 }
 
 /// The facts that the causes use.
@@ -178,19 +200,41 @@ impl<'a> Facts<'a> {
                 .collect()
         };
         let live = alive(row);
+        let row_of = |block: &Live| {
+            let allocation = program.allocations.get(block.id as usize)?;
+            Some(allocation.alloc_row)
+        };
         let left = alive(rows.end)
             .into_iter()
             .filter(|block| program.allocations[block.id as usize].alloc_row != NO_ROW)
             .collect();
         let mut growth = growth(&program, &stacks, &steps, &live, row);
-        growth.kept_of_saved = kept_of_saved(&growth, &program, &live, |allocation| {
+        // A step that goes backward part by part, and is told to keep the graphs, may keep too much within itself.
+        let parts = steps::retained(trace, &steps, row, &options.seen.retained_times);
+        let of_parts: Vec<Live> = (live.iter())
+            .map(|block| Live {
+                step: row_of(block).and_then(|row| steps::step_of(&parts, row)),
+                ..*block
+            })
+            .collect();
+        let within = self::growth(&program, &stacks, &parts, &of_parts, row);
+        let (blocks, bounds) = if within.bytes > growth.bytes {
+            growth = Growth {
+                within_step: true,
+                with_backward: true,
+                ..within
+            };
+            (&of_parts, &parts)
+        } else {
+            (&live, &steps)
+        };
+        growth.kept_of_saved = kept_of_saved(&growth, &program, blocks, |allocation| {
             holds(trace, &stacks, &built, allocation, true).1 == Phase::Forward
         });
         growth.held = match (cut, &options.seen.held) {
             (Some(cut), _) => cut.growth.held,
             (None, Some(held)) if growth.bytes > 0 => {
-                let row = |id: u32| program.allocations.get(id as usize).map(|a| a.alloc_row);
-                let of_old_steps = live.iter().filter(|block| {
+                let of_old_steps = blocks.iter().filter(|block| {
                     growth.stacks.binary_search(&block.stack).is_ok()
                         && may_leak(block)
                         && block
@@ -200,7 +244,7 @@ impl<'a> Facts<'a> {
                 let (mut all, mut by_python) = (0, 0);
                 for block in of_old_steps {
                     all += block.bytes;
-                    if row(block.id).is_some_and(|row| held.contains(&row)) {
+                    if row_of(block).is_some_and(|row| held.contains(&row)) {
                         by_python += block.bytes;
                     }
                 }
@@ -208,12 +252,15 @@ impl<'a> Facts<'a> {
             }
             _ => None,
         };
-        if let Some(labels) = &trace.labels {
+        if let Some(labels) = &trace.labels
+            && !growth.within_step
+        {
             // Labels know what stacks without C++ frames do not tell.
             growth.with_backward = program.allocations.iter().any(|allocation| {
                 allocation.alloc_row != NO_ROW
                     && labels.get(allocation.alloc_row as usize).phase == Phase::Backward
-                    && step_of(allocation).is_some_and(|step| growth.in_steps.contains(&step))
+                    && steps::step_of(bounds, allocation.alloc_row)
+                        .is_some_and(|step| growth.in_steps.contains(&step))
             });
         }
         // Without a limit, nothing says how much there is.

@@ -94,6 +94,10 @@ pub struct Seen {
     pub pass_times: Vec<i64>,
     /// When optimizers began to step, whichever they are, in microseconds, as the history's times.
     pub optimizer_times: Vec<i64>,
+    /// When backward passes ended that were told to keep their graph and made none themselves, in the same time.
+    pub retained_times: Vec<i64>,
+    /// Whether cuDNN tries its algorithms and takes the fastest.
+    pub benchmark: bool,
     /// Whether mixed precision is meant (a gradient scaler is used, autocast is switched on somewhere), and nothing was computed in 16 bits.
     pub precision_in_vain: bool,
     /// When the script offloaded what autograd saves: from and to, in microseconds, as the history's times.
@@ -126,6 +130,9 @@ pub struct Explanation {
     pub verdict: String,
     /// Whether the job ran out of memory.
     pub out_of_memory: bool,
+    /// Whether the file lacks what would tell if it did. Not in the JSON.
+    #[serde(skip)]
+    pub unclear: bool,
     /// The most likely cause; `None` for a job that did not fail.
     pub cause: Option<Cause>,
     /// All causes that the evidence supports, the most likely first.
@@ -469,6 +476,7 @@ pub fn explain_run(
         format: FORMAT,
         verdict,
         out_of_memory,
+        unclear: !out_of_memory && facts.trace.events.is_empty(),
         fixes: fixes(&causes),
         cause,
         without_limit: whole.is_some(),
@@ -571,6 +579,7 @@ impl Explanation {
             .iter()
             .any(|problem| problem.kind == ProblemKind::Truncated);
         if cut && !self.out_of_memory {
+            self.unclear = true;
             self.verdict = format!("the file is truncated; up to its end, {}", self.verdict);
         }
         self.problems
@@ -606,6 +615,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         format: FORMAT,
         verdict,
         out_of_memory: !message.handled,
+        unclear: false,
         fixes: fixes(&causes),
         cause: causes.first().cloned(),
         causes,
@@ -727,7 +737,7 @@ fn verdict(
 
 fn growth_report(facts: &Facts) -> Option<GrowthReport> {
     let growth = &facts.growth;
-    if growth.steps < 2 || growth.per_step == 0 {
+    if growth.steps < 2 || growth.per_step == 0 || growth.within_step {
         return None;
     }
     // A failed job has no steps left; for others, this needs the device's size.

@@ -26,6 +26,7 @@ mod flag {
     pub(super) const PLUMBING: u32 = 1 << 19;
     pub(super) const CAST: u32 = 1 << 20;
     pub(super) const COPY: u32 = 1 << 21;
+    pub(super) const FUNCTION: u32 = 1 << 22;
 }
 
 /// What a stack reveals.
@@ -102,6 +103,11 @@ impl StackFacts {
     /// Where activation checkpointing runs forward again, in the middle of backward.
     pub const fn recomputes(self) -> bool {
         self.has(flag::RECOMPUTE)
+    }
+
+    /// Inside a `torch.autograd.Function` that is written in Python.
+    pub const fn in_function(self) -> bool {
+        self.has(flag::FUNCTION)
     }
 
     /// A convolution's workspace.
@@ -272,6 +278,9 @@ fn classify(file: &str, name: &str, python: bool) -> u32 {
             if matches!(name, "unpack_hook" | "recompute_fn" | "backward") {
                 flags |= flag::RECOMPUTE;
             }
+        }
+        if path.ends_with("torch/autograd/function.py") && name == "apply" {
+            flags |= flag::FUNCTION;
         }
         if path.ends_with("torch/nn/parameter.py") && name == "__deepcopy__" {
             flags |= flag::SETUP | flag::COPY;

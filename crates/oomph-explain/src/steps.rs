@@ -47,6 +47,31 @@ pub fn step_of(steps: &[Step], row: u32) -> Option<usize> {
     steps.get(at).filter(|step| row <= step.end).map(|_| at)
 }
 
+/// The parts of the last step up to a row that end in backward passes which are told to keep their graphs, at these `times`;
+/// none if there are few.
+pub fn retained(trace: &Trace, steps: &[Step], row: usize, times: &[i64]) -> Vec<Step> {
+    let Some(last) = step_of(steps, row as u32).and_then(|step| steps.get(step)) else {
+        return Vec::new();
+    };
+    let ends = rows_at(trace, last.start..row, times);
+    let ends = ends.into_iter().filter(|&end| end > last.start);
+    let bounds: Vec<usize> = [last.start].into_iter().chain(ends).chain([row]).collect();
+    if bounds.len() <= MIN_OCCURRENCES + 1 {
+        return Vec::new();
+    }
+    let part = |pair: &[usize]| match *pair {
+        [start, end] if start < end => Some(Step {
+            start,
+            end,
+            has_backward: true,
+            has_optimizer: false,
+            ..*last
+        }),
+        _ => None,
+    };
+    bounds.windows(2).filter_map(part).collect()
+}
+
 /// Finds the steps up to a row. `passes` are the times at which passes of a job that infers ended, if somebody watched.
 pub fn find(
     trace: &Trace,
@@ -63,7 +88,10 @@ pub fn find(
     if labelled(trace, rows.start, rows.end).len() >= 2 {
         let last = marks.last().copied().unwrap_or(rows.start);
         let from = after_training(trace, last, end);
-        marks.extend(recurring_marks(program, stacks, from, end));
+        // A step that another one follows is one, whatever recurs within it.
+        if labelled(trace, last, rows.end).len() < 2 {
+            marks.extend(recurring_marks(program, stacks, from, end));
+        }
     } else {
         marks = optimizer_marks(trace, program, stacks, rows.start, end);
         let (start, after) = (rows.start, marks.last().copied().unwrap_or(rows.start));

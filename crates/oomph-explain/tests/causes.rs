@@ -128,7 +128,7 @@ fn inference_is_not_told_to_recompute() {
 }
 
 /// The message alone decides where memory is held elsewhere, in pieces, or where the traceback
-/// names the place; for the others it must say that it does not decide.
+/// names the place; for the others it must say that it does not decide, or that a limit of the process was reached.
 #[test]
 fn the_message_alone_is_enough_or_says_so() {
     for (name, cause) in PLANTED {
@@ -137,6 +137,7 @@ fn the_message_alone_is_enough_or_says_so() {
         let found = explain_messages(&messages).unwrap();
         let expected = match cause {
             "optimizer_state" | "fragmentation" | "logits" | "other_process" => cause,
+            _ if messages.iter().any(|message| message.allowed.is_some()) => "memory_budget",
             _ => "not_enough_evidence",
         };
         assert_eq!(found.cause.map(|c| c.id), Some(expected), "{name}");
@@ -413,8 +414,9 @@ fn an_empty_snapshot_asks_for_a_history() {
 fn a_file_that_ends_early_is_not_taken_for_a_job_that_fitted() {
     let mut found = explain(&trace("snapshots/lstm_lm.pickle.xz"), &Options::default());
     let problem = oomph_trace::Problem::new(oomph_trace::ProblemKind::Truncated, "cut");
+    assert!(!found.unclear);
     found.add_problems([&problem]);
-    assert!(found.verdict.starts_with("the file is truncated"));
+    assert!(found.unclear && found.verdict.starts_with("the file is truncated"));
     let mut empty = trace("oom/fragmentation.pickle.xz");
     empty.events = oomph_trace::Events::default();
     empty.devices.clear();

@@ -206,6 +206,42 @@ fn no_step_acts_on_the_other_memory() {
 }
 
 #[test]
+fn a_full_gpu_a_limit_and_a_refusal_are_told_apart() {
+    let said = |text: &str| {
+        let found = explained(text).unwrap();
+        let cause = found.cause.unwrap();
+        (cause.id, cause.verdict)
+    };
+    let (id, verdict) = said(
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 7.93 GiB total capacity; 2.81 GiB already allocated; 25.38 MiB free; 3.06 GiB reserved in total by PyTorch)",
+    );
+    assert_eq!(id, "other_process");
+    assert!(verdict.contains("4.8 GiB of 7.9 GiB"), "{verdict}");
+    let (id, verdict) = said(
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 7 has a total capacity of 287.98 GiB of which 203.49 GiB is free. Of the allocated memory 68.63 GiB is allocated by PyTorch, and 14.93 GiB is reserved by PyTorch but unallocated.",
+    );
+    assert_eq!(id, "not_enough_evidence");
+    assert!(verdict.contains("although 203.5 GiB are free"), "{verdict}");
+    let (id, verdict) = said(
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 2.00 MiB. GPU 0 has a total capacity of 255.98 GiB of which 244.65 GiB is free. 1.05 GiB allowed; Of the allocated memory 1017.01 MiB is allocated by PyTorch, and 54.99 MiB is reserved by PyTorch but unallocated.",
+    );
+    assert_eq!(id, "memory_budget");
+    assert!(
+        verdict.contains("1.1 GiB") || verdict.contains("1.0 GiB"),
+        "{verdict}"
+    );
+    let (id, verdict) = said(
+        "MPS backend out of memory (MPS allocated: 16.00 GB, other allocations: 3.31 GB, max allowed: 18.13 GB). Tried to allocate 256 bytes on shared pool.",
+    );
+    assert_eq!(id, "memory_budget");
+    assert!(verdict.contains("this Mac"), "{verdict}");
+    let (id, _) = said(
+        "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 4585490524328388608",
+    );
+    assert_eq!(id, "huge_request");
+}
+
+#[test]
 fn messages_that_were_set_aside_are_read_too() {
     check("set_aside.toml");
 }
@@ -236,8 +272,8 @@ fn messages_of_a_third_search_are_read_too() {
 }
 
 #[test]
-fn messages_of_six_rounds_are_read_too() {
-    assert_eq!(check("rounds.toml"), 103);
+fn messages_of_seven_rounds_are_read_too() {
+    assert_eq!(check("rounds.toml"), 113);
 }
 
 #[test]
@@ -346,4 +382,92 @@ proptest! {
             prop_assert!(message.memory != "host" || message.device.is_none());
         }
     }
+}
+
+/// A scheduler that no reader knows ended a job: not the kernel, and not by signal 9.
+#[test]
+fn who_ended_a_process_is_not_guessed() {
+    let said = |text: &str| explained(text).unwrap().verdict;
+    let verdict = said("=>> PBS: job killed: mem 2097152kb exceeded limit 1048576kb");
+    assert!(
+        verdict.contains("used 2.0 GiB of 1.0 GiB") && !verdict.contains("kernel"),
+        "{verdict}"
+    );
+    let verdict = said("Worker (pid:42) was sent SIGKILL! Perhaps out of memory?");
+    assert!(
+        verdict.contains("process 42") && verdict.contains("most likely"),
+        "{verdict}"
+    );
+}
+
+/// What launchers, containers, terminals and collectors of logs make of a line.
+#[test]
+fn what_stands_around_the_words_changes_nothing() {
+    type Dress = fn(&str) -> String;
+    let dresses: [(&str, Dress); 6] = [
+        ("a container's log", |line| {
+            format!("2024-05-01T12:00:00.123456789Z stderr F {line}")
+        }),
+        ("Docker Compose", |line| format!("trainer-1  | {line}")),
+        ("colours", |line| format!("\u{1b}[1;31m{line}\u{1b}[0m")),
+        ("a quotation", |line| format!("> {line}")),
+        ("a record", |line| {
+            serde_json::json!({"level": "error", "message": line}).to_string()
+        }),
+        ("torchrun's log", |line| format!("[default3]:{line}")),
+    ];
+    let all: Vec<Fixture> = [
+        "messages.toml",
+        "set_aside.toml",
+        "later.toml",
+        "blind.toml",
+        "fresh.toml",
+        "last.toml",
+        "usual.toml",
+        "other.toml",
+        "third.toml",
+        "rounds.toml",
+    ]
+    .into_iter()
+    .flat_map(fixtures)
+    .collect();
+    let mut wrong = Vec::new();
+    for (name, dress) in dresses {
+        let ranked = name.starts_with("torchrun");
+        // Those that name ranks have more than one then.
+        for fixture in all
+            .iter()
+            .filter(|fixture| !ranked || fixture.ranks.is_empty())
+        {
+            let lines: Vec<String> = fixture.text.lines().map(dress).collect();
+            let around = Fixture {
+                text: lines.join("\n"),
+                source: fixture.source.clone(),
+                program: fixture.program.clone(),
+                inside: fixture.inside.clone(),
+                memory: fixture.memory.clone(),
+                ranks: if ranked {
+                    vec![3]
+                } else {
+                    fixture.ranks.clone()
+                },
+                host: fixture.host.clone(),
+                process: fixture.process.clone(),
+                job: fixture.job.clone(),
+                allocator: fixture.allocator.clone(),
+                next: fixture.next.clone(),
+                ..*fixture
+            };
+            let found = differences(&around);
+            if !found.is_empty() {
+                wrong.push(format!("{name}: {}: {}", fixture.source, found.join("; ")));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} are read otherwise:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

@@ -114,6 +114,11 @@ impl Attempts for ScriptAttempts {
                 log,
             });
         };
+        if record.jax.is_some() {
+            bail!(
+                "the script uses JAX, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs"
+            );
+        }
         let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total_bytes));
         let used = all
             .iter()

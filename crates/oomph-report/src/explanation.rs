@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_explain::{Basis, Cause, Diff, Explanation, Fix, NextStep};
+use oomph_explain::{Basis, Cause, Diff, Explanation, Fix, MessageReport, NextStep};
 
 use crate::run::suffices;
 use crate::terminal::{
@@ -26,6 +26,8 @@ pub fn explanation(found: &Explanation, width: usize) -> String {
     let mut out = String::new();
     let (mark, style) = if found.out_of_memory {
         ("✗", BAD)
+    } else if found.unclear {
+        ("?", WARN)
     } else {
         ("✓", GOOD)
     };
@@ -44,6 +46,20 @@ pub fn explanation(found: &Explanation, width: usize) -> String {
     next(&mut out, &found.next, width);
     footer(&mut out, found, width);
     out
+}
+
+/// Whether one is the other with words around it: a record may have the message, and the traceback that
+/// ends with it.
+fn is_quoted(one: &MessageReport, other: &MessageReport) -> bool {
+    let (short, long) = if one.text.len() < other.text.len() {
+        (one, other)
+    } else {
+        (other, one)
+    };
+    short.ranks == long.ranks
+        && !short.text.is_empty()
+        && short.text.len() < long.text.len()
+        && long.text.contains(&short.text)
 }
 
 /// Who wrote the message, about which memory, and where.
@@ -309,7 +325,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
         for other in found
             .messages
             .iter()
-            .filter(|other| other.line != message.line)
+            .filter(|other| other.line != message.line && !is_quoted(other, message))
             .take(SHOWN)
         {
             let mut text = format!("line {}: {}", other.line, other.program_name);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_clock::Figures;
+use oomph_clock::{Figures, Host};
 use oomph_gpus::Gpu;
 use oomph_run::time::{StepTime, step_time};
 use oomph_run::{Record, Summary};
@@ -62,17 +62,18 @@ pub struct Suit {
 }
 
 impl Suit {
-    /// What a rehearsed script takes on this GPU; `prices` are the user's own, by the names of GPUs.
+    /// What a rehearsed script takes on this GPU beside this host; `prices` are the user's own, by the names of GPUs.
     pub fn new(
         gpu: &Gpu,
         record: &Record,
         summary: &Summary,
+        host: &Host,
         prices: Option<&BTreeMap<String, f64>>,
     ) -> Self {
         // What lies outside the allocator is the GPU's own.
         let needed = summary.peak.reserved_bytes + gpu.context.total_bytes();
         let (time, time_unknown) = match Figures::of(gpu) {
-            Ok(figures) => (step_time(record, &figures), None),
+            Ok(figures) => (step_time(record, &figures, host), None),
             Err(reason) => (None, Some(reason.to_string())),
         };
         let own = prices.and_then(|prices| prices.get(&gpu.id));

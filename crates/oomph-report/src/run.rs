@@ -6,6 +6,7 @@ use std::path::Path;
 use oomph_bytes::format_bytes;
 use oomph_explain::{Explanation, Fix};
 use oomph_run::ranks::RankSummary;
+use oomph_run::record::Jax;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
@@ -55,15 +56,22 @@ pub fn run_report(
     } else {
         ""
     };
+    let version = |name| {
+        let found = summary.versions.get(name);
+        found.map_or("?", |version| version.split('+').next().unwrap_or(version))
+    };
+    let ran = match &summary.jax {
+        Some(_) => format!("jax {} ·", version("jax")),
+        None => format!(
+            "torch {} · {} in",
+            version("torch"),
+            counted(summary, summary.step_count)
+        ),
+    };
     let head = format!(
-        "{kind}{} · {} · torch {} · {} in {:.1} s",
+        "{kind}{} · {} · {ran} {:.1} s",
         summary.gpu.name,
         format_bytes(summary.gpu.memory_bytes),
-        summary
-            .versions
-            .get("torch")
-            .map_or("?", |version| version.split('+').next().unwrap_or(version)),
-        counted(summary, summary.step_count),
         summary.seconds,
     );
     let _ = writeln!(out, "\n{}\n", paint(DIM, heading(&head, columns)));
@@ -154,10 +162,15 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             };
             let seen = wrap(&seen, columns.saturating_sub(INDENT), INDENT);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
-            let text = format!(
-                "peak {needed} of {} ({percent:.0} %), {} to spare",
-                format_bytes(capacity),
-                format_bytes(spare)
+            let text = summary.jax.as_ref().map_or_else(
+                || {
+                    format!(
+                        "peak {needed} of {} ({percent:.0} %), {} to spare",
+                        format_bytes(capacity),
+                        format_bytes(spare)
+                    )
+                },
+                |jax| jax_peak(summary, jax),
             );
             let _ = writeln!(
                 out,
@@ -274,6 +287,19 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                         )
                     )
                 }
+                None if let Some(jax) = &summary.jax => {
+                    let asked = oom.map_or(0, |oom| oom.requested_bytes);
+                    format!(
+                        "one request asked for {}, with up to {} in use and {} at most for JAX",
+                        format_bytes(asked),
+                        format_bytes(summary.peak.allocated_bytes),
+                        format_bytes(if jax.limit_bytes > 0 {
+                            jax.limit_bytes
+                        } else {
+                            capacity
+                        })
+                    )
+                }
                 // Without an unlimited run: what was held, and what was refused.
                 None => format!(
                     "at least {} of {} was needed: one request asked for {}",
@@ -325,12 +351,37 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
     }
 }
 
+/// What a JAX job used. A pool that is taken in advance says nothing of that.
+fn jax_peak(summary: &Summary, jax: &Jax) -> String {
+    let peak = &summary.peak;
+    let capacity = format_bytes(summary.gpu.memory_bytes);
+    let used = format_bytes(peak.used_bytes);
+    let in_use = format_bytes(peak.allocated_bytes);
+    let pool = format_bytes(peak.reserved_bytes);
+    match jax.allocator.as_str() {
+        "default" if jax.preallocates => format!(
+            "peak {in_use} in use, of the {pool} that JAX takes in advance; the GPU gave {used} of {capacity}"
+        ),
+        "default" => {
+            format!("peak {in_use} in use, in a pool of {pool}; the GPU gave {used} of {capacity}")
+        }
+        _ => format!("peak {in_use} in use; the GPU gave {used} of {capacity}"),
+    }
+}
+
 fn categories(out: &mut String, summary: &Summary, columns: usize) {
     const NAME: usize = 16;
     const AMOUNT: usize = 10;
     let mut rows: Vec<(&str, u64)> = CATEGORIES
         .iter()
-        .map(|&(id, name)| (name, summary.by_category.get(id).copied().unwrap_or(0)))
+        .map(|&(id, name)| {
+            let name = match (&summary.jax, id) {
+                (Some(_), "other") => "in use",
+                (Some(_), "outside_allocator") => "not JAX's pool",
+                _ => name,
+            };
+            (name, summary.by_category.get(id).copied().unwrap_or(0))
+        })
         .filter(|&(_, amount)| amount > 0)
         .collect();
     // The job's own categories first, by size; the rest last.

@@ -80,8 +80,12 @@ fn what_a_message_does_not_say_is_no_figure() {
 
 #[test]
 fn a_job_that_did_not_fail() {
-    let found = explain(&trace("snapshots/gpt2_b8.pickle.xz"), &Options::default());
+    let mut found = explain(&trace("snapshots/gpt2_b8.pickle.xz"), &Options::default());
     insta::assert_snapshot!("healthy", plain(&explanation(&found, 80)));
+    // The failure may be in what was cut off.
+    let problem = oomph_trace::Problem::new(oomph_trace::ProblemKind::Truncated, "cut");
+    found.add_problems([&problem]);
+    assert!(plain(&explanation(&found, 80)).starts_with("? the file is truncated"));
 }
 
 #[test]

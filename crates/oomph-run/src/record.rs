@@ -35,8 +35,11 @@ pub enum Error {
 pub struct Record {
     /// [`FORMAT`].
     pub format: String,
-    /// The version of torch.
+    /// The version of torch; empty if the script did not import it.
     pub torch: String,
+    /// What JAX says of itself, if the record is about its memory.
+    #[serde(default)]
+    pub jax: Option<Jax>,
     /// The version of CUDA that torch was built for.
     pub cuda: Option<String>,
     /// The version of Python.
@@ -368,6 +371,21 @@ pub struct Device {
     pub retries: u64,
 }
 
+/// JAX in the script's process. Its allocator's figures are those of the [`Device`]s.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
+pub struct Jax {
+    /// Its version.
+    pub version: String,
+    /// Its allocator: `default` (a pool of its own), `platform` (the driver at each request) or `cuda_async` (the driver's pool).
+    pub allocator: String,
+    /// Whether the pool was taken as a whole when the script first used the GPU.
+    pub preallocates: bool,
+    /// The most that the allocator may take, in bytes; 0 where it has no limit of its own.
+    pub limit_bytes: u64,
+}
+
 /// A rank's place in its job.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Place {
@@ -440,6 +458,9 @@ pub struct Library {
     /// Functions whose answer was assumed.
     #[serde(default)]
     pub assumptions: Vec<LibraryAssumption>,
+    /// Functions that the script asked for in vain.
+    #[serde(default)]
+    pub missing: Vec<String>,
 }
 
 /// A function of the CUDA libraries whose answer was assumed.

@@ -2,13 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use oomph_allocator::search::smallest;
+use oomph_allocator::{Config, Program, TorchVersion};
+use oomph_bytes::format_bytes;
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
 use crate::ending::Ending;
 use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
-use crate::record::{LeverReport, Record};
+use crate::record::{Jax, LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
 use crate::time::StepTime;
 
@@ -68,9 +71,9 @@ pub struct GpuSummary {
 /// The peak amounts, each at its own moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Peak {
-    /// In tensors.
+    /// In tensors or arrays.
     pub allocated_bytes: u64,
-    /// Held by PyTorch's allocator.
+    /// Held by the allocator of PyTorch or JAX.
     pub reserved_bytes: u64,
     /// Held by the process: reserved and outside the allocator.
     pub used_bytes: u64,
@@ -158,6 +161,9 @@ pub struct Summary {
     pub script: Vec<String>,
     /// On which GPU.
     pub gpu: GpuSummary,
+    /// JAX, if the memory is its and not PyTorch's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jax: Option<Jax>,
     /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// How long a step takes on the GPU, where that is known.
@@ -242,6 +248,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             usable_bytes: 0,
             r#virtual: record.r#virtual,
         },
+        jax: record.jax.clone(),
         peak: Peak::default(),
         time: None,
         time_unknown: None,
@@ -275,9 +282,12 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         timeline: Vec::new(),
         versions: BTreeMap::from([
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
-            ("torch", record.torch.clone()),
             ("cuda", record.cuda.clone().unwrap_or_default()),
             ("python", record.python.clone()),
+            record.jax.as_ref().map_or_else(
+                || ("torch", record.torch.clone()),
+                |jax| ("jax", jax.version.clone()),
+            ),
         ]),
     };
     let Some(device) = device else {
@@ -461,6 +471,17 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
         location: some(&found.function),
         count: found.count,
     }));
+    if record.jax.is_some() && !record.library.missing.is_empty() {
+        all.push(Assumption {
+            kind: "library".to_owned(),
+            what: format!(
+                "the virtual GPU lacks functions that the script asked for: {}",
+                record.library.missing.join(", ")
+            ),
+            location: None,
+            count: record.library.missing.len() as u64,
+        });
+    }
     if trace.is_some_and(|trace| trace.events.len() >= record.max_events) {
         all.push(Assumption {
             kind: "attribution".to_owned(),
@@ -569,6 +590,53 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
 }
 
 impl Summary {
+    /// Of a run without a limit: what the job needs with one. Without, PyTorch keeps all that it caches; with a limit it gives that back
+    /// before it fails. So where much of the memory was cached, what is needed is the least in which a replay of `trace` serves
+    /// every request. Elsewhere it stays as it was measured.
+    pub fn with_a_limit(&mut self, trace: &Trace, record: &Record) {
+        /// One part in as many is as little as replays tell.
+        const LITTLE: u64 = 20;
+        let Peak {
+            allocated_bytes: allocated,
+            reserved_bytes: reserved,
+            ..
+        } = self.peak;
+        let Some(device) = record.busiest() else {
+            return;
+        };
+        let much = |needed: u64| needed.saturating_add(needed / LITTLE) < reserved;
+        if !much(allocated) {
+            return;
+        }
+        let version = TorchVersion::parse(&record.torch).unwrap_or(TorchVersion::ASSUMED);
+        let config = Config::from_settings(&trace.settings, version);
+        let program = Program::new(trace, device.index, &config);
+        // A part of the run says nothing of the rest.
+        if !program.is_complete() || program.recorded_peak_reserved != reserved {
+            return;
+        }
+        let Some(needed) = smallest(&program, &config).filter(|&needed| much(needed)) else {
+            return;
+        };
+        self.assumptions.push(Assumption {
+            kind: "cache".to_owned(),
+            what: format!(
+                "without a limit PyTorch reserved {} for {} in use; with one it gives back what it caches, and a replay needs {}",
+                format_bytes(reserved),
+                format_bytes(allocated),
+                format_bytes(needed)
+            ),
+            location: None,
+            count: 1,
+        });
+        let cached = reserved - needed;
+        self.peak.reserved_bytes = needed;
+        self.peak.used_bytes = self.peak.used_bytes.saturating_sub(cached);
+        if let Some(bytes) = self.by_category.get_mut("cached") {
+            *bytes = bytes.saturating_sub(cached);
+        }
+    }
+
     /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
     /// verdict and where memory ran out stay.
     pub fn measured_without_limit(&mut self, mut needed: Self, ranks: &[RankSummary]) {

@@ -17,13 +17,14 @@ pub struct StepTime {
     pub tokens_per_second: Option<f64>,
 }
 
-/// The time of a step, or nothing if no whole step was recorded on a virtual GPU.
-pub fn step_time(record: &Record, gpu: &Figures) -> Option<StepTime> {
+/// The time of a step beside this host, or nothing if no whole step was recorded on a virtual GPU.
+pub fn step_time(record: &Record, gpu: &Figures, host: &Host) -> Option<StepTime> {
     // The script's own thread prepares batches, here as there.
     let loading = record.facts.loading_ns as f64 / 1e9;
     let host = Host {
-        step: Host::default().step + loading,
-        ..Host::default()
+        step: host.step + loading,
+        pass: host.pass + loading,
+        ..host.clone()
     };
     let mut estimate = Estimate::new(&record.work, gpu, &host)?;
     if estimate.bound == Bound::Host && loading > estimate.host_seconds / 2.0 {

@@ -49,6 +49,25 @@ const MAX_JSON: usize = 16 << 20;
 
 /// Bytes before an object of JSON: the time, a container's name.
 const MAX_PREFIX: usize = 200;
+/// Fields that say when, where and how urgently a record was written.
+const ABOUT_RECORDS: [&str; 16] = [
+    "level",
+    "levelname",
+    "lvl",
+    "severity",
+    "logger",
+    "logger_name",
+    "time",
+    "timestamp",
+    "@timestamp",
+    "ts",
+    "asctime",
+    "stream",
+    "caller",
+    "insertId",
+    "logName",
+    "receiveTimestamp",
+];
 /// Bytes of a line that one on the next line may continue.
 const MAX_JOINED: usize = 4 << 10;
 /// Lines before a message that may name the program, and bytes of each.
@@ -408,6 +427,10 @@ fn collect_strings(value: &serde_json::Value, out: &mut String) {
         serde_json::Value::Array(items) => items.iter().for_each(|item| collect_strings(item, out)),
         serde_json::Value::Object(map) => {
             for (name, item) in map {
+                // They stand between the lines of a message.
+                if ABOUT_RECORDS.contains(&name.as_str()) {
+                    continue;
+                }
                 if item.is_number() || item.is_boolean() {
                     out.extend(["\"", name, "\": ", &item.to_string(), "\n"]);
                 } else {
@@ -444,16 +467,11 @@ fn scan(reader: impl Read) -> io::Result<(Vec<OomMessage>, Vec<Problem>)> {
         if let Some((fields, origin)) = record(line) {
             log.whole = origin;
             for part in fields.lines() {
-                log.read(part, number);
+                log.read_escaped(part, number);
             }
             log.whole = Origin::default();
-        } else if line.contains("\\n") {
-            // Python's repr of an exception, and a JSON line that was cut, escape their line breaks.
-            for part in line.replace("\\\"", "\"").split("\\n") {
-                log.read(part, number);
-            }
         } else {
-            log.read(line, number);
+            log.read_escaped(line, number);
         }
     }
     Ok(log.end())
@@ -469,7 +487,9 @@ fn record(line: &str) -> Option<(String, Origin)> {
     let value: serde_json::Value = serde_json::from_str(text).ok()?;
     let mut fields = String::new();
     collect_strings(&value, &mut fields);
-    Some((fields, origin::of_record(&value)))
+    let mut origin = origin::of_record(&value);
+    origin.complete(&origin::of_line(line.get(..at)?).0);
+    Some((fields, origin))
 }
 
 /// What of a log is known so far.
@@ -494,6 +514,17 @@ struct Log {
     open: Option<Open>,
 }
 
+/// Whether the digits that `text` begins with may be the end of a size: not if a date, a time or a word goes on behind them.
+fn ends_a_number(text: &str) -> bool {
+    let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    rest.chars()
+        .next()
+        .is_none_or(|c| c.is_whitespace() || matches!(c, ')' | ']' | ',' | ';' | '\'' | '"'))
+        || ["B", "K", "M", "G", "T", "b", "k"]
+            .iter()
+            .any(|unit| rest.starts_with(unit))
+}
+
 /// A message whose text may go on in the next line, as terminals and editors wrap it.
 #[derive(Debug)]
 struct Open {
@@ -506,10 +537,23 @@ struct Open {
 }
 
 impl Log {
+    /// A line; Python's repr of an exception, and a record that was cut, escape their line breaks.
+    fn read_escaped(&mut self, line: &str, number: usize) {
+        if line.contains("\\n") {
+            for part in line.replace("\\\"", "\"").split("\\n") {
+                self.read(part, number);
+            }
+        } else {
+            self.read(line, number);
+        }
+    }
+
     fn read(&mut self, part: &str, number: usize) {
         self.parts += 1;
         if part.is_empty() && self.continues == 0 {
             self.before = None;
+            // Nothing wraps a text around an empty line.
+            self.open.take_if(|open| open.reader.is_some());
             return;
         }
         let plain = origin::plain(part);
@@ -628,6 +672,10 @@ impl Log {
             .text
             .trim_end()
             .ends_with(|c: char| c.is_ascii_digit() || c == '.');
+        if cut_in_number && text.starts_with(|c: char| c.is_ascii_digit()) && !ends_a_number(text) {
+            self.open = None;
+            return;
+        }
         let mut joined = joined(&open.text, text);
         // The one that says the most.
         let best = joined
@@ -1171,6 +1219,21 @@ mod tests {
         let message =
             one("llama_model_load: error loading model: unable to alloc\nate CUDA0 buffer");
         assert_eq!(message.program, Program::LlamaCpp);
+    }
+
+    #[test]
+    fn what_stands_below_a_size_is_no_part_of_it() {
+        let size = "Failed to allocate memory for requested buffer of size 285081600";
+        for below in [
+            "\n2021-07-08:01:27:55,801 ERROR [web.py:1793] Uncaught",
+            "\n\n2 x RTX 3090",
+            "\n2xRTX 3090 machine",
+        ] {
+            let message = one(&format!(
+                "onnxruntime::BFCArena::AllocateRawInternal {size}{below}"
+            ));
+            assert_eq!(message.requested, Some(Bytes(285_081_600)), "{below}");
+        }
     }
 
     #[test]

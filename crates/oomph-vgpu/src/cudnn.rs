@@ -1168,6 +1168,7 @@ fn batch_norm(handle: u64, x: u64, passes: f64) {
                 .map_or(1, |&channels| channels.max(1) as u64),
             last: tensor.strides.get(1) == Some(&1),
             backward: passes > BATCH_NORM_FORWARD,
+            element: element as u8,
         });
         bytes
     });

@@ -306,13 +306,14 @@ impl Described {
                 let channels = images.dims.get(1).copied().unwrap_or(depth);
                 let window: u64 = weights.dims[2..].iter().product();
                 let pixels = result.dims.iter().product::<u64>() / result.dims.get(1)?.max(&1);
+                let number = images.dims.first().copied().unwrap_or(1);
                 return Some(Work::Convolution {
                     direction: direction as u8,
                     product: Product {
                         m: pixels,
                         n: filters,
                         k: depth,
-                        batch: 1,
+                        batch: number,
                         kind,
                         alignment: ALIGNED,
                     },

@@ -15,6 +15,10 @@ use crate::{export, ledger};
 
 /// Success of cuFFT.
 const SUCCESS: c_int = 0;
+/// `CUFFT_INVALID_TYPE`.
+const INVALID_TYPE: c_int = 3;
+/// `CUFFT_INVALID_VALUE`.
+const INVALID_VALUE: c_int = 4;
 /// `CUFFT_INTERNAL_ERROR`.
 const INTERNAL: c_int = 5;
 
@@ -157,7 +161,73 @@ fn workspace(what: &Transforms) -> u64 {
     rows.saturating_mul(row * precision.complex_bytes())
 }
 
+/// What a `cufftType` transforms: precision, and whether one side is real.
+const fn of_type(code: c_int) -> Option<(Precision, bool)> {
+    match code {
+        0x29 => Some((Precision::Single, false)),
+        0x2a | 0x2c => Some((Precision::Single, true)),
+        0x69 => Some((Precision::Double, false)),
+        0x6a | 0x6c => Some((Precision::Double, true)),
+        _ => None,
+    }
+}
+
+/// Writes the workspace of a plan of type `code`.
+fn plan(
+    sizes: impl IntoIterator<Item = i64>,
+    code: c_int,
+    batch: i64,
+    strided: bool,
+    size: Out<usize>,
+) -> c_int {
+    let sizes: Vec<u64> = sizes.into_iter().map(|n| n.max(1) as u64).collect();
+    let Some((precision, real)) = of_type(code) else {
+        return INVALID_TYPE;
+    };
+    if sizes.is_empty() || sizes.len() > 3 {
+        return INVALID_VALUE;
+    }
+    ledger::assume(
+        "cufftMakePlanMany",
+        "the workspace of Fourier transforms follows what an H200 needed",
+    );
+    let bytes = workspace(&Transforms {
+        sizes: &sizes,
+        batch: batch.max(1) as u64,
+        precision,
+        real,
+        strided,
+    });
+    size.put(bytes as usize);
+    SUCCESS
+}
+
 export! {
+    fn cufftMakePlan1d(_plan: c_int, n: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan([i64::from(n)], code, i64::from(batch), false, size)
+    }
+    fn cufftMakePlan2d(_plan: c_int, x: c_int, y: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan([x, y].map(i64::from), code, 1, false, size)
+    }
+    fn cufftMakePlan3d(_plan: c_int, x: c_int, y: c_int, z: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan([x, y, z].map(i64::from), code, 1, false, size)
+    }
+    unsafe fn cufftMakePlanMany(_plan: c_int, rank: c_int, n: *const c_int, _ie: usize, given_stride: c_int, _id: c_int, _oe: usize, made_stride: c_int, _od: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        if n.is_null() || !(1..=3).contains(&rank) {
+            return INVALID_VALUE;
+        }
+        // SAFETY: cuFFT's caller passes `rank` sizes.
+        let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
+        plan(sizes.iter().copied().map(i64::from), code, i64::from(batch), given_stride > 1 || made_stride > 1, size)
+    }
+    unsafe fn cufftMakePlanMany64(_plan: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, _oe: usize, made_stride: i64, _od: i64, code: c_int, batch: i64, size: Out<usize>) -> c_int, or INTERNAL; {
+        if n.is_null() || !(1..=3).contains(&rank) {
+            return INVALID_VALUE;
+        }
+        // SAFETY: cuFFT's caller passes `rank` sizes.
+        let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
+        plan(sizes.iter().copied(), code, batch, given_stride > 1 || made_stride > 1, size)
+    }
     fn cufftCreate(out: Out<c_int>) -> c_int, or INTERNAL; {
         machine().costs.charge(device::current(), Charge::FirstFft);
         out.put((opaque_handle() & 0x7fff_ffff) as c_int);

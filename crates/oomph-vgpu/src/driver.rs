@@ -14,7 +14,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, inner, ledger};
+use crate::{export, inner, ledger, modules};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -602,20 +602,30 @@ export! {
         out.put(opaque_handle());
         SUCCESS
     }
-    fn cuModuleLoadData(out: Out<u64>, _image: *const c_void) -> Status, or UNKNOWN; {
-        out.put(opaque_handle());
+    unsafe fn cuModuleLoadData(out: Out<u64>, image: *const u8) -> Status, or UNKNOWN; {
+        // SAFETY: an image by the vendor's header.
+        out.put(unsafe { modules::loaded(image) });
         SUCCESS
     }
-    fn cuModuleLoadDataEx(out: Out<u64>, _image: *const c_void, _count: c_uint, _options: *mut c_int, _values: *mut *mut c_void) -> Status, or UNKNOWN; {
-        out.put(opaque_handle());
+    unsafe fn cuModuleLoadDataEx(out: Out<u64>, image: *const u8, _count: c_uint, _options: *mut c_int, _values: *mut *mut c_void) -> Status, or UNKNOWN; {
+        // SAFETY: an image by the vendor's header.
+        out.put(unsafe { modules::loaded(image) });
         SUCCESS
     }
-    fn cuModuleUnload(_module: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuModuleUnload(module: u64) -> Status, or UNKNOWN; {
+        modules::unloaded(module);
+        SUCCESS
+    }
     fn cuModuleGetFunction(out: Out<u64>, _module: u64, name: Text) -> Status, or UNKNOWN; {
         out.put(crate::kernels::named(name));
         SUCCESS
     }
-    fn cuModuleGetGlobal_v2(at: Out<u64>, size: Out<usize>, _module: u64, _name: Text) -> Status, or UNKNOWN; {
+    fn cuModuleGetGlobal_v2(at: Out<u64>, size: Out<usize>, module: u64, name: Text) -> Status, or UNKNOWN; {
+        if let Some((address, bytes)) = name.get().and_then(|name| modules::variable(module, name)) {
+            at.put(address);
+            size.put(bytes as usize);
+            return SUCCESS;
+        }
         ledger::assume("cuModuleGetGlobal", "a module's global variable is assumed to be absent");
         at.put(0);
         size.put(0);
@@ -670,8 +680,9 @@ export! {
         crate::kernels::run_shape(function, config.grid, config.block, config.stream);
         SUCCESS
     }
-    fn cuModuleLoadFatBinary(out: Out<u64>, _image: *const c_void) -> Status, or UNKNOWN; {
-        out.put(opaque_handle());
+    unsafe fn cuModuleLoadFatBinary(out: Out<u64>, image: *const u8) -> Status, or UNKNOWN; {
+        // SAFETY: an image by the vendor's header.
+        out.put(unsafe { modules::loaded(image) });
         SUCCESS
     }
     fn cuModuleGetLoadingMode(out: Out<c_int>) -> Status, or UNKNOWN; {

@@ -306,11 +306,6 @@ export! {
     fn cuGraphExecDestroy(executable: u64) -> Status, or UNKNOWN; {
         runtime::cudaGraphExecDestroy(executable)
     }
-    fn cuGraphNodeGetType(_node: u64, kind: Out<c_int>) -> Status, or UNKNOWN; {
-        const KERNEL: c_int = 0;
-        kind.put(KERNEL);
-        SUCCESS
-    }
     fn cuGraphKernelNodeGetParams() -> Status, or UNKNOWN; { NOT_SUPPORTED }
     fn cuGraphExecKernelNodeSetParams() -> Status, or UNKNOWN; { NOT_SUPPORTED }
     fn cuStreamWaitValue32(_stream: u64, _at: u64, _value: c_uint, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }

@@ -30,8 +30,9 @@ pub enum Family {
     Reduction,
     /// A step over lists of tensors: each block has a piece of one.
     Lists { bytes: u8 },
-    /// Compiled matrix products of Triton, whose depth is unknown.
-    MatrixTemplate,
+    /// Compiled matrix products of Triton, whose depth is unknown: a wave of blocks takes longer than a library takes for a tile
+    /// of any usual depth.
+    MatrixTemplate { micros: u16 },
     /// PyTorch's copy of a tensor that is not dense: its strides lie in its second argument.
     StridedCopy,
 }
@@ -121,7 +122,10 @@ impl Family {
                 bytes: (lists(name) + 1) * bytes,
             }
         } else if TEMPLATES.iter().any(|prefix| name.starts_with(prefix)) {
-            Self::MatrixTemplate
+            Self::MatrixTemplate { micros: 60 }
+        } else if name.starts_with("gemm_fusion_") || name.starts_with("triton_gemm_") {
+            // XLA's, which it tries for products of any depth.
+            Self::MatrixTemplate { micros: 1000 }
         } else if name.contains("18elementwise_kernel")
             && name.contains("gpu_kernel_impl_nocast")
             && name.contains("direct_copy_kernel_cuda")
@@ -177,14 +181,12 @@ impl Family {
                 const PIECE: f64 = 65_536.0;
                 rates.moving(blocks * PIECE * f64::from(bytes))
             }
-            Self::MatrixTemplate => {
-                /// Longer than a library takes for a tile of any usual depth.
-                const WAVE: Duration = Duration::from_micros(60);
+            Self::MatrixTemplate { micros } => {
                 ledger::assume(
                     "Triton",
                     "matrix templates are assumed to be slower than the library's products",
                 );
-                LAUNCH + WAVE.mul_f64(rates.waves(blocks))
+                LAUNCH + Duration::from_micros(micros.into()).mul_f64(rates.waves(blocks))
             }
             Self::StridedCopy if !arguments.is_null() => {
                 // SAFETY: the caller's contract.
@@ -367,7 +369,10 @@ mod tests {
         assert_eq!(Family::of(step), Family::Lists { bytes: 16 });
         let norm = "_ZN2at6native12_GLOBAL__N_135GammaBetaBackwardCUDAKernelTemplateIffLj32ELj32ELj256ELb0ELb1ELb0EEEvllPKT_S5_PKT0_S8_PS3_S9_";
         assert_eq!(Family::of(norm), Family::Columns { bytes: 28 });
-        assert_eq!(Family::of("triton_mm_12"), Family::MatrixTemplate);
+        assert_eq!(
+            Family::of("triton_mm_12"),
+            Family::MatrixTemplate { micros: 60 }
+        );
         assert_eq!(Family::of("triton_poi_fused_add_0"), Family::Usual);
     }
 

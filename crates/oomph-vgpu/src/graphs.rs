@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
+use std::time::Duration;
 
 use crate::arguments::Out;
 use crate::runtime::{Error, ILLEGAL_STATE, INVALID_VALUE, SUCCESS, UNKNOWN, fail};
@@ -54,17 +55,154 @@ struct Objects {
 static OBJECTS: std::sync::LazyLock<Mutex<Objects>> =
     std::sync::LazyLock::new(|| Mutex::new(Objects::default()));
 
-/// Nodes that were added by hand → their graph and kind. All others count as kernels.
-static ADDED: std::sync::LazyLock<Mutex<HashMap<u64, (u64, c_int)>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+/// A node that was added by hand.
+#[derive(Debug)]
+struct Node {
+    graph: u64,
+    kind: c_int,
+    after: Vec<u64>,
+    /// The graph that it stands for.
+    child: Option<u64>,
+}
 
-/// Adds a node of `kind` to a graph; `None` if there is no such graph.
-fn add(graph: u64, kind: c_int) -> Option<u64> {
-    streams::add_node(graph).then(|| {
-        let node = opaque_handle();
-        ADDED.lock().insert(node, (graph, kind));
-        node
+/// Nodes that were added by hand, in their order. All others count as kernels.
+static ADDED: Mutex<BTreeMap<u64, Node>> = Mutex::new(BTreeMap::new());
+
+/// Adds a node of `kind` that takes `time`; `None` if there is no such graph.
+pub fn add(graph: u64, kind: c_int, time: Duration, after: &[u64]) -> Option<u64> {
+    streams::add_node(graph, time).then(|| {
+        let handle = opaque_handle();
+        let node = Node {
+            graph,
+            kind,
+            after: after.to_vec(),
+            child: None,
+        };
+        ADDED.lock().insert(handle, node);
+        handle
     })
+}
+
+/// Adds a node of any kind that takes `time`.
+///
+/// # Safety
+/// `after` must be null or have `count` nodes, and `params` null or a node's parameters.
+pub unsafe fn add_any(
+    out: Out<u64>,
+    graph: u64,
+    after: *const u64,
+    count: usize,
+    params: *mut NodeParams,
+    time: Duration,
+) -> Error {
+    // SAFETY: the caller's contract: every kind of node has at least these fields.
+    let Some(params) = (unsafe { params.as_mut() }) else {
+        return fail(INVALID_VALUE);
+    };
+    // SAFETY: the caller's contract.
+    let after = unsafe { list(after, count) };
+    let Some(node) = add(graph, params.kind, time, after) else {
+        return fail(INVALID_VALUE);
+    };
+    if params.kind == CONDITIONAL {
+        ledger::assume(
+            "cudaGraphAddNode",
+            "the bodies of conditional graph nodes are assumed to take no time",
+        );
+        let bodies: Vec<u64> = (0..(params.size as usize).min(MOST_BODIES))
+            .map(|_| streams::create_graph())
+            .collect();
+        // A node lives as long as the process may ask: a word for each body is kept.
+        params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();
+    }
+    out.put(node);
+    SUCCESS
+}
+
+/// All nodes of `graph`. Captured ones, which follow the others here, have no handles of their own.
+pub fn all_nodes(graph: u64) -> Option<Vec<u64>> {
+    let count = streams::graph(graph)?.nodes;
+    let mut all = nodes(graph);
+    all.extend((all.len() as u64..count).map(|index| graph + index + 1));
+    Some(all)
+}
+
+/// The nodes of `graph` that come after no others. Of captured ones, each comes after the one before.
+pub fn roots(graph: u64) -> Option<Vec<u64>> {
+    let all = all_nodes(graph)?;
+    let added = ADDED.lock();
+    let mut captured = false;
+    let is_root = |node: &u64| match added.get(node) {
+        Some(node) => node.after.is_empty(),
+        None => !std::mem::replace(&mut captured, true),
+    };
+    Some(all.into_iter().filter(is_root).collect())
+}
+
+/// Whether `node` was added by hand to a graph that is still there.
+pub fn is_node(node: u64) -> bool {
+    ADDED.lock().contains_key(&node)
+}
+
+/// Node `node` stands for `child`.
+pub fn set_child(node: u64, child: u64) {
+    if let Some(node) = ADDED.lock().get_mut(&node) {
+        node.child = Some(child);
+    }
+}
+
+/// The graph that `node` stands for.
+pub fn child(node: u64) -> Option<u64> {
+    ADDED.lock().get(&node)?.child
+}
+
+/// The nodes that were added to `graph` by hand.
+pub fn nodes(graph: u64) -> Vec<u64> {
+    let added = ADDED.lock();
+    let own = added.iter().filter(|(_, node)| node.graph == graph);
+    own.map(|(&handle, _)| handle).collect()
+}
+
+/// # Safety
+/// `nodes` must be null or have `count` elements as long as the result is used.
+pub unsafe fn list<'a>(nodes: *const u64, count: usize) -> &'a [u64] {
+    if nodes.is_null() || count == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts(nodes, count) }
+}
+
+/// Writes what `node` comes after, as far as there is room, and how many those are.
+///
+/// # Safety
+/// `count` must be null or readable, and `nodes` null or have room for so many.
+pub unsafe fn dependencies(node: u64, nodes: *mut u64, count: *mut usize) -> Error {
+    let added = ADDED.lock();
+    let Some(node) = added.get(&node) else {
+        return fail(INVALID_VALUE);
+    };
+    // SAFETY: the caller's contract.
+    unsafe { put_list(&node.after, nodes, count) };
+    SUCCESS
+}
+
+/// Writes a list as far as there is room, and its length.
+///
+/// # Safety
+/// `count` must be null or readable, and `nodes` null or have room for so many.
+pub unsafe fn put_list(found: &[u64], nodes: *mut u64, count: *mut usize) {
+    if count.is_null() {
+        return;
+    }
+    // SAFETY: the caller's contract.
+    unsafe {
+        let room = if nodes.is_null() { 0 } else { count.read() };
+        for (index, &one) in found.iter().take(room).enumerate() {
+            nodes.add(index).write(one);
+        }
+        count.write(found.len());
+    }
 }
 
 /// Drops `count` references; the destructor of an unreferenced object runs here, outside
@@ -109,7 +247,7 @@ pub fn instantiated(graph: u64, executable: u64) {
 
 /// A graph or an executable is gone, and lets go of its objects.
 pub fn destroyed(handle: u64) {
-    ADDED.lock().retain(|_, (graph, _)| *graph != handle);
+    ADDED.lock().retain(|_, node| node.graph != handle);
     let held = OBJECTS.lock().held.remove(&handle);
     for (object, count) in held.unwrap_or_default() {
         release(object, count);
@@ -174,26 +312,17 @@ export! {
         out.put(opaque_handle());
         SUCCESS
     }
-    unsafe fn cudaGraphAddNode(out: Out<u64>, graph: u64, _dependencies: *const u64, _edges: *const c_void, _count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
-        // SAFETY: the caller's parameters, or null: every kind of node has at least these fields.
-        let Some(params) = (unsafe { params.as_mut() }) else { return fail(INVALID_VALUE) };
-        let Some(node) = add(graph, params.kind) else { return fail(INVALID_VALUE) };
-        if params.kind == CONDITIONAL {
-            ledger::assume("cudaGraphAddNode", "the bodies of conditional graph nodes are assumed to take no time");
-            let bodies: Vec<u64> = (0..(params.size as usize).min(MOST_BODIES)).map(|_| streams::create_graph()).collect();
-            // A node lives as long as the process may ask: a word for each body is kept.
-            params.bodies = Box::leak(bodies.into_boxed_slice()).as_mut_ptr();
-        }
-        out.put(node);
-        SUCCESS
+    unsafe fn cudaGraphAddNode(out: Out<u64>, graph: u64, after: *const u64, _edges: *const c_void, count: usize, params: *mut NodeParams) -> Error, or UNKNOWN; {
+        // SAFETY: the caller's arguments.
+        unsafe { add_any(out, graph, after, count, params, Duration::ZERO) }
     }
     fn cudaGraphAddEmptyNode(out: Out<u64>, graph: u64, _dependencies: *const u64, _count: usize) -> Error, or UNKNOWN; {
-        let Some(node) = add(graph, EMPTY) else { return fail(INVALID_VALUE) };
+        let Some(node) = add(graph, EMPTY, Duration::ZERO, &[]) else { return fail(INVALID_VALUE) };
         out.put(node);
         SUCCESS
     }
     fn cudaGraphNodeGetType(node: u64, kind: Out<c_int>) -> Error, or UNKNOWN; {
-        kind.put(ADDED.lock().get(&node).map_or(KERNEL, |&(_, kind)| kind));
+        kind.put(ADDED.lock().get(&node).map_or(KERNEL, |node| node.kind));
         SUCCESS
     }
     /// Memory that graphs allocate for themselves: none here.

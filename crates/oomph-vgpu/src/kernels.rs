@@ -175,6 +175,17 @@ pub fn run_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3], stream: u
     unsafe { run(function, grid, block, std::ptr::null(), stream) };
 }
 
+/// The time of a launch whose arguments are not looked at.
+pub fn time_of_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3]) -> Duration {
+    let threads = block.iter().map(|&size| f64::from(size)).product();
+    // SAFETY: no arguments.
+    unsafe {
+        family(function)
+            .0
+            .time(&machine().rates, grid, threads, std::ptr::null())
+    }
+}
+
 /// Accounts one launch of unknown work on `stream`.
 pub fn launched(stream: u64) {
     enqueued(stream, LAUNCH);

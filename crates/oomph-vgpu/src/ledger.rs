@@ -1,6 +1,7 @@
 //! Counts calls, and records assumptions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::sync::Mutex;
@@ -66,4 +67,24 @@ pub fn assume(function: &'static str, what: &'static str) {
 /// The assumptions so far: (function, what was assumed) and how often.
 pub fn assumptions() -> BTreeMap<(&'static str, &'static str), u64> {
     ASSUMPTIONS.lock().clone()
+}
+
+/// Functions that programs asked for by name, and that neither this library nor the vendor's has.
+static MISSING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// A program asked for function `name` in vain.
+pub fn missed(name: &CStr) {
+    // Names end up in JSON as they are.
+    let name = name.to_string_lossy();
+    if name
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    {
+        MISSING.lock().insert(name.into_owned());
+    }
+}
+
+/// What programs asked for in vain, by name.
+pub fn missing() -> BTreeSet<String> {
+    MISSING.lock().clone()
 }

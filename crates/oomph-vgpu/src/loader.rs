@@ -18,7 +18,8 @@ use oomph_preload::{Choice, once, or_absent, return_or_jump, system_symbol};
 
 pub use oomph_preload::symbol_of;
 
-use crate::inner;
+use crate::device::look;
+use crate::{inner, ledger};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_voi
 
 /// The vendor's libraries for which this one stands in. Parts of theirs (`libcudnn_graph.so`), which
 /// they open themselves, are not among them.
-const REPLACED: [&str; 10] = [
+const REPLACED: [&str; 11] = [
     "libcudart.so",
     "libcublas.so",
     "libcublasLt.so",
@@ -98,6 +99,7 @@ const REPLACED: [&str; 10] = [
     "libcusolver.so",
     "libnccl.so",
     "libnvrtc.so",
+    "libcupti.so",
 ];
 
 /// What the loader keeps of a library (`struct link_map`), up to its path.
@@ -130,6 +132,26 @@ unsafe fn is_replaced(handle: *mut c_void) -> bool {
     }
 }
 
+/// Whether a function of a library may be one of its handles', which are numbers here. Those that say a version or a text are not.
+fn is_stateful(name: &CStr) -> bool {
+    let name = name.to_bytes();
+    let says = |what: &[u8]| name.windows(what.len()).any(|part| part == what);
+    ![b"Version".as_slice(), b"Property", b"String", b"Name"]
+        .iter()
+        .any(|what| says(what))
+}
+
+/// Whether functions that are not here fail when they are called: for XLA, which asks for each by name when it needs it. Other
+/// programs get the vendor's.
+fn lacks() -> bool {
+    look().config.text("framework", "") == "jax"
+}
+
+/// Stands for a function that is not here: no library has this status for success.
+extern "C" fn lacking() -> c_int {
+    15
+}
+
 unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> Choice {
     let next = or_absent(system_symbol());
     let mut choice = Choice { found: 0, next };
@@ -146,11 +168,15 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
         let is_cuda = [b"cu".as_slice(), b"nv", b"nccl", b"__cuda"]
             .iter()
             .any(|prefix| name.to_bytes().starts_with(prefix));
-        if is_cuda
-            && is_replaced(handle)
-            && let Some(own) = own_handle()
-        {
-            choice.found = symbol_of(own as *mut c_void, name) as usize;
+        let own = own_handle().map_or(std::ptr::null_mut(), |own| own as *mut c_void);
+        if is_cuda && !own.is_null() && (handle == own || is_replaced(handle)) {
+            choice.found = symbol_of(own, name) as usize;
+            if choice.found == 0 && (handle == own || is_stateful(name)) {
+                ledger::missed(name);
+                if handle != own && lacks() {
+                    choice.found = lacking as *const () as usize;
+                }
+            }
         }
     }
     choice

@@ -18,8 +18,6 @@ pub enum Moved {
     Pointwise { bytes: u8 },
     /// The same, with the sizes of so many inputs in the sixth argument and the output's in the seventh.
     Casting { inputs: u8 },
-    /// The same, over strides of so many tensors of so many bytes.
-    Strided { tensors: u8, bytes: u8 },
     /// This argument is the length of a block's row.
     Rows { argument: u8, bytes: u8 },
     /// The first two arguments are rows and columns.
@@ -36,6 +34,8 @@ pub enum Moved {
         views: u8,
         bytes: u8,
     },
+    /// Each block reads a channel of the first two arguments, which are images: a warp takes a whole image.
+    FilterGradient { bytes: u8 },
     /// These arguments are rows and columns.
     Area { arguments: [u8; 2], bytes: u8 },
     /// As the family says.
@@ -44,38 +44,107 @@ pub enum Moved {
     Attention { operations: u8, kind: Kind },
 }
 
-/// Bytes of the type that a mangled name has at its beginning.
-fn width(text: &str) -> Option<u8> {
-    const HALVES: [&str; 2] = ["N3c108BFloat16E", "N3c104HalfE"];
-    if HALVES.iter().any(|half| text.starts_with(half)) {
-        return Some(2);
+/// Bytes of the type that a mangled name has at its beginning, and what follows it. Only types with names of their own are
+/// written again as `S4_`: those have the bytes of `named`, the last such type.
+fn width(text: &str, named: u8) -> Option<(u8, &str)> {
+    const NAMED: [(&str, u8); 3] = [
+        ("N3c108BFloat16E", 2),
+        ("N3c104HalfE", 2),
+        ("N3c107complexIfEE", 8),
+    ];
+    if let Some((bytes, rest)) = NAMED
+        .iter()
+        .find_map(|&(name, bytes)| Some((bytes, text.strip_prefix(name)?)))
+    {
+        return Some((bytes, rest));
     }
-    match text.as_bytes().first()? {
-        b'f' | b'i' | b'j' => Some(4),
-        b'd' | b'l' | b'm' => Some(8),
-        b'b' | b'h' | b'a' => Some(1),
-        b's' | b't' => Some(2),
-        _ => None,
+    if let Some(rest) = text.strip_prefix('S') {
+        let (number, rest) = rest.split_once('_')?;
+        let is_number = number
+            .chars()
+            .all(|c| c.is_ascii_digit() || c.is_ascii_uppercase());
+        return is_number.then_some((named, rest));
+    }
+    let bytes = match text.as_bytes().first()? {
+        b'f' | b'i' | b'j' => 4,
+        b'd' | b'l' | b'm' => 8,
+        b'b' | b'h' | b'a' => 1,
+        b's' | b't' => 2,
+        _ => return None,
+    };
+    Some((bytes, &text[1..]))
+}
+
+/// Bytes of the types that a mangled name has at its beginning.
+fn widths(mut text: &str) -> Vec<u8> {
+    let mut found = Vec::new();
+    let mut named = 2;
+    while let Some((bytes, rest)) = width(text, named) {
+        if text.starts_with('N') {
+            named = bytes;
+        }
+        found.push(bytes);
+        text = rest;
+    }
+    found
+}
+
+/// Bytes that a functor of `TensorIterator` moves for each element: those of its inputs and of its result. `arrays` counts
+/// them where the kernel says how many there are.
+fn element(functor: &str, arrays: Option<u8>) -> u8 {
+    let after = |name: &str| functor.split_once(name).map(|(_, rest)| widths(rest));
+    // The last lambda that takes anything is what is called for each element.
+    let lambda = || {
+        let lambdas = functor
+            .match_indices("EUl")
+            .map(|(at, _)| widths(&functor[at + 3..]));
+        lambdas.filter(|types| !types.is_empty()).last()
+    };
+    let known = if let Some(types) = after("13BinaryFunctorI") {
+        types.get(..3).map(<[u8]>::to_vec)
+    } else if let Some(types) = after("13AUnaryFunctorI").or_else(|| after("13BUnaryFunctorI")) {
+        types.get(..3).map(|types| vec![types[0], types[2]])
+    } else if let Some(types) = after("15CUDAFunctor_addI") {
+        types.first().map(|&bytes| vec![bytes; 3])
+    } else if let Some(types) = after("OnSelf_addI").or_else(|| after("OnOther_addI")) {
+        types.first().map(|&bytes| vec![bytes; 2])
+    } else if let Some(types) = after("11FillFunctorI") {
+        types.first().map(|&bytes| vec![bytes])
+    } else {
+        lambda().map(|mut types| {
+            let result = if functor.contains("float16_copy_kernel") {
+                2
+            } else if functor.contains("where_kernel") {
+                types[types.len() - 1]
+            } else {
+                types[0]
+            };
+            types.push(result);
+            types
+        })
+    };
+    let each = known
+        .as_ref()
+        .and_then(|types| types.first().copied())
+        .or_else(|| after("FunctorI").and_then(|types| types.first().copied()))
+        .unwrap_or(if is_half(functor) { 2 } else { 4 });
+    match (known, arrays) {
+        (Some(types), Some(arrays)) if types.len() != usize::from(arrays) => arrays * each,
+        (Some(types), _) => types.iter().sum(),
+        (None, arrays) => arrays.unwrap_or(2) * each,
     }
 }
 
-/// The type of what a functor computes with: its first template argument, or the parameter of its lambda.
-fn functor_width(functor: &str) -> u8 {
-    let lambda = functor.rfind("EUl").map(|at| &functor[at + 3..]);
-    let template = functor.find("FunctorI").map(|at| &functor[at + 8..]);
-    let named = functor.find("_addI").map(|at| &functor[at + 5..]);
-    [template, named, lambda]
-        .into_iter()
-        .flatten()
-        .find_map(width)
-        .unwrap_or(
-            if functor.contains("BFloat16") || functor.contains("4Half") {
-                2
-            } else {
-                4
-            },
-        )
+fn is_half(name: &str) -> bool {
+    name.contains("BFloat16") || name.contains("4Half")
 }
+
+/// Kernels that compute each element by itself.
+const POINTWISE: [&str; 3] = [
+    "29vectorized_elementwise_kernelI",
+    "27unrolled_elementwise_kernelI",
+    "18elementwise_kernelI",
+];
 
 /// The number behind `before` in a name.
 fn number(name: &str, before: &str) -> Option<u8> {
@@ -87,32 +156,29 @@ fn number(name: &str, before: &str) -> Option<u8> {
 impl Moved {
     /// By the mangled name of a kernel and its family.
     pub fn of(name: &str, family: Family) -> Self {
-        let halves = name.contains("BFloat16") || name.contains("4Half");
-        let bytes = if halves { 2 } else { 4 };
-        if let Some((_, functor)) = name.split_once("elementwise_kernelILi") {
-            let bytes = functor_width(functor.split("St5arrayIPc").next().unwrap_or(functor));
-            // Three tensors, though some kernels have two: the coefficients of `oomph-clock` are fitted to these bytes.
-            let tensors = if functor.contains("copy_kernel") {
-                2
-            } else {
-                3
+        let bytes = if is_half(name) { 2 } else { 4 };
+        let arrays = number(name, "St5arrayIPcLm");
+        if name.contains("LoadWithCast") {
+            return Self::Casting {
+                inputs: arrays.unwrap_or(2) - 1,
             };
-            return Self::Strided { tensors, bytes };
         }
-        if let Some((_, functor)) = name.split_once("27unrolled_elementwise_kernelI") {
-            let arrays = number(functor, "St5arrayIPcLm").unwrap_or(2);
-            return if functor.contains("LoadWithCast") {
-                Self::Casting { inputs: arrays - 1 }
-            } else {
-                Self::Pointwise {
-                    bytes: arrays * functor_width(functor),
-                }
+        if let Some((_, functor)) = POINTWISE.iter().find_map(|kernel| name.split_once(kernel)) {
+            // What follows is the kernel's own: its arrays, or the lambda that finds an element's place.
+            let own = ["St5arrayIPc", "RKT_EUliE_"];
+            let functor = own
+                .iter()
+                .fold(functor, |text, end| text.split(end).next().unwrap_or(text));
+            return Self::Pointwise {
+                bytes: element(functor, arrays),
             };
         }
         if let Some((_, op)) = name.split_once("13reduce_kernelI") {
-            let input = op.split_once("ReduceOpI").and_then(|(_, op)| width(op));
+            let input = op.split_once("ReduceOpI").map(|(_, op)| widths(op));
             return Self::Reduction {
-                bytes: input.unwrap_or(bytes),
+                bytes: input
+                    .and_then(|types| types.first().copied())
+                    .unwrap_or(bytes),
             };
         }
         if name.contains("multi_tensor_apply_kernel") {
@@ -148,6 +214,25 @@ impl Moved {
                 views: 1,
                 bytes,
             };
+        }
+        if name.contains("batch_norm_") && name.contains("channels_last") {
+            // Rows and columns lie where the kernel's other arguments end.
+            let (first, tensors) = if name.contains("collect_statistics") {
+                (5, 1)
+            } else if name.contains("transform_input") {
+                (7, 2)
+            } else if name.contains("backward_reduce") {
+                (10, 2)
+            } else {
+                (9, 3)
+            };
+            return Self::Area {
+                arguments: [first, first + 1],
+                bytes: tensors * bytes,
+            };
+        }
+        if name.contains("conv_depthwise2d_grad_weight") {
+            return Self::FilterGradient { bytes };
         }
         if name.contains("conv_depthwise2d") {
             return Self::Viewed {
@@ -238,12 +323,6 @@ impl Moved {
                             + size(6, 0, 1);
                         bytes = count(0) * each;
                     }
-                    Self::Strided {
-                        tensors,
-                        bytes: each,
-                    } => {
-                        bytes = count(0) * u64::from(tensors) * u64::from(each);
-                    }
                     Self::Rows {
                         argument,
                         bytes: each,
@@ -259,9 +338,19 @@ impl Moved {
                         bytes: each,
                     } => {
                         let elements = (0..usize::from(views)).filter_map(|view| {
-                            viewed(*arguments.add(view), usize::from(dimensions))
+                            let sizes = viewed(*arguments.add(view), usize::from(dimensions))?;
+                            sizes
+                                .iter()
+                                .try_fold(1_u64, |all, &size| all.checked_mul(size))
                         });
                         bytes = elements.sum::<u64>() * u64::from(each);
+                    }
+                    Self::FilterGradient { bytes: each } => {
+                        let image = viewed(*arguments, 4);
+                        bytes = image.map_or(0, |[images, _, height, width]| {
+                            let turns = (height * width).div_ceil(WARP) + IDLE_TURNS;
+                            blocks * images * turns * WARP * 2 * u64::from(each)
+                        });
                     }
                     Self::Area {
                         arguments: [rows, columns],
@@ -315,21 +404,23 @@ impl Moved {
     }
 }
 
-/// Elements of a view: behind its address are the sizes of its dimensions, in 32 or 64 bits.
+/// Threads that go together, and what an image costs beside its pixels, as turns of these: fitted to `bench/time`.
+const WARP: u64 = 32;
+const IDLE_TURNS: u64 = 2;
+
+/// Sizes of a view, of at most four dimensions; those that it lacks are 1. Behind its address they lie in 32 or 64 bits.
 ///
 /// # Safety
 /// `view` must point to a `PackedTensorAccessor` of so many dimensions.
-unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<u64> {
+unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<[u64; 4]> {
     // SAFETY: sizes and strides follow the address.
     let word = |at: usize| unsafe { view.cast::<u32>().add(2 + at).read_unaligned() };
     let is_wide = word(1) == 0;
-    let sizes = (0..dimensions)
-        .map(|dimension| u64::from(word(if is_wide { 2 * dimension } else { dimension })));
-    sizes.into_iter().try_fold(1_u64, |product, size| {
-        (size > 0)
-            .then_some(size)
-            .and_then(|size| product.checked_mul(size))
-    })
+    let mut sizes = [1; 4];
+    for (dimension, size) in sizes.iter_mut().enumerate().take(dimensions) {
+        *size = u64::from(word(if is_wide { 2 * dimension } else { dimension }));
+    }
+    sizes.iter().all(|&size| size > 0).then_some(sizes)
 }
 
 /// Elements of the pieces that a step over lists of tensors has (`TensorListMetadata` of `MultiTensorApply.cuh`).
@@ -427,21 +518,34 @@ mod tests {
     #[test]
     fn names_tell_what_moves() {
         let add = "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_15CUDAFunctor_addIfEESt5arrayIPcLm3EEEEviT0_T1_";
-        assert_eq!(
-            of(add),
-            Moved::Strided {
-                tensors: 3,
-                bytes: 4
-            }
-        );
+        assert_eq!(of(add), Moved::Pointwise { bytes: 12 });
         let half = add.replace("_addIf", "_addIN3c108BFloat16E");
-        assert_eq!(
-            of(&half),
-            Moved::Strided {
-                tensors: 3,
-                bytes: 2
-            }
-        );
+        assert_eq!(of(&half), Moved::Pointwise { bytes: 6 });
+        let names = [
+            (
+                "_ZN2at6native29vectorized_elementwise_kernelILi8EZNS0_25bfloat16_copy_kernel_cudaERNS_18TensorIteratorBaseEEUlfE_St5arrayIPcLm2EEEEviT0_T1_",
+                6,
+            ),
+            (
+                "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastINS0_13BinaryFunctorIffbNS0_12_GLOBAL__N_116CompareEqFunctorIfEEEEEEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_",
+                9,
+            ),
+            (
+                "_ZN2at6native18elementwise_kernelILi128ELi2EZNS0_22gpu_kernel_impl_nocastIZZZNS0_49_GLOBAL__N__d2ba64fb_16_TensorCompare_cu_71e06f4e17where_kernel_implERNS_14TensorIteratorEENKUlvE_clEvENKUlvE6_clEvEUlbffE_EEvRNS_18TensorIteratorBaseERKT_EUliE_EEviT1_",
+                13,
+            ),
+            (
+                "_ZN2at6native29vectorized_elementwise_kernelILi8ENS0_13AUnaryFunctorIN3c108BFloat16ES4_S4_NS0_15binary_internal10MulFunctorIfEEEESt5arrayIPcLm2EEEEviT0_T1_",
+                4,
+            ),
+            (
+                "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIlEESt5arrayIPcLm1EEEEviT0_T1_",
+                8,
+            ),
+        ];
+        for (name, bytes) in names {
+            assert_eq!(of(name), Moved::Pointwise { bytes }, "{name}");
+        }
         let sum = "_ZN2at6native13reduce_kernelILi128ELi4ENS0_8ReduceOpIN3c108BFloat16ENS0_14func_wrapper_tIS4_";
         assert_eq!(of(sum), Moved::Reduction { bytes: 2 });
         assert_eq!(of("triton_poi_fused_add_0"), Moved::Unknown);

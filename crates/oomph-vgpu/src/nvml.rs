@@ -54,6 +54,19 @@ fn uuid(index: u32) -> String {
     )
 }
 
+/// `nvmlFieldValue_t`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct FieldValue {
+    field: c_uint,
+    scope: c_uint,
+    time: i64,
+    latency: i64,
+    kind: c_uint,
+    status: Return,
+    value: u64,
+}
+
 /// `nvmlMemory_t`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -327,6 +340,42 @@ export! {
         out.put((khz / 1000) as c_uint);
         SUCCESS
     }
+    /// Links between GPUs: none. Nothing else is known.
+    unsafe fn nvmlDeviceGetFieldValues(_handle: u64, count: c_int, values: *mut FieldValue) -> Return, or UNKNOWN; {
+        /// `NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON`, `NVML_FI_DEV_NVLINK_LINK_COUNT`.
+        const LINKS: [c_uint; 2] = [90, 91];
+        const UNSIGNED: c_uint = 1;
+        if values.is_null() {
+            return INVALID_ARGUMENT;
+        }
+        for index in 0..usize::try_from(count).unwrap_or(0) {
+            // SAFETY: `count` values by the vendor's header.
+            let value = unsafe { &mut *values.add(index) };
+            let status = if LINKS.contains(&value.field) { SUCCESS } else { NOT_SUPPORTED };
+            (value.kind, value.status, value.value) = (UNSIGNED, status, 0);
+        }
+        SUCCESS
+    }
+    fn nvmlDeviceGetMaxPcieLinkGeneration(_handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        /// What 16 lanes of the third generation carry in a second; each generation doubles it.
+        const THIRD: f64 = 15.75e9;
+        let bytes = look().config.number("bandwidth.host_bytes_per_s", 61_000_000_000) as f64;
+        out.put(3 + (bytes / THIRD).log2().round().max(0.0) as c_uint);
+        SUCCESS
+    }
+    fn nvmlDeviceGetGpuMaxPcieLinkGeneration(handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        nvmlDeviceGetMaxPcieLinkGeneration(handle, out)
+    }
+    fn nvmlDeviceGetCurrPcieLinkGeneration(handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        nvmlDeviceGetMaxPcieLinkGeneration(handle, out)
+    }
+    fn nvmlDeviceGetMaxPcieLinkWidth(_handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        out.put(16);
+        SUCCESS
+    }
+    fn nvmlDeviceGetCurrPcieLinkWidth(handle: u64, out: Out<c_uint>) -> Return, or UNKNOWN; {
+        nvmlDeviceGetMaxPcieLinkWidth(handle, out)
+    }
     fn nvmlDeviceGetMaxClockInfo(handle: u64, kind: c_int, out: Out<c_uint>) -> Return, or UNKNOWN; {
         nvmlDeviceGetClockInfo(handle, kind, out)
     }
@@ -348,25 +397,25 @@ unsupported! {
     nvmlDeviceGetClockOffsets nvmlDeviceGetComputeInstanceId nvmlDeviceGetConfComputeGpuAttestationReport
     nvmlDeviceGetConfComputeGpuCertificate nvmlDeviceGetConfComputeMemSizeInfo
     nvmlDeviceGetConfComputeProtectedMemoryUsage nvmlDeviceGetCoolerInfo nvmlDeviceGetCpuAffinity
-    nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus nvmlDeviceGetCurrPcieLinkGeneration
-    nvmlDeviceGetCurrPcieLinkWidth nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetCurrentClocksEventReasons
+    nvmlDeviceGetCpuAffinityWithinScope nvmlDeviceGetCreatableVgpus
+    nvmlDeviceGetCurrentClockFreqs nvmlDeviceGetCurrentClocksEventReasons
     nvmlDeviceGetCurrentClocksThrottleReasons nvmlDeviceGetDecoderUtilization nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDefaultEccMode nvmlDeviceGetDetailedEccErrors nvmlDeviceGetDeviceHandleFromMigDeviceHandle
     nvmlDeviceGetDramEncryptionMode nvmlDeviceGetDriverModel nvmlDeviceGetDriverModel_v2
     nvmlDeviceGetDynamicPstatesInfo nvmlDeviceGetEccMode nvmlDeviceGetEncoderCapacity nvmlDeviceGetEncoderSessions
     nvmlDeviceGetEncoderStats nvmlDeviceGetEncoderUtilization nvmlDeviceGetEnforcedPowerLimit nvmlDeviceGetFBCSessions
     nvmlDeviceGetFBCStats nvmlDeviceGetFanControlPolicy_v2 nvmlDeviceGetFanSpeed nvmlDeviceGetFanSpeedRPM
-    nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetFieldValues nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
+    nvmlDeviceGetFanSpeed_v2 nvmlDeviceGetGpcClkMinMaxVfOffset nvmlDeviceGetGpcClkVfOffset
     nvmlDeviceGetGpuFabricInfo nvmlDeviceGetGpuFabricInfo_v4 nvmlDeviceGetGpuInstanceById nvmlDeviceGetGpuInstanceId
     nvmlDeviceGetGpuInstancePossiblePlacements_v2 nvmlDeviceGetGpuInstanceProfileInfo
     nvmlDeviceGetGpuInstanceProfileInfoByIdV nvmlDeviceGetGpuInstanceProfileInfoV
-    nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuInstances nvmlDeviceGetGpuMaxPcieLinkGeneration
+    nvmlDeviceGetGpuInstanceRemainingCapacity nvmlDeviceGetGpuInstances
     nvmlDeviceGetGpuOperationMode nvmlDeviceGetGridLicensableFeatures_v4 nvmlDeviceGetGspFirmwareMode
     nvmlDeviceGetGspFirmwareVersion nvmlDeviceGetHandleBySerial nvmlDeviceGetHandleByUUIDV nvmlDeviceGetHostVgpuMode
     nvmlDeviceGetHostname_v1 nvmlDeviceGetInforomConfigurationChecksum nvmlDeviceGetInforomImageVersion
     nvmlDeviceGetInforomVersion nvmlDeviceGetIrqNum nvmlDeviceGetJpgUtilization nvmlDeviceGetLastBBXFlushTime
     nvmlDeviceGetMarginTemperature nvmlDeviceGetMaxCustomerBoostClock nvmlDeviceGetMaxMigDeviceCount
-    nvmlDeviceGetMaxPcieLinkGeneration nvmlDeviceGetMaxPcieLinkWidth nvmlDeviceGetMemClkMinMaxVfOffset
+    nvmlDeviceGetMemClkMinMaxVfOffset
     nvmlDeviceGetMemClkVfOffset nvmlDeviceGetMemoryAffinity nvmlDeviceGetMemoryBusWidth
     nvmlDeviceGetMemoryErrorCounter nvmlDeviceGetMemoryLimits_v1 nvmlDeviceGetMigDeviceHandleByIndex
     nvmlDeviceGetMigMode nvmlDeviceGetMinMaxClockOfPState nvmlDeviceGetMinMaxFanSpeed nvmlDeviceGetModuleId

@@ -12,15 +12,21 @@ use crate::export;
 const MULTIPLIERS: [u64; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 const ROUNDS: usize = 10;
+/// FlashAttention's generator has fewer.
+const FLASH_ROUNDS: usize = 7;
 
 const INVERSE_2_32: f32 = 2.328_306_4e-10;
 const INVERSE_2_53: f64 = 1.110_223_024_625_156_5e-16;
 
 /// The four numbers of a thread's call `counter`.
 fn philox(seed: u64, thread: u64, counter: u64) -> [u32; 4] {
+    rounds(ROUNDS, seed, thread, counter)
+}
+
+fn rounds(count: usize, seed: u64, thread: u64, counter: u64) -> [u32; 4] {
     let halves = |value: u64| [value as u32, (value >> 32) as u32];
     let [mut key, [mut a, mut b], [mut c, mut d]] = [seed, counter, thread].map(halves);
-    for _ in 0..ROUNDS {
+    for _ in 0..count {
         let [low_a, high_a] = halves(MULTIPLIERS[0] * u64::from(a));
         let [low_c, high_c] = halves(MULTIPLIERS[1] * u64::from(c));
         [a, b, c, d] = [high_c ^ b ^ key[0], low_c, high_a ^ d ^ key[1], low_a];
@@ -145,7 +151,51 @@ unsafe fn random(kind: c_int, draw: Draw, range: u64, out: *mut c_void, count: u
     true
 }
 
+/// Rows and columns of the scores that a warp of FlashAttention drops by one call of each of its threads.
+const FLASH_TILE: [usize; 2] = [16, 32];
+
+/// Which scores of one head FlashAttention keeps (1) and drops (0), row by row of `keys` each (`dropout.h`, `utils.h`).
+///
+/// A call's 16 bytes belong to the thread's places in two products of 16 by 16: in each, two rows 8 apart, two
+/// blocks of 8 columns, and two neighbours.
+fn flash_mask(seed: u64, offset: u64, keys: usize, threshold: u8, kept: &mut [u8]) {
+    let [rows, columns] = FLASH_TILE;
+    let queries = kept.len() / keys;
+    for (row, column) in (0..queries.div_ceil(rows))
+        .flat_map(|row| (0..keys.div_ceil(columns)).map(move |column| (row, column)))
+    {
+        for lane in 0..32 {
+            let bits = rounds(
+                FLASH_ROUNDS,
+                seed,
+                row as u64 | (column as u64) << 32,
+                offset + lane as u64,
+            );
+            for (at, byte) in bits.iter().flat_map(|bits| bits.to_le_bytes()).enumerate() {
+                let query = row * rows + lane / 4 + at / 2 % 2 * 8;
+                let key = column * columns + at / 8 * 16 + at / 4 % 2 * 8 + lane % 4 * 2 + at % 2;
+                if query < queries && key < keys {
+                    kept[query * keys + key] = u8::from(byte <= threshold);
+                }
+            }
+        }
+    }
+}
+
 export! {
+    /// Writes to `kept`, of shape (heads of all samples, queries, keys), which scores FlashAttention's dropout keeps: a byte
+    /// of random bits is `threshold` or below.
+    unsafe fn oomph_vgpu_flash_mask(seed: u64, offset: u64, heads: usize, queries: usize, keys: usize, threshold: u8, kept: *mut u8) -> c_int, or -1; {
+        let size = queries * keys;
+        if size > 0 {
+            // SAFETY: the recorder gives a tensor of this shape.
+            let kept = unsafe { std::slice::from_raw_parts_mut(kept, heads * size) };
+            for (head, kept) in kept.chunks_mut(size).enumerate() {
+                flash_mask(seed, offset + 32 * head as u64, keys, threshold, kept);
+            }
+        }
+        0
+    }
     /// Writes `count` random numbers: of kind 0 and 1 single precision, uniform in (0, 1] and normal; 2 and 3 the same in
     /// double precision; 4 and 5 32 and 64 bits modulo `range` (0: all), as 64-bit integers. A grid of `threads` draws them,
     /// `vector` consecutive ones each, or with 0 one in each round of the grid. 0, or -1 for an unknown kind.
@@ -179,6 +229,20 @@ mod tests {
             ),
             [0xD16C_FE09, 0x94FD_CCEB, 0x5001_E420, 0x2412_6EA1]
         );
+    }
+
+    #[test]
+    fn flash_attention_drops_what_a_thread_of_its_warp_holds() {
+        let (queries, keys) = (20, 40);
+        let mut kept = vec![9; queries * keys];
+        flash_mask(3, 64, keys, 127, &mut kept);
+        assert!(kept.iter().all(|&kept| kept < 2));
+        // Query 17 is row 1 of the second tile, so lanes 4 to 7; key 35 is column 3 of the second tile, so lane 5.
+        let bytes = rounds(FLASH_ROUNDS, 3, 1 | 1 << 32, 64 + 5)[0].to_le_bytes();
+        assert_eq!(kept[17 * keys + 35], u8::from(bytes[1] <= 127));
+        // Query 8 is lane 0 to 3; key 30 the fourth block of 8, so lane 3.
+        let bytes = rounds(FLASH_ROUNDS, 3, 0, 64 + 3)[3].to_le_bytes();
+        assert_eq!(kept[8 * keys + 30], u8::from(bytes[2] <= 127));
     }
 
     #[test]

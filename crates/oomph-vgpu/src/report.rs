@@ -146,6 +146,11 @@ fn report() -> String {
             "{comma}{{\"function\":\"{function}\",\"what\":\"{what}\",\"count\":{count}}}"
         );
     }
+    text.push_str("],\"missing\":[");
+    for (index, name) in ledger::missing().into_iter().enumerate() {
+        let comma = if index == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}\"{name}\"");
+    }
     text.push_str("]}");
     text
 }

@@ -1076,20 +1076,16 @@ export! {
     fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
     unsafe fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
-        match streams::graph(graph) {
-            Some(found) => {
-                // SAFETY: not null, so the caller says here how many nodes there is room for.
-                let room = if nodes.is_null() || count.is_null() { 0 } else { unsafe { count.read() } };
-                for index in 0..room.min(found.nodes as usize) {
-                    // SAFETY: the caller gives room for `count` nodes.
-                    unsafe { nodes.add(index).write(graph + index as u64 + 1) };
-                }
-                // SAFETY: the caller's output, or null.
-                unsafe { Out::new(count) }.put(found.nodes as usize);
-                SUCCESS
-            }
-            None => fail(INVALID_VALUE),
-        }
+        let Some(all) = graphs::all_nodes(graph) else { return fail(INVALID_VALUE) };
+        // SAFETY: room for `count` nodes by the vendor's header.
+        unsafe { graphs::put_list(&all, nodes, count) };
+        SUCCESS
+    }
+    unsafe fn cudaGraphGetRootNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
+        let Some(roots) = graphs::roots(graph) else { return fail(INVALID_VALUE) };
+        // SAFETY: room for `count` nodes by the vendor's header.
+        unsafe { graphs::put_list(&roots, nodes, count) };
+        SUCCESS
     }
     fn cudaGraphNodeGetDependencies(_node: u64, _nodes: *mut u64, edges_or_count: Out<usize>, count: Out<usize>) -> Error, or UNKNOWN; {
         // CUDA 12 has no edge argument: there the third one is the count.

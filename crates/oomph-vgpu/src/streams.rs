@@ -492,11 +492,37 @@ pub fn create_graph() -> u64 {
     TABLES.lock().create_graph()
 }
 
-/// Counts one more node; false if there is no such graph.
-pub fn add_node(graph: u64) -> bool {
+/// Counts one more node, which takes `time`; false if there is no such graph.
+pub fn add_node(graph: u64, time: Duration) -> bool {
     let mut tables = TABLES.lock();
-    let found = tables.graphs.get_mut(&graph);
-    found.map(|found| found.nodes += 1).is_some()
+    let Some(found) = tables.graphs.get_mut(&graph) else {
+        return false;
+    };
+    found.nodes += 1;
+    found.time += time;
+    true
+}
+
+/// Another graph with the same nodes.
+pub fn clone_graph(graph: u64) -> Option<u64> {
+    let mut tables = TABLES.lock();
+    let found = tables.graphs.get(&graph).copied()?;
+    let copy = tables.create_graph();
+    tables.graphs.insert(copy, found);
+    Some(copy)
+}
+
+/// An executable graph becomes what `graph` is; false if one of them is not there.
+pub fn update_executable(executable: u64, graph: u64) -> bool {
+    let mut tables = TABLES.lock();
+    let found = tables.graphs.get(&graph).copied();
+    match (found, tables.executables.get_mut(&executable)) {
+        (Some(found), Some(place)) => {
+            *place = found;
+            true
+        }
+        _ => false,
+    }
 }
 
 /// The graph behind a handle.
@@ -530,9 +556,14 @@ pub fn run_graph(device: u32, handle: u64, stream: u64) -> bool {
     time.is_some()
 }
 
+/// What an executable graph runs.
+pub fn executable(handle: u64) -> Option<Graph> {
+    TABLES.lock().executables.get(&handle).copied()
+}
+
 /// Whether an executable graph exists.
 pub fn is_executable(handle: u64) -> bool {
-    TABLES.lock().executables.contains_key(&handle)
+    executable(handle).is_some()
 }
 
 /// Destroys a graph.

@@ -96,7 +96,7 @@ idle! {
     cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
     cuptiActivityPopExternalCorrelationId cuptiActivityPushExternalCorrelationId
     cuptiActivityRegisterCallbacks cuptiActivityRegisterTimestampCallback cuptiActivitySetAttribute
-    cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiGetVersion cuptiSubscribe
+    cuptiEnableCallback cuptiEnableDomain cuptiFinalize cuptiSubscribe
     cuptiUnsubscribe cusolverDnDestroy cusolverDnDestroyGesvdjInfo cusolverDnDestroyParams
     cusolverDnDestroySyevjInfo cusolverDnSetStream cusparseCreateIdentityPermutation cusparseDestroy
     cusparseDestroyBsrsm2Info cusparseDestroyBsrsv2Info cusparseDestroyDnVec
@@ -154,7 +154,8 @@ work! {
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
     cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
-    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftXtExec cusolverDnCgeqrf
+    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftExecC2C cufftExecC2R cufftExecD2Z cufftExecR2C cufftExecZ2D
+    cufftExecZ2Z cufftXtExec cusolverDnCgeqrf
     cusolverDnCgesvd cusolverDnCgesvdaStridedBatched cusolverDnCgesvdj cusolverDnCgesvdjBatched
     cusolverDnCgetrf cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevj cusolverDnCheevjBatched
     cusolverDnCpotrf cusolverDnCpotrfBatched cusolverDnCpotrs cusolverDnCpotrsBatched
@@ -277,6 +278,11 @@ export! {
     fn cuptiActivityGetNextRecord() -> c_int, or CUPTI_NO_MORE; { CUPTI_NO_MORE }
     fn cuptiGetResultString(_status: c_int, out: Out<*const c_char>) -> c_int, or INTERNAL; {
         out.put(c"no error".as_ptr());
+        SUCCESS
+    }
+    /// `CUPTI_API_VERSION` of CUDA 13.0: programs compare it with the one that they were built with.
+    fn cuptiGetVersion(version: Out<u32>) -> c_int, or INTERNAL; {
+        version.put(130_000);
         SUCCESS
     }
     fn cuptiGetCallbackName(_domain: c_int, _callback: c_int, out: Out<*const c_char>) -> c_int, or INTERNAL; {

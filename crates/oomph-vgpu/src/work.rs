@@ -21,8 +21,8 @@ const LINES: usize = 2_000_000;
 pub enum Work {
     /// An operator of PyTorch begins, in the thread that runs the script or in one of autograd's.
     Operator { backward: bool },
-    /// Modules are called.
-    Modules(u64),
+    /// So many modules are called and nodes of autograd's made.
+    Modules(u64, u64),
     /// The host waits for the GPU.
     Wait,
     /// A kernel with a name. `bytes` is what it moves, 0 if its arguments do not tell.
@@ -35,7 +35,7 @@ pub enum Work {
     /// A matrix product.
     Product(Product),
     /// A convolution (0), or its gradient of the data (1) or of the filter (2), as a product; `outside` are the bytes of its
-    /// tensors, `last` whether channels come last.
+    /// tensors, `last` whether channels come last, and the product's batch the images.
     Convolution {
         direction: u8,
         product: Product,
@@ -53,12 +53,13 @@ pub enum Work {
     },
     /// Something of a library that moves so many bytes.
     Moving { bytes: u64, what: &'static str },
-    /// A batch normalization of cuDNN's over a tensor of so many bytes.
+    /// A batch normalization of cuDNN's over a tensor of so many bytes, whose elements have so many.
     BatchNorm {
         bytes: u64,
         channels: u64,
         last: bool,
         backward: bool,
+        element: u8,
     },
     /// A copy.
     Copy { path: Path, bytes: u64 },
@@ -77,7 +78,8 @@ struct Log {
     now: Vec<u32>,
     steps: VecDeque<(u32, Vec<u32>)>,
     kept: usize,
-    modules: u64,
+    /// Modules and nodes so far.
+    counted: [u64; 2],
     began: bool,
 }
 
@@ -163,7 +165,7 @@ impl Work {
         };
         let _ = match self {
             Self::Operator { backward } => write!(text, "[\"operator\",{}]", u8::from(backward)),
-            Self::Modules(count) => write!(text, "[\"modules\",{count}]"),
+            Self::Modules(count, nodes) => write!(text, "[\"modules\",{count},{nodes}]"),
             Self::Wait => write!(text, "[\"wait\"]"),
             Self::Kernel {
                 name,
@@ -199,9 +201,10 @@ impl Work {
                 channels,
                 last,
                 backward,
+                element,
             } => write!(
                 text,
-                "[\"batch norm\",{bytes},{channels},{},{}]",
+                "[\"batch norm\",{bytes},{channels},{},{},{element}]",
                 u8::from(last),
                 u8::from(backward)
             ),
@@ -242,12 +245,12 @@ pub fn operator() {
 }
 
 export! {
-    /// A step, or a pass of a job that infers, is over; so many modules were called so far.
-    fn oomph_vgpu_step(modules: u64) -> (), or (); {
+    /// A step, or a pass of a job that infers, is over; so many modules were called and nodes of autograd's made so far.
+    fn oomph_vgpu_step(modules: u64, nodes: u64) -> (), or (); {
         let mut log = LOG.lock();
-        let called = modules.saturating_sub(log.modules);
-        log.modules = modules;
-        log.add(Work::Modules(called));
+        let [called, made] = log.counted;
+        log.counted = [modules, nodes];
+        log.add(Work::Modules(modules.saturating_sub(called), nodes.saturating_sub(made)));
         log.end_step();
     }
     /// What the newest steps did, as JSON. Returns the length; writes it if there is room for all of it.

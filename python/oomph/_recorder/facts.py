@@ -83,18 +83,21 @@ class Facts:
         self._around(torch.amp.GradScaler, "scale", self._scales)
         self._around(torch.autocast, "__enter__", self._begins_autocast)
         self._around(torch.Tensor, "backward", self._goes_back)
-        self._around(torch.autograd.graph.save_on_cpu, "__enter__", self._begins_offload)
-        self._around(torch.autograd.graph.save_on_cpu, "__exit__", self._ends_offload)
+        hooks = torch.autograd.graph.saved_tensors_hooks
+        self._around(hooks, "__enter__", self._begins_offload)
+        self._around(hooks, "__exit__", self._ends_offload)
         self._around(torch.optim.Optimizer, "zero_grad", self._clears)
         optim.register_optimizer_step_pre_hook(self._steps)
         on_import("transformers.cache_utils", self._watch_cache)
         self._watch_loading()
 
     def _begins_offload(self, args: Any, kwargs: Any) -> None:
-        if len(self._offloads) < MOST_OFFLOADS:
+        if _offloads(args[0]) and len(self._offloads) < MOST_OFFLOADS:
             self._offloads.append([now(), 0])
 
     def _ends_offload(self, args: Any, kwargs: Any) -> None:
+        if not _offloads(args[0]):
+            return
         # Contexts are rarely nested; then the inner one's end stands for the outer one's, too.
         for span in reversed(self._offloads):
             if not span[1]:
@@ -286,6 +289,12 @@ class Facts:
             optimizers=list(self._optimizers.values()),
             offloads=self._offloads,
         )
+
+
+def _offloads(hooks: Any) -> bool:
+    """Whether a script's `hooks` on what autograd saves are there to keep it elsewhere; checkpointing has hooks of its own."""
+    module = type(hooks).__module__
+    return module == "torch.autograd.graph" or not module.startswith("torch.")
 
 
 def _casts_elsewhere(root: torch.nn.Module) -> bool:

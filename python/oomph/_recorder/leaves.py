@@ -39,7 +39,7 @@ class Leaves:
         @functools.wraps(backward)
         def goes_back(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             looks = self._look(tensors)
-            with self._makes_graph(args, kwargs):
+            with self._notes_graph(args, kwargs):
                 result = backward(tensors, *args, **kwargs)
             if looks:
                 self._marks.gradients()
@@ -60,7 +60,7 @@ class Leaves:
             within = (
                 contextlib.nullcontext()
                 if transformed and not _is_nested()
-                else self._makes_graph(args, kwargs)
+                else self._notes_graph(args, kwargs)
             )
             with within:
                 result = grad(outputs, inputs, *args, **kwargs)
@@ -72,14 +72,18 @@ class Leaves:
         torch.autograd.backward, torch.autograd.grad = goes_back, derives
 
     @contextlib.contextmanager
-    def _makes_graph(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
-        """Around a pass with these arguments, of which both functions take three alike: `create_graph` is the last of those."""
+    def _notes_graph(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
+        """Around a pass with these arguments, of which both functions take three alike: the last are `retain_graph`, `create_graph`."""
         makes = bool(args[2] if len(args) > 2 else kwargs.get("create_graph"))
-        self._progress.differentiates += makes
+        retains = bool(args[1] if len(args) > 1 else kwargs.get("retain_graph")) and not makes
+        progress = self._progress
+        progress.differentiates += makes
         try:
             yield
         finally:
-            self._progress.differentiates -= makes
+            progress.differentiates -= makes
+            if retains and progress.is_recorded:
+                progress.boundary("retained", progress.step)
 
     def _look(self, roots: Any) -> bool:
         """Whether this pass is one of the first: their leaves are looked at."""

@@ -50,6 +50,16 @@ class StepsDone(SystemExit):
         super().__init__(0)
 
 
+_LEAF = torch.zeros(0, device="cpu", requires_grad=True)
+
+
+def newest_node() -> int:
+    """How many nodes of autograd's this thread made before, as it makes one more; 0 in inference mode, where it makes none."""
+    with torch.enable_grad():
+        node = _LEAF.view(0).grad_fn
+    return 0 if node is None else node._sequence_nr()
+
+
 def now() -> int:
     """Microseconds since the epoch, the clock of PyTorch's memory history."""
     return time.time_ns() // 1000
@@ -59,9 +69,9 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_reserved", "_status",
-        "box", "differentiates", "forwards", "in_optimizer", "inferences", "last_step", "loading", "module_calls", "planned",
-        "running", "seen_forward", "step", "stopped", "trains", "window", "words",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
+        "_status", "box", "differentiates", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "module_calls", "planned", "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -106,6 +116,10 @@ class Progress:
         """How many functions that load weights are in progress, one inside the other."""
         self.window: Any = None
         """How long everything is recorded; None: as long as the script runs."""
+        self.gradients = 0
+        """Gradients that optimizers have used; each is a node of autograd's, too."""
+        self._nodes = self._probes = 0
+        """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
@@ -167,7 +181,9 @@ class Progress:
             if self.is_recorded is not was_recorded:
                 self._ends.clear()  # recorded steps take longer
         if self._log_step is not None:
-            self._log_step(self.module_calls)
+            self._nodes = max(self._nodes, newest_node() - self._probes)
+            self._probes += 1
+            self._log_step(self.module_calls, self._nodes + self.gradients)
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)

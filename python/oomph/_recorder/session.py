@@ -16,7 +16,7 @@ from oomph import levers
 from oomph._import_hooks import before_import, on_import
 from oomph._older_python import orig_argv
 from oomph._protocol import File, Refused, RunDirectory, Settings
-from oomph._recorder import sources
+from oomph._recorder import jax_setup, sources
 from oomph._recorder.black_box import BlackBox
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
@@ -41,18 +41,27 @@ class Session:
         self.directory = directory
         self.recorder: Any = None
         self.box: BlackBox | None = None
+        self.jax: Any = None
+        """What records JAX, once the script imports it on a virtual GPU."""
         self._torch = Torch("", None)
         self.hard_exit = os._exit
         # One thread must finish writing the record before another ends the process.
         self._writing = threading.RLock()
 
     def begin(self) -> None:
-        """Wait for the import of torch. Raise `Refused` if the virtual GPU does not support the installed version."""
+        """Wait for the import of torch or JAX. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
         if settings.virtual and not self.in_parts:
             sources.watch()
         levers.prepare(settings.levers)
-        self._torch = check_torch(settings.virtual, settings.unsupported)
+        refusal: Refused | None = None
+        try:
+            self._torch = check_torch(settings.virtual, settings.unsupported)
+        except Refused as refused:
+            # A script that uses JAX needs no torch.
+            if not settings.virtual or self.in_parts or not jax_setup.is_installed():
+                raise
+            refusal = refused
         cuda = self._torch.cuda
         if settings.virtual and cuda is not None:
             try:
@@ -65,7 +74,12 @@ class Session:
             self.box = BlackBox(self.directory)
             launched = "oomph.launch" in orig_argv
             self.box.start(sys.argv[1:] if launched else orig_argv[1:])
+        if refusal is not None:
+            refuse, reason = self.directory.refuse, refusal
+            before_import("torch", lambda: self.hard_exit(refuse(reason)))
         on_import("torch", lambda module: self._torch_imported())
+        if settings.virtual and settings.drift is None and not self.in_parts:
+            before_import("jax", self._jax_begins)
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
         if not self.in_parts:
@@ -73,6 +87,51 @@ class Session:
         if not settings.virtual:
             # A virtual GPU's card knows the process, whatever program it becomes.
             self._watch_exec()
+
+    def _jax_begins(self) -> None:
+        """The script imports JAX, on a virtual GPU."""
+        from oomph._recorder.jax_recorder import JaxRecorder
+
+        alone = "torch" not in sys.modules
+        try:
+            library()
+            jax = jax_setup.installed_jax()
+            if alone and self.settings.levers:
+                raise Refused("a plan changes scripts that use PyTorch, and this one uses JAX.")
+        except (Refused, Unusable) as error:
+            if alone:
+                self.hard_exit(self.directory.refuse(Refused(str(error))))
+            return
+        if alone and jax.cuda is not None:
+            self.directory.add_cuda_version(jax.cuda, 0)
+            # Context, streams and cuDNN's handles alone are what an H200 gave a job without matrix products.
+            self.directory.add_framework("jax", first_kernel_bytes=0)
+        if alone and self.settings.steps is not None:
+            print(
+                "oomph: --steps has no effect: a script that uses JAX runs to its end",
+                file=sys.stderr,
+            )
+        if not os.path.isdir(self.directory.path):
+            self.directory.make()
+        self.jax = JaxRecorder(self.directory, jax, self.hard_exit)
+        self.jax.start()
+
+    def _writer(self, outcome: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """What writes the record, and of which outcome: JAX's recorder where JAX alone used the GPU."""
+        torch = sys.modules.get("torch")
+        if self.jax is None or os.getpid() != self.jax.process:
+            return self.recorder, outcome
+        if self.recorder is None or not torch.cuda.is_initialized():  # type: ignore[union-attr]
+            if self.jax.uses_gpu or self.recorder is None:
+                return self.jax, outcome
+            if self.jax.fell_back and outcome["status"] == 0:
+                outcome = dict(
+                    kind="exception", status=1, type="Refused", message=self.jax.fell_back
+                )
+        elif self.jax.uses_gpu:
+            what = "JAX used the GPU beside PyTorch: its memory counts as not PyTorch's"
+            self.recorder.assumptions.add("attribution", what, "")
+        return self.recorder, outcome
 
     def _measures_drift(self) -> None:
         from oomph._recorder.drift import Drift
@@ -144,7 +203,8 @@ class Session:
             print(f"oomph: {warning(torch)}", file=sys.stderr)
 
     def _exit_at_once(self, status: int) -> None:
-        if self.recorder and os.getpid() == self.recorder.process:
+        recorder = self.recorder or self.jax
+        if recorder and os.getpid() == recorder.process:
             if self.box is not None:
                 self.box.look_here(at_end=True)
             self._write_record(dict(kind="finished" if status == 0 else "exit", status=status))
@@ -210,9 +270,10 @@ class Session:
 
     def _write_record(self, outcome: dict[str, Any]) -> None:
         with self._writing:
-            if self.recorder:
+            writer, outcome = self._writer(outcome)
+            if writer:
                 try:
-                    self.recorder.finish(outcome)
+                    writer.finish(outcome)
                 except OSError as error:
                     self._cannot_write(error)
             if self.box is not None:
@@ -251,8 +312,8 @@ class Session:
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
-        if self.recorder:
-            self.recorder.failed_with(error)
+        for recorder in filter(None, (self.recorder, self.jax)):
+            recorder.failed_with(error)
         return dict(
             kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
             blame=getattr(error, "oomph_blame", None),

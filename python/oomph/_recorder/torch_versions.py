@@ -14,9 +14,7 @@ from typing import NamedTuple
 
 from oomph._protocol import Refused
 
-PROVED = {
-    (2, 4): 12, (2, 8): 12, (2, 9): 12, (2, 10): 12, (2, 11): 13, (2, 12): 13, (2, 13): 13, (2, 14): 13, (2, 15): 13,
-}  # fmt: skip
+PROVED = {(2, minor): 12 if minor < 11 else 13 for minor in range(4, 16)}
 """Releases of torch that passed every job of `make test-matrix`, and the CUDA version of each as PyPI has it.
 
 Patch releases (2.8.1) contain only fixes and count as their release; pre-releases do not."""

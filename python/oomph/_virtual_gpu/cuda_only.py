@@ -2,11 +2,12 @@
 
 Each function takes the operator's arguments, with tensors on the CPU, and gives its results in order, less those
 at the end that no program reads (reserve spaces, logarithms of sums, random states). It raises `ValueError` for what cannot be computed:
-dropout inside the operator, whose mask only the GPU's kernel knows.
+dropout inside cuDNN's operators, whose masks nobody but cuDNN knows.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import torch
 
 from oomph._older_python import zip
-from oomph._virtual_gpu import dispatch
+from oomph._virtual_gpu import dispatch, random_numbers
 
 _aten = torch.ops.aten
+_ALL = 2**64 - 1
 
 
 def _batch_norm(x, weight, bias, mean, var, training, momentum, eps):
@@ -170,7 +172,7 @@ def _softmax_backward_of(backward: Any) -> Any:
 
 def _no_dropout(p: float) -> None:
     if p:
-        raise ValueError("dropout inside attention")
+        raise ValueError("dropout inside cuDNN's attention")
 
 
 def _probabilities(q, k, bias, causal: bool, scale: float | None):
@@ -193,17 +195,21 @@ def _grouped(q, kv):
     return kv if heads == 1 else kv.repeat_interleave(heads, -3)
 
 
-def _attend(q, k, v, bias, causal, scale):
+def _attend(q, k, v, bias, causal, scale, mask=None):
+    """`mask` is what dropout multiplies probabilities with."""
     p, _ = _probabilities(q, _grouped(q, k), bias, causal, scale)
+    p = p if mask is None else p * mask
     return (p @ _grouped(q, v).float()).to(q.dtype)
 
 
-def _attend_backward(grad, q, k, v, bias, causal, scale):
+def _attend_backward(grad, q, k, v, bias, causal, scale, mask=None):
     """The gradients of queries, keys, values and bias."""
     keys, values, grad = _grouped(q, k).float(), _grouped(q, v).float(), grad.float()
     p, scale = _probabilities(q, keys, bias, causal, scale)
     of_p = grad @ values.transpose(-2, -1)
+    of_p = of_p if mask is None else of_p * mask
     of_scores = p * (of_p - (of_p * p).sum(-1, keepdim=True))
+    p = p if mask is None else p * mask
 
     def gathered(gradient, given):
         if gradient.shape[-3] != given.shape[-3]:
@@ -218,29 +224,51 @@ def _attend_backward(grad, q, k, v, bias, causal, scale):
     ]
 
 
-def _efficient(q, k, v, bias, wants_sums, dropout_p=0.0, is_causal=False, *, scale=None):
-    _no_dropout(dropout_p)
-    return [_attend(q, k, v, bias, is_causal, scale)]
+def _scores(q, k) -> tuple[int, ...]:
+    """The shape of the scores."""
+    return (*q.shape[:-1], k.shape[-2])
+
+
+def _efficient(q, k, v, bias, wants_sums, dropout_p=0.0, is_causal=False, *, scale=None, drawn):
+    mask = None
+    if dropout_p:
+        shape = _scores(q, k)
+        offset = drawn.before(math.prod(shape))
+        mask = random_numbers.efficient_mask(drawn.seed, offset, shape, dropout_p)
+    return [_attend(q, k, v, bias, is_causal, scale, mask)]
 
 
 def _efficient_backward(
     grad, q, k, v, bias, out, sums, seed, offset, dropout_p, wanted, is_causal=False, *, scale=None
 ):
-    _no_dropout(dropout_p)
-    found = _attend_backward(grad, q, k, v, bias, is_causal, scale)
-    return [one for one, wants in zip(found, wanted, strict=True) if wants]
+    mask = None
+    if dropout_p:
+        seed, offset = (int(t) & _ALL for t in (seed, offset))
+        mask = random_numbers.efficient_mask(seed, offset, _scores(q, k), dropout_p)
+    found = _attend_backward(grad, q, k, v, bias, is_causal, scale, mask)
+    # Those of queries, keys and values always come, whatever was asked for.
+    return found if wanted[3] else found[:3]
 
 
-def _flash(q, k, v, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
-    _no_dropout(dropout_p)
-    return [_attend(q, k, v, None, is_causal, scale)]
+def _flash(q, k, v, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None, drawn):
+    if not dropout_p:
+        return [_attend(q, k, v, None, is_causal, scale)]
+    offset = drawn.before(32 * q.shape[0] * q.shape[1])
+    mask = random_numbers.flash_mask(drawn.seed, offset, _scores(q, k), dropout_p)
+    # The kernel also keeps where the generator stood, for the backward pass, behind the sums that only that one reads.
+    state = torch.tensor([drawn.seed, offset], dtype=torch.uint64)
+    sums = torch.zeros(q.shape[:-1])
+    return [_attend(q, k, v, None, is_causal, scale, mask), sums, state]
 
 
 def _flash_backward(
-    grad, q, k, v, out, sums, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, seed, offset, *, scale=None
+    grad, q, k, v, out, sums, cum_q, cum_k, max_q, max_k, dropout_p, is_causal, state, unused, *, scale=None
 ):  # fmt: skip
-    _no_dropout(dropout_p)
-    return _attend_backward(grad, q, k, v, None, is_causal, scale)[:3]
+    mask = None
+    if dropout_p:
+        seed, offset = (int(number) & _ALL for number in state.view(torch.int64))
+        mask = random_numbers.flash_mask(seed, offset, _scores(q, k), dropout_p)
+    return _attend_backward(grad, q, k, v, None, is_causal, scale, mask)[:3]
 
 
 def _cudnn(q, k, v, bias, wants_sums, dropout_p=0.0, is_causal=False, debug=False, *, scale=None):
@@ -390,6 +418,9 @@ def _log_sigmoid_backward(grad, x, buffer, **out):
     """The CPU's takes a buffer that only the CPU keeps."""
     return [grad * (-x).sigmoid()]
 
+
+DRAWING = {_efficient, _flash}
+"""Those that take the numbers which their operator has drawn, as `drawn`."""
 
 EQUIVALENTS: dict[str, Callable[..., Any]] = {
     "aten::cudnn_batch_norm": _batch_norm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
 from typing import Any
 
 INTERFACE = 4
@@ -42,7 +42,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_requests": (c_uint64, [c_int]),
     "oomph_vgpu_horizon": (c_uint64, [c_int]),
     "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
-    "oomph_vgpu_step": (None, [c_uint64]),
+    "oomph_vgpu_step": (None, [c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_begin": (None, [c_int]),
@@ -58,6 +58,10 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_expect": (None, [c_int]),
     "oomph_vgpu_join": (None, [c_int]),
     "oomph_vgpu_leave": (None, [c_int, c_char_p]),
+    "oomph_vgpu_flash_mask": (
+        c_int,
+        [c_uint64, c_uint64, c_size_t, c_size_t, c_size_t, c_uint8, c_void_p],
+    ),
     "oomph_vgpu_random": (
         c_int,
         [c_int, c_uint64, c_uint64, c_size_t, c_size_t, c_uint64, c_void_p, c_size_t],

@@ -43,6 +43,11 @@ class Drawn:
         self.offset = offset
         self._largest = _largest_grid(generator.device.index or 0)
 
+    @property
+    def seed(self) -> int:
+        """The generator's."""
+        return self._seed
+
     def before(self, numbers: int) -> int:
         """The generator's offset before a kernel that moved it by so many numbers a thread."""
         self.offset -= -(-numbers // 4) * 4
@@ -104,6 +109,29 @@ class Numbers:
     def are_drawn(self) -> bool:
         """Whether the code has drawn as many, now that it has run."""
         return self._offset in (self._before, self._generator.get_offset())
+
+
+def efficient_mask(seed: int, offset: int, shape: Any, p: float) -> torch.Tensor:
+    """What memory-efficient attention multiplies probabilities with, for a dropout of `p`: float32 of (samples, heads, queries, keys).
+
+    `seed` and `offset` are the generator's before it. One sequence of numbers lies over all of them (`kernel_forward.h`).
+    """
+    uniform = torch.empty(shape, dtype=torch.float32)
+    library().oomph_vgpu_random(
+        _UNIFORM, seed, offset, 1, 0, 0, uniform.data_ptr(), uniform.numel()
+    )
+    return (uniform > p).float().div_(1 - p)
+
+
+def flash_mask(seed: int, offset: int, shape: Any, p: float) -> torch.Tensor:
+    """The same for FlashAttention, which compares bytes: what it drops is a multiple of 1/256 (`flash_fwd_launch_template.h`)."""
+    kept = torch.empty(shape, dtype=torch.uint8)
+    samples, heads, queries, keys = shape
+    threshold = math.floor((1 - p) * 255.0)
+    library().oomph_vgpu_flash_mask(
+        seed, offset, samples * heads, queries, keys, threshold, kept.data_ptr()
+    )
+    return kept.float().div_(1 - p)
 
 
 def of_triton(kind: str, size: Any, seed: int, low: int = 0, high: int = 0) -> torch.Tensor:

@@ -28,6 +28,7 @@ from oomph._virtual_gpu import dispatch, lbfgs
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.compiled_code import CompiledCode
 from oomph._virtual_gpu.contents import Contents, Place
+from oomph._virtual_gpu.cuda_only import DRAWING
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
 from oomph._virtual_gpu.graph_values import Graphs, alias
@@ -155,6 +156,7 @@ class ValueLayer:
             "aten::equal": self._equal,
             "aten::allclose": self._equal,
             "aten::_cudnn_rnn_flatten_weight": self._flatten,
+            "aten::_cudnn_init_dropout_state": self._dropout_state,
             "aten::_linalg_check_errors": self._check_errors,
             "aten::normal": self._normal,
             "aten::segment_reduce": self._segment_reduce,
@@ -531,7 +533,10 @@ class ValueLayer:
                 given = {base_pointer(t) for t in inputs if t.is_cuda}
                 self._learn(made, not any(t.is_cuda and base_pointer(t) in given for t in made))
             return
-        why = self._filling.fill(func, op, args, kwargs, outs)
+        # What it only passes on is as it was: the weights of a recurrent layer.
+        given = {base_pointer(t) for t in inputs if t.is_cuda}
+        made = [t for t in made if not t.is_cuda or base_pointer(t) not in given]
+        why = self._filling.fill(func, op, args, kwargs, changed + made)
         self._lose(changed, False, why)
         self._lose(made, True, why)
 
@@ -616,6 +621,9 @@ class ValueLayer:
             equivalent = op.equivalent if self._budget is not None else None
             if equivalent is not None:
                 cpu_kwargs.pop("out", None)
+                if equivalent in DRAWING:
+                    generator = _generator((), out)
+                    cpu_kwargs["drawn"] = Drawn(generator, generator.get_offset())
                 return _write(results, equivalent(*cpu_args, **cpu_kwargs))
             if op.random:
                 generator = _generator((*args, *kwargs.values()), out)
@@ -1061,6 +1069,12 @@ class ValueLayer:
         out = self._run(func, op, args, kwargs)
         if known and _write([cpu_alias(t) for t in weights], values):
             self._learn([out], True)
+        return out
+
+    def _dropout_state(self, func, op, args, kwargs):
+        """What only cuDNN reads. Layers get it in evaluation, too, and what they give then follows from the rest."""
+        out = self._run(func, op, args, kwargs)
+        self._learn([out], True)
         return out
 
     def _repeat_interleave(self, func, op, args, kwargs):

@@ -18,6 +18,7 @@ use oomph_report::terminal::width;
 use oomph_run::Verdict;
 use oomph_run::summary::summarize;
 
+use crate::commands::calibrate;
 use crate::{ExitStatus, json, stdout};
 
 /// The GPU of the rehearsal, whose memory has no limit there.
@@ -113,9 +114,10 @@ impl Args {
             eprintln!("oomph: the script failed in the rehearsal");
             return Ok(ExitStatus::Failed);
         };
+        let beside = calibrate::host_here();
         let suits = gpus
             .iter()
-            .map(|gpu| Suit::new(gpu, record, &summary, prices.as_ref()))
+            .map(|gpu| Suit::new(gpu, record, &summary, &beside, prices.as_ref()))
             .collect();
         let order = if self.sort == "time" {
             Order::Time

@@ -3,6 +3,7 @@
 
 use crate::ExitStatus;
 
+mod calibrate;
 pub(crate) mod check;
 mod clean;
 mod completions;
@@ -46,6 +47,8 @@ pub enum Command {
     Gpus(gpus::Args),
     /// Replay a snapshot under other allocator settings or another capacity
     Replay(replay::Args),
+    /// Measure how quick this machine's host is, for the times that run and gpus say
+    Calibrate(calibrate::Args),
     /// Say what works here, and what to do about what does not
     Doctor(doctor::Args),
     /// Remove what earlier runs left in oomph-report
@@ -70,6 +73,7 @@ impl Command {
             Self::Lsp(args) => args.run(),
             Self::Gpus(args) => args.run(),
             Self::Replay(args) => args.run(),
+            Self::Calibrate(args) => args.run(),
             Self::Doctor(args) => args.run(),
             Self::Clean(args) => args.run(),
             Self::Completions(args) => args.run(),

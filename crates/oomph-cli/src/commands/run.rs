@@ -24,6 +24,7 @@ use oomph_run::time::step_time;
 use oomph_trace::Trace;
 
 use super::explain::Found;
+use crate::commands::calibrate;
 use crate::ended;
 use crate::explained::{self, About};
 use crate::page;
@@ -231,7 +232,10 @@ impl Args {
                 summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
             }
             match Figures::of(gpu.spec.found.gpu) {
-                Ok(figures) => summary.time = step_time(record, &figures),
+                _ if summary.jax.is_some() => {}
+                Ok(figures) => {
+                    summary.time = step_time(record, &figures, &calibrate::host_here());
+                }
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),
             }
         }
@@ -269,6 +273,8 @@ impl Args {
         if summary.verdict == Verdict::OutOfMemory
             && !grows
             && job.gpu.is_some()
+            // XLA plans a program for the memory that there is: without a limit it is another one.
+            && summary.jax.is_none()
             && !self.no_measure
             && signals::received().is_none()
         {
@@ -556,10 +562,16 @@ impl Args {
             });
         }
         match status.code() {
-            // The script never imported torch, or failed before.
+            // The script imported nothing that is recorded, or failed before.
             Some(0) => {
+                // JAX is recorded on virtual GPUs only.
+                let frameworks = if self.gpu.is_some() {
+                    "torch or JAX"
+                } else {
+                    "torch"
+                };
                 eprintln!(
-                    "oomph: the script ended without importing torch: there is nothing to report"
+                    "oomph: the script ended without importing {frameworks}: there is nothing to report"
                 );
                 Ok(ExitStatus::Success)
             }
@@ -602,6 +614,11 @@ impl Args {
             return Ok(None);
         };
         let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        if let Some(trace) = &attempt.trace
+            && all.is_empty()
+        {
+            needed.with_a_limit(trace, record);
+        }
         needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
         Ok(Some(attempt))

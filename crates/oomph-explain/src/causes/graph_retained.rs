@@ -40,10 +40,12 @@ pub(super) fn growth_evidence(facts: &Facts) -> Vec<Evidence> {
     let mut evidence = vec![Evidence::of(
         growth.bytes,
         format!(
-            "made in {} earlier steps and still alive: about {:.0} blocks and {} more in every step",
+            "made in {} earlier {} and still alive: about {:.0} blocks and {} more in every {}",
             growth.steps,
+            growth.units(),
             growth.blocks_per_step,
-            Bytes(growth.per_step)
+            Bytes(growth.per_step),
+            growth.unit(),
         ),
     )];
     evidence.extend(stack_evidence(facts, |block| facts.grows(block)));
@@ -124,10 +126,12 @@ fn over_steps(facts: &Facts) -> Option<Cause> {
         id: "graph_retained",
         confidence,
         verdict: format!(
-            "the graphs of {} earlier steps are still alive: {} that grow by {} a step",
+            "the graphs of {} earlier {} are still alive: {} that grow by {} a {}",
             growth.steps,
+            growth.units(),
             Bytes(growth.bytes),
-            Bytes(growth.per_step)
+            Bytes(growth.per_step),
+            growth.unit(),
         ),
         evidence: growth_evidence(facts),
         fixes: vec![fix(growth.bytes)],

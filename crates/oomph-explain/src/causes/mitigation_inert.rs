@@ -32,6 +32,7 @@ const INPUTS: usize = 8;
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
     facts.failure?;
     piled_up(facts)
+        .or_else(|| offloaded_in_vain(facts))
         .or_else(|| switched_off(facts))
         .or_else(|| frozen_in_name(facts))
         .or_else(|| autocast_elsewhere(facts))
@@ -39,18 +40,59 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         .or_else(|| covers_little(facts))
 }
 
+/// Whether what a row allocates was made where the script offloads what autograd saves.
+fn is_offloaded(facts: &Facts, row: u32) -> bool {
+    row != NO_ROW && {
+        let time = facts.trace.events.time(row as usize).0;
+        let spans = &facts.options.seen.offloads;
+        spans
+            .iter()
+            .any(|&(begin, end)| begin <= time && time <= end)
+    }
+}
+
+/// What autograd saves is offloaded, or packed in another way, and stays on the GPU all the same.
+fn offloaded_in_vain(facts: &Facts) -> Option<Cause> {
+    let stays = |block: &Live| {
+        block.category == Category::Activation
+            && block.phase == Phase::Forward
+            && !facts.stacks.get(block.stack).in_checkpoint()
+            && is_offloaded(facts, facts.row_of(block))
+    };
+    let kept = repeats::bytes(facts, stays);
+    if facts.share(kept) < DECISIVE {
+        return None;
+    }
+    let mut evidence = vec![Evidence::of(
+        kept,
+        "activations made under these hooks and alive",
+    )];
+    evidence.extend(stack_evidence(facts, stays));
+    Some(cause(
+        format!(
+            "hooks are set on what autograd saves (save_on_cpu, saved_tensors_hooks), but {} of activations made under them \
+             stay on the GPU",
+            Bytes(kept)
+        ),
+        evidence,
+        Fix::advice(
+            "pack_elsewhere",
+            "let the hook that packs return a copy in host memory, and nothing that refers to the tensor; keep nothing else made \
+             there (outputs, hidden states) unless detached",
+            kept / 10 * 8,
+            Basis::Estimated,
+            "exact",
+        )
+        .apply("with torch.autograd.graph.save_on_cpu(pin_memory=True):"),
+    ))
+}
+
 /// The script checkpoints or offloads what a part of its forward pass makes, but what is kept was made outside of that part.
 fn covers_little(facts: &Facts) -> Option<Cause> {
     let spans = &facts.options.seen.offloads;
-    let time = |row: u32| facts.trace.events.time(row as usize).0;
-    let offloaded = |row: u32| {
-        row != NO_ROW
-            && spans
-                .iter()
-                .any(|&(begin, end)| begin <= time(row) && time(row) <= end)
+    let inside = |stack: StackId, row: u32| {
+        facts.stacks.get(stack).in_checkpoint() || is_offloaded(facts, row)
     };
-    let inside =
-        |stack: StackId, row: u32| facts.stacks.get(stack).in_checkpoint() || offloaded(row);
     let outside = |block: &Live| {
         block.category == Category::Activation
             && block.phase == Phase::Forward
@@ -335,9 +377,15 @@ fn switched_off(facts: &Facts) -> Option<Cause> {
 
 /// What checkpointed blocks made is alive many times over.
 fn piled_up(facts: &Facts) -> Option<Cause> {
+    // A Function of the script's own that calls modules of the model is there to run them again in backward.
+    let by_hand = |block: &Live| {
+        facts.stacks.get(block.stack).in_function()
+            && facts.stacks.get(block.stack).in_module()
+            && facts.module(block) != StringId::EMPTY
+    };
     let mut by_stack: HashMap<StackId, (usize, HashSet<StringId>)> = HashMap::new();
     for block in &facts.live {
-        if facts.stacks.get(block.stack).in_checkpoint() {
+        if facts.stacks.get(block.stack).in_checkpoint() || by_hand(block) {
             let (count, modules) = by_stack.entry(block.stack).or_default();
             *count += 1;
             modules.insert(facts.module(block));
@@ -385,6 +433,20 @@ fn piled_up(facts: &Facts) -> Option<Cause> {
             format!(
                 "activation checkpointing is on, but gradients with a graph (create_graph=True) keep all that it recomputes: {}",
                 Bytes(recomputed)
+            ),
+        )
+    } else if kept > recomputed
+        && facts
+            .live
+            .iter()
+            .any(|block| piles(block.stack) && by_hand(block))
+    {
+        (
+            "activations made inside of them are alive",
+            format!(
+                "autograd Functions of the script's own call the model's blocks, as checkpointing does, but {} made \
+                 inside of them are kept all the same",
+                Bytes(kept)
             ),
         )
     } else if kept > recomputed {

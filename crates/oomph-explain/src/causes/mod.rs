@@ -495,6 +495,7 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
             cause.confidence = cause.confidence.min(workspace::BESIDE);
         }
     }
+    causes.extend(workspace::chosen_by_speed(cut, whole));
     // Weights that are there twice, and what lies beside weights in buffers, are not a model that is too large.
     let twice = [
         "stale_model",

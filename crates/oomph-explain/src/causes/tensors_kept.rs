@@ -219,10 +219,12 @@ fn collected(facts: &Facts) -> Option<Cause> {
         id: "tensors_kept",
         confidence,
         verdict: format!(
-            "results made{place} are kept on the GPU: {} after {} steps, {} more in every step",
+            "results made{place} are kept on the GPU: {} after {} {}, {} more in every {}",
             Bytes(growth.bytes),
             growth.steps,
-            Bytes(growth.per_step)
+            growth.units(),
+            Bytes(growth.per_step),
+            growth.unit(),
         ),
         evidence: growth_evidence(facts),
         fixes: vec![fix(growth.bytes)],

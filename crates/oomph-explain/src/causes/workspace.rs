@@ -5,7 +5,7 @@ use oomph_trace::{Bytes, Category};
 use std::collections::HashMap;
 
 use super::{Basis, Cause, Evidence, Fix, fits_without, largest_line, top_stacks};
-use crate::facts::Facts;
+use crate::facts::{Facts, Live};
 use crate::lever;
 use crate::steps::step_of;
 
@@ -15,6 +15,13 @@ const DECISIVE: f64 = 0.2;
 const USUAL: u64 = 512 << 20;
 /// Workspaces of more than this share of what was needed are why memory ran out, whatever else there is.
 const DOMINANT: f64 = 0.5;
+
+/// Smaller blocks share segments with others.
+const SEGMENT: u64 = 20 << 20;
+/// Where requests come to lie is a matter of chance, which is worth one part in as many.
+const PACKING: u64 = 50;
+/// The confidence of workspaces without which every request is served.
+const BY_REPLAY: f64 = 0.8;
 
 /// What the names of operators that factor a matrix contain.
 const FACTORIZATIONS: [&str; 3] = ["linalg", "svd", "cholesky"];
@@ -65,6 +72,50 @@ fn served_before(facts: &Facts, held: u64) -> bool {
         }
     }
     by_step.values().filter(|&&most| most >= held / 2).count() >= STEPS_BEFORE
+}
+
+/// None is alive when memory runs out, or little, but cuDNN takes what it finds fastest, and what it took before has cut the memory into
+/// segments: without them every request is served, also the one that failed.
+pub(super) fn chosen_by_speed(cut: &Facts, whole: &Facts) -> Option<Cause> {
+    let room = cut.room?.at_least;
+    let is_workspace = |block: &Live| block.category == Category::Workspace;
+    let largest = (whole.every().filter(is_workspace))
+        .map(|block| block.bytes)
+        .max()?;
+    if !cut.options.seen.benchmark
+        || largest < SEGMENT
+        || !cut.fits_without(room, is_workspace)
+        || !whole.fits_without(room + room / PACKING, is_workspace)
+    {
+        return None;
+    }
+    let short = whole.short.unwrap_or(largest);
+    Some(Cause {
+        id: "workspace",
+        confidence: BY_REPLAY,
+        verdict: format!(
+            "cuDNN takes the algorithms that are fastest, with workspaces of up to {}: without them every request is served",
+            Bytes(largest)
+        ),
+        evidence: vec![
+            Evidence::of(largest, "the largest workspace"),
+            Evidence::of(room, "enough for all else, by a replay without workspaces"),
+        ],
+        fixes: vec![without_trials(largest.max(short), Basis::Replayed)],
+    })
+}
+
+/// Algorithms by heuristics, which saves so much.
+fn without_trials(saves: u64, basis: Basis) -> Fix {
+    Fix::lever(
+        lever::CUDNN_BENCHMARK,
+        "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
+         workspaces",
+        saves,
+        basis,
+        "exact to rounding",
+    )
+    .apply("torch.backends.cudnn.benchmark = False")
 }
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
@@ -149,15 +200,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 "exact",
             )
         } else if of_convolution {
-            Fix::lever(
-                lever::CUDNN_BENCHMARK,
-                "torch.backends.cudnn.benchmark = False: algorithms by heuristics, with smaller \
-                 workspaces",
-                saves,
-                Basis::Estimated,
-                "exact to rounding",
-            )
-            .apply("torch.backends.cudnn.benchmark = False")
+            without_trials(saves, Basis::Estimated)
         } else {
             Fix::advice(
                 "blas_workspace",

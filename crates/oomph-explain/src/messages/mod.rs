@@ -56,7 +56,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             );
         }
     }
-    if let Some(allowed) = message.allowed {
+    if let Some(allowed) = message.allowed.filter(|_| !is_on_mac(message)) {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
@@ -245,7 +245,7 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 "no memory was left for a convolution's workspace".to_owned(),
             ),
         )],
-        _ => Vec::new(),
+        _ => Vec::from_iter(message.allowed.map(|allowed| own_limit(message, allowed))),
     };
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
@@ -294,7 +294,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         let outside = message.outside_pytorch().unwrap_or_default();
         let share = outside.0 as f64 / total.0.max(1) as f64;
         let decisive = outside.0 > LIBRARIES || share > FOREIGN;
-        if decisive && free < requested && message.reserved.is_some() {
+        // The driver keeps the last few pieces, and gives them in pieces of its own.
+        let full = free < requested || free.0 < total.0 / 64;
+        if decisive && full && message.reserved.is_some() {
             let mut evidence = vec![
                 Evidence::of(outside.0, "held outside of PyTorch on this device"),
                 Evidence::of(
@@ -360,6 +362,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 });
             }
         }
+    }
+    if let Some(allowed) = message.allowed.filter(|&allowed| requested <= allowed) {
+        causes.push(own_limit(message, allowed));
     }
     if is_fragmented(message) {
         let unallocated = cached(message).unwrap_or_default();
@@ -467,9 +472,76 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     causes
 }
 
+fn is_on_mac(message: &OomMessage) -> bool {
+    message.text.contains("MPS backend")
+}
+
+/// The process may use only a part of the device, and that is used up.
+fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
+    let mut evidence = request_evidence(message);
+    evidence.push(Evidence::of(allowed.0, "what this process may use"));
+    if let Some(allocated) = message.allocated {
+        evidence.push(Evidence::of(allocated.0, "in use by PyTorch"));
+    }
+    if let Some(free) = message.free {
+        evidence.push(Evidence::of(
+            free.0,
+            "free on the device, which does not matter",
+        ));
+    }
+    let (verdict, setting) = if is_on_mac(message) {
+        (
+            format!(
+                "PyTorch may hold {allowed} of this Mac's memory, and with what others hold that is used up"
+            ),
+            "PYTORCH_MPS_HIGH_WATERMARK_RATIO is that limit: without it the Mac itself may run out",
+        )
+    } else {
+        (
+            format!(
+                "the process reached the {allowed} that it allows itself, not the end of the GPU"
+            ),
+            "raise the limit that the program sets (set_per_process_memory_fraction)",
+        )
+    };
+    Cause {
+        id: "memory_budget",
+        confidence: 0.6,
+        verdict,
+        evidence,
+        fixes: vec![Fix::advice(
+            "raise_limit",
+            setting,
+            0,
+            Basis::Estimated,
+            "exact",
+        )],
+    }
+}
+
+/// How much was free where far more was than asked for, and no limit is named.
+fn free_all_the_same(message: &OomMessage) -> Option<Bytes> {
+    let (requested, free) = (message.requested?, message.free?);
+    let plenty = free.0 / 4 > requested.0 && free.0 > message.total?.0 / 16;
+    (plenty && message.allowed.is_none()).then_some(free)
+}
+
 /// What to say if the message is not enough to decide.
 pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     let mut evidence = request_evidence(message);
+    if let Some(free) = free_all_the_same(message) {
+        return Cause {
+            id: "not_enough_evidence",
+            confidence: 1.0,
+            verdict: format!(
+                "the driver refused {} although {free} are free: it is not memory that ran out, but something that the \
+                 message does not name (mappings, a limit of the system, a fault of the device)",
+                message.requested.unwrap_or_default()
+            ),
+            evidence,
+            fixes: Vec::new(),
+        };
+    }
     if let (Some(allocated), Some(reserved)) = (message.allocated, message.reserved) {
         evidence.push(Evidence::of(
             allocated.0,

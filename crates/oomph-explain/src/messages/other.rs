@@ -85,7 +85,21 @@ fn device(message: &OomMessage) -> String {
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
 }
 
+/// More than any machine has.
+const ABSURD: Bytes = Bytes(1 << 50);
+
 fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
+    if let Some(requested) = message.requested.filter(|&requested| requested > ABSURD) {
+        return (
+            "huge_request",
+            0.9,
+            format!(
+                "{} bytes were asked for, more than any machine has: a size was computed wrongly (negative, or \
+                 multiplied twice), or the model's file is damaged",
+                requested.0
+            ),
+        );
+    }
     let id = match message.memory {
         Memory::Host => "host_memory",
         Memory::Unknown => "not_enough_evidence",
@@ -206,7 +220,17 @@ fn is_evident(message: &OomMessage) -> bool {
     matches!(
         message.program,
         Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray | Program::Systemd
-    )
+    ) || (message.program == Program::Unknown && says_memory(message))
+}
+
+/// Whether words that no reader knows name memory as the reason.
+fn says_memory(message: &OomMessage) -> bool {
+    let text = message.text.to_ascii_lowercase();
+    let perhaps = text.contains("perhaps") || text.contains("possibly");
+    !perhaps
+        && ["mem", "oom", "vmrss"]
+            .iter()
+            .any(|word| text.contains(word))
 }
 
 fn killed(message: &OomMessage) -> String {
@@ -281,6 +305,21 @@ fn killed(message: &OomMessage) -> String {
                 });
             format!(
                 "Ray ended a task because the node's host memory (RAM) was nearly used up{used}"
+            )
+        }
+        Program::Unknown if says_memory(message) => {
+            let used = message
+                .in_use
+                .map(|used| format!(": it used {used}"))
+                .unwrap_or_default();
+            format!(
+                "{process} was ended for want of host memory (RAM), or at a limit of it, as line {} says{used}{}",
+                message.line,
+                limit(if message.in_use.is_some() {
+                    "of"
+                } else {
+                    "the limit is"
+                })
             )
         }
         _ => format!(

@@ -9,8 +9,9 @@ use super::{MessageKind, OomMessage};
 pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["oom-kill event", "oom_kill event"],
-        read: |line, _, before| {
+        read: |line, noted, before| {
             let mut message = stopped(line, Program::Slurm);
+            message.host = noted.cancelled_on.take();
             message.job = after(line.from, "StepId=")
                 .or_else(|| after(line.from, "in step "))
                 .and_then(job);
@@ -70,13 +71,14 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &[" CANCELLED AT "],
-        read: |line, _, before| {
-            // `*** JOB 42 ON cn3152 CANCELLED AT …`
-            if let Some(before) = before
-                && before.program == Program::Slurm
-                && before.host.is_none()
-            {
-                before.host = between(line.text, " ON ", " CANCELLED").and_then(word);
+        read: |line, noted, before| {
+            // `*** JOB 42 ON cn3152 CANCELLED AT …`, after the message or before it.
+            let host = between(line.text, " ON ", " CANCELLED").and_then(word);
+            match before {
+                Some(before) if before.program == Program::Slurm => {
+                    before.host = before.host.take().or(host);
+                }
+                _ => noted.cancelled_on = host,
             }
             None
         },

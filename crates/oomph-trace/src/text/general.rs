@@ -37,6 +37,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "out-of-memory",
             "out of gpu memory",
             "out of gpu and",
+            "is out of gpu",
             "out of video memory",
             "out of device memory",
             "out_of_device_memory",

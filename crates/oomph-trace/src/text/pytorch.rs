@@ -48,7 +48,7 @@ pub(super) const READERS: &[Reader] = &[
             message.requested = size_after(line.from, "Tried to allocate ");
             message.allocated = size_after(line.from, "MPS allocated: ");
             message.printed_allocated = message.allocated;
-            message.total = size_after(line.from, "max allowed: ");
+            message.allowed = size_after(line.from, "max allowed: ");
             Some(message)
         },
     },

@@ -137,6 +137,8 @@ pub(super) struct Noted {
     pub(super) cuda_exception: Option<usize>,
     /// The TPU whose process failed.
     pub(super) tpu: Option<u32>,
+    /// Where SLURM cancelled a job.
+    pub(super) cancelled_on: Option<String>,
     /// Rank and host of torchrun's table of failures.
     pub(super) failure: (Option<u32>, Option<String>),
 }

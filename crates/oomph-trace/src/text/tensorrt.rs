@@ -14,7 +14,15 @@ pub(super) const READERS: &[Reader] = &[
             message.requested = size_after(line.from, "request: ");
             message.free = size_after(line.from, "Available: ");
             message.handled = true;
-            or_join(before, message)
+            // Both figures are of one attempt.
+            match before.filter(|before| continues(before, &message)) {
+                Some(before) if before.handled && before.free.is_none() => {
+                    before.requested = message.requested;
+                    join(before, message);
+                    None
+                }
+                before => or_join(before, message),
+            }
         },
     },
     Reader {
@@ -88,10 +96,14 @@ pub(super) const READERS: &[Reader] = &[
         markers: &["memory on requested size of "],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
-            // Versions differ in whether this is in bytes or in MiB. Those that count in bytes number tactics like this.
-            let in_bytes = line.from.contains(" tactic 0x");
-            message.requested =
-                size_after(line.from, "size of ").filter(|size| in_bytes || *size >= Bytes::mib(1));
+            // In bytes or in MiB, by the version; no tactic fails for want of less than a MiB.
+            message.requested = size_after(line.from, "size of ").map(|size| {
+                if size < Bytes::mib(1) {
+                    Bytes::mib(size.0)
+                } else {
+                    size
+                }
+            });
             message.handled = true;
             // What failed before was this tactic's.
             match before.filter(|before| continues(before, &message)) {

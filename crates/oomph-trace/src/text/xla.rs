@@ -18,6 +18,15 @@ pub(super) const READERS: &[Reader] = &[
         read: tensor,
     },
     Reader {
+        // The first version left the shape out.
+        markers: &["OOM when allocating tensor"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.memory = Memory::Unknown;
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["_device=\"/job:"],
         read: node,
     },

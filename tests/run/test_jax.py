@@ -1,0 +1,160 @@
+"""Scripts that use JAX and not torch: peaks, what ran out of memory, and what is missing. Most need JAX with its CUDA plugin, which
+`requirements.txt` does not install."""
+
+import importlib.util
+
+import pytest
+from oomph._recorder import jax_recorder, jax_setup
+
+GIB = 1 << 30
+
+HAS_JAX = importlib.util.find_spec("jax_plugins") is not None
+with_jax = pytest.mark.skipif(
+    not HAS_JAX,
+    reason='JAX with its CUDA plugin is not installed: pip install "jax[cuda13]"',
+)
+
+TRAINS = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(w, x):
+    return w - 1e-3 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+w, x = jnp.ones((4096, 4096)), jnp.ones((8192, 4096))
+for _ in range(3):
+    w = step(w, x)
+jax.block_until_ready(w)
+"""
+
+
+def fake_jax(place, *packages):
+    """A package that is called JAX, with the metadata of `packages`, and computes on the CPU alone."""
+    for name, text in (
+        ("jax/__init__.py", "from jax._src import hardware_utils, xla_bridge\n"),
+        ("jax/_src/__init__.py", ""),
+        ("jax/_src/hardware_utils.py", "def has_visible_nvidia_gpu(): return False\n"),
+        ("jax/_src/xla_bridge.py", "_backends = {}\ndef backends(): return {'cpu': 1}\n"),
+    ):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text(text)
+    for name in ("jax", *packages):
+        if "nvcc" in name:
+            assembler = place / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
+            assembler.parent.mkdir(parents=True)
+            assembler.touch()
+        info = place / f"{name.replace('-', '_')}-0.11.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.11.2\n")
+    return "import jax\njax._src.xla_bridge.backends()\nprint('went on')\n"
+
+
+@pytest.mark.skipif(HAS_JAX, reason="a JAX with its packages is installed")
+@pytest.mark.parametrize(
+    ("packages", "said"),
+    [
+        ([], "the package jax-cuda13-plugin is missing"),
+        (["jax-cuda13-plugin"], "the package jax-cuda13-pjrt is missing"),
+        (["jax-cuda12-plugin", "jax-cuda13-plugin"], "plugins for CUDA 12 and 13"),
+        # The plugin is for CUDA 12, what else is there for CUDA 13.
+        (
+            ["jax-cuda12-plugin", "jax-cuda12-pjrt", "nvidia-cuda-nvcc-cu12", "nvidia-cublas"],
+            "nvidia-cublas-cu12, nvidia-cuda-cupti-cu12",
+        ),
+    ],
+)
+def test_a_jax_that_cannot_use_the_gpu_is_refused_with_what_is_missing(
+    oomph, tmp_path, packages, said
+):
+    run = oomph(fake_jax(tmp_path, *packages))
+    assert run.status == 2, run.err
+    [line] = run.err.splitlines()
+    assert line.startswith("error: jax 0.11.2 in ") and said in line
+    assert "went on" not in run.out
+
+
+@pytest.mark.skipif(HAS_JAX, reason="a JAX with its packages is installed")
+def test_beside_pytorch_jax_may_compute_on_the_cpu_but_not_in_its_stead(oomph, tmp_path):
+    code = fake_jax(tmp_path)
+    run = oomph(f"import torch\ntorch.zeros(1 << 20).cuda()\n{code}")
+    assert run.status == 0 and "went on" in run.out, run.err
+    assert run.json["peak"]["allocated_bytes"] == 4 << 20
+    run = oomph(f"import torch\n{code}")
+    assert run.status == 1 and "went on" in run.out, run.err
+    assert "computes on the CPU alone" in run.json["failure"]
+
+
+def test_what_compiles_for_the_gpu_is_looked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(jax_setup, "_version", lambda package: "0.11.2")
+    monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: False)
+    said = jax_setup.lacks(jax_setup.Jax("0.11.2", 13))
+    assert "there is no ptxas" in said and "pip install nvidia-cuda-nvcc." in said
+    monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: True)
+    assert jax_setup.lacks(jax_setup.Jax("0.11.2", 13)) is None
+
+
+@pytest.mark.parametrize(
+    ("message", "size"),
+    [
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 2.94GiB with", 3156800962),
+        ("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 800 bytes.", 800),
+        ("RESOURCE_EXHAUSTED: Out of memory allocating 1073741824 bytes.", GIB),
+        ("INTERNAL: something else", 0),
+    ],
+)
+def test_messages_say_how_much_was_asked_for(message, size):
+    assert jax_recorder.requested(message) == size
+
+
+@with_jax
+def test_a_training_step_of_jax_is_measured_by_its_allocator_and_the_driver(oomph):
+    run = oomph(TRAINS, gpu="h200")
+    assert run.status == 0, run.err
+    assert (run.json["verdict"], run.json["basis"]) == ("fits", "whole_script")
+    assert run.json["jax"]["preallocates"] and "torch" not in run.json["versions"]
+    peak = run.json["peak"]
+    # 75 % of the memory is taken in advance, as on an H200 (`bench/jax/results/h200_jax.jsonl`).
+    assert run.json["jax"]["limit_bytes"] == peak["reserved_bytes"] == 112_583_507_968
+    # Weights, input, the product and its gradient: 64 MiB and 128 MiB each.
+    assert 0.4 * GIB < peak["allocated_bytes"] < 1.2 * GIB
+    assert peak["reserved_bytes"] < peak["used_bytes"] < peak["reserved_bytes"] + GIB
+    assert "in use, of the 104.9 GiB that JAX takes in advance" in run.out
+    assert not [one for one in run.json["assumptions"] if "lacks functions" in one["what"]]
+
+
+RUNS_OUT = """
+import jax
+import jax.numpy as jnp
+
+def fill():
+    return jax.block_until_ready(jnp.ones((20, 1 << 30)))
+
+"""
+
+
+@with_jax
+@pytest.mark.parametrize(
+    ("end", "line"),
+    [
+        ("fill()", 6),
+        ("try:\n    fill()\nexcept Exception as e:\n    print(str(e)[:18])", 6),
+        # Nobody waits for it.
+        ("kept = jnp.ones((20, 1 << 30))", None),
+    ],
+    ids=["raised", "caught", "kept"],
+)
+def test_out_of_memory_in_jax_has_its_line(oomph, end, line):
+    run = oomph(RUNS_OUT + end)
+    assert run.status == 3, run.err
+    assert run.json["verdict"] == "out_of_memory"
+    location = run.json["oom"]["location"]
+    assert location is None if line is None else location.endswith(f"script.py:{line}")
+    assert run.json["oom"]["requested_bytes"] == 80 * GIB
+    assert "one request asked for 80.0 GiB" in run.out
+
+
+@with_jax
+def test_a_fall_back_to_the_cpu_fails_the_run(oomph):
+    run = oomph("import jax\njax.numpy.ones(1)\nprint('went on')", env={"JAX_PLATFORMS": "cpu"})
+    assert run.status == 2 and "went on" not in run.out
+    assert run.err.splitlines()[-1].startswith("error: JAX_PLATFORMS=cpu keeps JAX from the GPU")
