@@ -60,7 +60,6 @@ demo-jax: build
 	test -x $(JAX_VENV)/bin/python || $(JAX_PYTHON) -m venv $(JAX_VENV)
 	$(BIN)/uv pip install -q --python $(JAX_VENV)/bin/python "jax[cuda13]==0.11.2" dist/*.whl
 	$(JAX_VENV)/bin/oomph run --gpu rtx-3060 examples/train_jax.py
-	-$(JAX_VENV)/bin/oomph run --gpu rtx-3060 examples/train_jax.py --batch 128
 
 check: check-rust check-python check-docs
 

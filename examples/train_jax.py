@@ -1,4 +1,4 @@
-"""Trains a small transformer with JAX: `oomph run --gpu rtx-3060 examples/train_jax.py --batch 64`."""
+"""Trains a small transformer with JAX: `oomph run --gpu rtx-3060 examples/train_jax.py`."""
 
 import argparse
 

@@ -45,7 +45,8 @@ def start(row, gpu):
             if line.startswith("{")
             else {"job": row["job"], "end": done.stderr[-500:]}
         )
-        summary = json.loads(result.read_text()) if result.exists() else {}
+        text = result.read_text() if result.exists() else "{}"
+        summary = json.loads(text.replace(f"{JOBS.resolve().parents[2]}/", ""))
     said = {name: summary.get(name) for name in ("verdict", "basis", "peak", "oom", "failure", "assumptions")}  # fmt: skip
     more = {name: row[name] for name in ("share", "variables") if name in row}
     return (

@@ -209,3 +209,21 @@ def test_steps_within_compiled_code_are_an_assumption(oomph):
     )
     assert run.status == 0 and "through" in run.out, run.err
     assert any("its steps are not counted" in found["what"] for found in run.json["assumptions"])
+
+
+def test_what_a_run_without_a_limit_caches_is_not_needed(oomph):
+    run = oomph(
+        """
+    import torch
+    kept = torch.empty(0, device="cuda")
+    for i in range(60):
+        kept = torch.cat([kept, torch.randn(1 << 21, device="cuda")])
+    """,
+        "--memory",
+        "600MiB",
+    )
+    # The old one, the new one and what is joined to it: 960 MiB, where each of the older ones would be cached without a limit.
+    peak = run.json["peak"]
+    assert 960 << 20 <= peak["reserved_bytes"] <= 1000 << 20, peak
+    assert run.json["oom"]["short_bytes"] == peak["used_bytes"] - (600 << 20)
+    assert any(one["kind"] == "cache" for one in run.json["assumptions"])

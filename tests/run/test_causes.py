@@ -1202,6 +1202,53 @@ OWN_FUNCTION = """
         optimizer.zero_grad()
 """
 
+PACKED_IN_VAIN = """
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+
+        def forward(self, x):
+            return x + self.narrow(nn.functional.gelu(self.wide(x)))
+
+    model = nn.Sequential(*[Block() for _ in range(12)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda t: (t.device, t), lambda packed: packed[1])
+    for _ in range(3):
+        with hooks:
+            loss = model(torch.randn(16384, 64, device="cuda")).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+LOSS_BY_HAND = """
+    import torch
+    from torch import nn
+
+    class Shop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.next = nn.Embedding(60000, 32), nn.GRU(32, 32, batch_first=True)
+
+        def forward(self, x):
+            return self.next(self.embed(x))[0] @ self.embed.weight.T
+
+    model = Shop().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(3):
+        bought = torch.randint(60000, (64, 21), device="cuda")
+        scores = model(bought[:, :-1])
+        chosen = scores.gather(-1, bought[:, 1:, None]).squeeze(-1)
+        loss = (scores.exp().sum(-1).log() - chosen).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
 # Nothing but the running loop refers to the reader: it is gone when the error has ended the script.
 READER = """
     import torch
@@ -1379,6 +1426,10 @@ READER = """
             "mitigation_inert",
             id="a_function_of_its_own_that_recomputes_nothing",
         ),
+        pytest.param(
+            PACKED_IN_VAIN, "0.5GiB", "mitigation_inert", id="hooks_that_pack_nothing_away"
+        ),
+        pytest.param(LOSS_BY_HAND, "0.85GiB", "logits", id="a_loss_of_exponentials_and_sums_alone"),
         pytest.param(READER, "0.4GiB", "tensors_kept", id="what_only_a_running_loop_holds"),
     ],
 )

@@ -6,8 +6,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use oomph_allocator::{AddressModel, BlockId, Config, Simulator, TorchVersion};
 use oomph_bytes::format_bytes;
-use oomph_trace::{Action, Phase, StackId, StringId, Trace};
+use oomph_trace::{Action, Phase, PoolId, StackId, StringId, Trace};
 use serde::{Deserialize, Serialize};
 
 use crate::record::Record;
@@ -23,6 +24,9 @@ const GROWTH_STEPS: usize = 5;
 const GROWTH_WINDOW: usize = 8;
 /// The least growth a step that is said, as a part of the GPU's memory.
 const GROWTH_PART: f64 = 0.001;
+
+/// Steps that are gone through to see when memory is full.
+const MOST_STEPS: u64 = 20_000;
 
 /// PyTorch's allocator rounds every request up to this.
 const ROUNDING: u64 = 512;
@@ -85,8 +89,42 @@ struct Step {
     forward_bytes: u64,
     peak: u64,
     live_at_end: u64,
-    /// Bytes alive at the end by the stack that allocated them; for the newest steps only.
-    live_by_stack: HashMap<StackId, u64>,
+    /// What is alive at the end by the stack that allocated it; for the newest steps only.
+    live_by_stack: HashMap<StackId, Held>,
+}
+
+/// What one stack has alive.
+#[derive(Debug, Clone, Copy, Default)]
+struct Held {
+    bytes: u64,
+    blocks: u64,
+}
+
+/// How what one stack has alive grows in each step.
+#[derive(Debug, Clone, Copy)]
+enum Leak {
+    /// So many blocks of so many bytes are added.
+    Added { blocks: u64, bytes: u64 },
+    /// So many blocks of so many bytes are replaced by ones that are larger by `more` bytes.
+    Enlarged { blocks: u64, bytes: u64, more: u64 },
+}
+
+impl Leak {
+    /// What the last two of some steps say, where the bytes have grown in all of them.
+    fn of(before: Held, after: Held) -> Self {
+        let more = after.bytes - before.bytes;
+        match after.blocks.saturating_sub(before.blocks) {
+            0 => Self::Enlarged {
+                blocks: after.blocks.max(1),
+                bytes: after.bytes / after.blocks.max(1),
+                more: more / after.blocks.max(1),
+            },
+            blocks => Self::Added {
+                blocks,
+                bytes: more / blocks,
+            },
+        }
+    }
 }
 
 /// Compares the steps that were completed on `device`.
@@ -159,7 +197,7 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
     let mut current = Step::default();
     let mut open: HashMap<u64, (StackId, u64)> = HashMap::new();
     let mut live = 0_u64;
-    let mut by_stack: HashMap<StackId, u64> = HashMap::new();
+    let mut by_stack: HashMap<StackId, Held> = HashMap::new();
     for row in trace.rows_of(device) {
         // What the script frees as it ends, its last step has left behind.
         if ends
@@ -195,7 +233,9 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
                 let bytes = trace.events.size(row).0.max(1).div_ceil(ROUNDING) * ROUNDING;
                 let stack = trace.events.stack(row);
                 open.insert(trace.events.addr(row).0, (stack, bytes));
-                *by_stack.entry(stack).or_default() += bytes;
+                let held = by_stack.entry(stack).or_default();
+                held.bytes += bytes;
+                held.blocks += 1;
                 live += bytes;
                 current.peak = current.peak.max(live);
                 if matches!(
@@ -216,7 +256,8 @@ fn completed(trace: &Trace, record: &Record, device: u32) -> Vec<Step> {
                 if let Some((stack, bytes)) = open.remove(&trace.events.addr(row).0) {
                     live -= bytes;
                     if let Some(held) = by_stack.get_mut(&stack) {
-                        *held -= bytes;
+                        held.bytes -= bytes;
+                        held.blocks -= 1;
                     }
                 }
             }
@@ -247,12 +288,19 @@ fn growth(trace: &Trace, record: &Record, device: u32, steps: &[Step]) -> Option
     gains.sort_unstable();
     let bytes_per_step = *gains.get(gains.len() / 2)?;
     let mut places: HashMap<Option<String>, u64> = HashMap::new();
-    for &stack in newest.last()?.live_by_stack.keys() {
-        let held = newest
-            .iter()
-            .map(|step| step.live_by_stack.get(&stack).copied().unwrap_or(0));
-        if let Some(gains) = differences(held) {
+    let mut leaks = Vec::new();
+    // In one order in each run: where blocks come to lie depends on it.
+    let mut stacks: Vec<StackId> = newest.last()?.live_by_stack.keys().copied().collect();
+    stacks.sort_unstable();
+    for stack in stacks {
+        let held: Vec<Held> = (newest.iter())
+            .map(|step| step.live_by_stack.get(&stack).copied().unwrap_or_default())
+            .collect();
+        if let Some(gains) = differences(held.iter().map(|held| held.bytes))
+            && let [.., before, after] = *held
+        {
             *places.entry(trace.users_line(stack)).or_default() += gains.iter().sum::<u64>();
+            leaks.push(Leak::of(before, after));
         }
     }
     let (place, _) = places
@@ -264,12 +312,57 @@ fn growth(trace: &Trace, record: &Record, device: u32, steps: &[Step]) -> Option
         device.limit_bytes.min(device.total_bytes)
     };
     let left = capacity.saturating_sub(device.peak_used_bytes);
+    let version = TorchVersion::parse(&record.torch).unwrap_or(TorchVersion::ASSUMED);
+    let config = Config::from_settings(&trace.settings, version);
     Some(Growth {
         bytes_per_step,
         place,
         // The peak is that of all steps, also where only the first were recorded.
-        full_at_step: u64::from(record.steps.max(record.inferences)) + left / bytes_per_step + 1,
+        full_at_step: u64::from(record.steps.max(record.inferences))
+            + steps_until_full(&leaks, bytes_per_step, left, config),
     })
+}
+
+/// In which step from now on `left` bytes are not enough for what each step leaves behind, as the allocator places it: its segments
+/// hold whole blocks only, and while a tensor is replaced by a larger one both are there.
+fn steps_until_full(leaks: &[Leak], bytes_per_step: u64, left: u64, config: Config) -> u64 {
+    let old: u64 = (leaks.iter())
+        .map(|leak| match *leak {
+            Leak::Added { .. } => 0,
+            Leak::Enlarged { blocks, bytes, .. } => blocks * bytes,
+        })
+        .sum();
+    let mut allocator = Simulator::new(config, AddressModel::new(left.saturating_add(old)));
+    let mut get = |bytes| allocator.malloc(bytes, 0, PoolId::DEFAULT);
+    let mut enlarged: Vec<(BlockId, u64, u64)> = Vec::new();
+    for leak in leaks {
+        if let Leak::Enlarged {
+            blocks,
+            bytes,
+            more,
+        } = *leak
+        {
+            enlarged.extend((0..blocks).map_while(|_| Some((get(bytes).ok()?, bytes, more))));
+        }
+    }
+    for step in 1..=MOST_STEPS {
+        for leak in leaks {
+            if let Leak::Added { blocks, bytes } = *leak
+                && (0..blocks).any(|_| allocator.malloc(bytes, 0, PoolId::DEFAULT).is_err())
+            {
+                return step;
+            }
+        }
+        for (block, bytes, more) in &mut enlarged {
+            *bytes += *more;
+            let Ok(larger) = allocator.malloc(*bytes, 0, PoolId::DEFAULT) else {
+                return step;
+            };
+            allocator.free(std::mem::replace(block, larger));
+        }
+    }
+    // So slow a leak fills all holes.
+    left / bytes_per_step + 1
 }
 
 /// By how much each value is larger than the one before; `None` if one is not.
@@ -283,4 +376,75 @@ fn differences(values: impl Iterator<Item = u64>) -> Option<Vec<u64>> {
         before = Some(value);
     }
     Some(gains)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn full(leak: Leak, left: u64) -> u64 {
+        let bytes_per_step = match leak {
+            Leak::Added { blocks, bytes } => blocks * bytes,
+            Leak::Enlarged { blocks, more, .. } => blocks * more,
+        };
+        steps_until_full(&[leak], bytes_per_step, left, Config::default())
+    }
+
+    #[test]
+    fn blocks_that_fill_their_segments_need_what_they_hold() {
+        let bytes = 16 * MIB;
+        assert_eq!(full(Leak::Added { blocks: 1, bytes }, 160 * MIB), 11);
+    }
+
+    #[test]
+    fn a_segment_holds_whole_blocks_only() {
+        // Eight of 2.25 MiB in each of 20 MiB; two of 0.75 MiB in each of 2 MiB.
+        let (large, small) = (MIB * 9 / 4, MIB * 3 / 4);
+        assert_eq!(
+            full(
+                Leak::Added {
+                    blocks: 1,
+                    bytes: large
+                },
+                200 * MIB
+            ),
+            81
+        );
+        assert_eq!(
+            full(
+                Leak::Added {
+                    blocks: 2,
+                    bytes: small
+                },
+                200 * MIB
+            ),
+            101
+        );
+    }
+
+    #[test]
+    fn a_tensor_that_is_replaced_by_a_larger_one_is_there_twice() {
+        let leak = Leak::Enlarged {
+            blocks: 1,
+            bytes: 20 * MIB,
+            more: 10 * MIB,
+        };
+        // With the 20 MiB that it has: 110 and 120 MiB are too much.
+        assert_eq!(full(leak, 200 * MIB), 10);
+    }
+
+    #[test]
+    fn a_leak_of_bytes_comes_to_an_end() {
+        assert!(
+            full(
+                Leak::Added {
+                    blocks: 1,
+                    bytes: 512
+                },
+                1 << 34
+            ) > 1 << 24
+        );
+    }
 }

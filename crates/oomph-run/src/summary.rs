@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use oomph_allocator::search::smallest;
+use oomph_allocator::{Config, Program, TorchVersion};
+use oomph_bytes::format_bytes;
 use oomph_trace::{Action, Category, Phase, Trace};
 use serde::Serialize;
 
@@ -587,6 +590,53 @@ fn fill_from_trace(summary: &mut Summary, trace: &Trace, device: u32) {
 }
 
 impl Summary {
+    /// Of a run without a limit: what the job needs with one. Without, PyTorch keeps all that it caches; with a limit it gives that back
+    /// before it fails. So where much of the memory was cached, what is needed is the least in which a replay of `trace` serves
+    /// every request. Elsewhere it stays as it was measured.
+    pub fn with_a_limit(&mut self, trace: &Trace, record: &Record) {
+        /// One part in as many is as little as replays tell.
+        const LITTLE: u64 = 20;
+        let Peak {
+            allocated_bytes: allocated,
+            reserved_bytes: reserved,
+            ..
+        } = self.peak;
+        let Some(device) = record.busiest() else {
+            return;
+        };
+        let much = |needed: u64| needed.saturating_add(needed / LITTLE) < reserved;
+        if !much(allocated) {
+            return;
+        }
+        let version = TorchVersion::parse(&record.torch).unwrap_or(TorchVersion::ASSUMED);
+        let config = Config::from_settings(&trace.settings, version);
+        let program = Program::new(trace, device.index, &config);
+        // A part of the run says nothing of the rest.
+        if !program.is_complete() || program.recorded_peak_reserved != reserved {
+            return;
+        }
+        let Some(needed) = smallest(&program, &config).filter(|&needed| much(needed)) else {
+            return;
+        };
+        self.assumptions.push(Assumption {
+            kind: "cache".to_owned(),
+            what: format!(
+                "without a limit PyTorch reserved {} for {} in use; with one it gives back what it caches, and a replay needs {}",
+                format_bytes(reserved),
+                format_bytes(allocated),
+                format_bytes(needed)
+            ),
+            location: None,
+            count: 1,
+        });
+        let cached = reserved - needed;
+        self.peak.reserved_bytes = needed;
+        self.peak.used_bytes = self.peak.used_bytes.saturating_sub(cached);
+        if let Some(bytes) = self.by_category.get_mut("cached") {
+            *bytes = bytes.saturating_sub(cached);
+        }
+    }
+
     /// Takes over what a run of the same job without a limit needed, as a whole and by `ranks`. The
     /// verdict and where memory ran out stay.
     pub fn measured_without_limit(&mut self, mut needed: Self, ranks: &[RankSummary]) {

@@ -785,6 +785,12 @@ impl Log {
             self.messages
                 .retain(|message| message.kind != MessageKind::Unknown);
         }
+        // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
+        for message in &mut self.messages {
+            if message.memory == Memory::Host {
+                message.device = None;
+            }
+        }
         let mut problems = Vec::new();
         if self.dropped > 0 {
             problems.push(Problem::new(
@@ -1218,6 +1224,22 @@ mod tests {
             "set backend:cudaMallocAsync if you run out of memory",
         ] {
             assert_eq!(all(text), [], "{text}");
+        }
+    }
+
+    /// A fuzzer's: one line has the words of two messages.
+    #[test]
+    fn a_message_about_the_host_names_no_gpu() {
+        for text in [
+            "OOM when allocating tensor with shape[]slurms\\ndevice::0",
+            "OOM when allocating tensor with shape[16]: slurmstepd: error: Step 1.0 exceeded memory limit (4139368 > 2097152), /device:DML:0",
+        ] {
+            for message in all(text) {
+                assert!(
+                    message.memory != Memory::Host || message.device.is_none(),
+                    "{message:?}"
+                );
+            }
         }
     }
 

@@ -154,13 +154,7 @@ impl Charge {
 
     /// The bytes that a configuration gives it.
     fn bytes(self, config: &Config) -> u64 {
-        /// What loading XLA's first kernel costs of what PyTorch's does, which comes with a library's: 32 MiB on an H200 where JAX
-        /// multiplies no matrices (`pallas_kernel` and `grows_by_doubling` in `bench/jax/results/h200_jax.jsonl`).
-        const OF_XLA: (u64, u64) = (32, 92);
         let own = self.default_bytes();
-        if self == Self::FirstKernel && config.text("framework", "") == "jax" {
-            return config.number(self.key(), own) * OF_XLA.0 / OF_XLA.1;
-        }
         if self.is_nccl() {
             let whole: u64 = Self::NCCL.iter().map(|part| part.default_bytes()).sum();
             own * config.number(self.key(), whole) / whole

@@ -439,6 +439,16 @@ export! {
         crate::kernels::enqueued(stream_of(handle), cudnn_costs::time(plan));
         SUCCESS
     }
+    /// Adds a plan's work to a graph, as one node.
+    fn cudnnBackendPopulateCudaGraph(_handle: u64, plan: u64, _pack: u64, graph: u64) -> Status, or INTERNAL; {
+        const KERNEL: c_int = 0;
+        match crate::graphs::add(graph, KERNEL, cudnn_costs::time(plan), &[]) {
+            Some(_) => SUCCESS,
+            None => BAD_PARAM,
+        }
+    }
+    /// A graph that was made by the above gets other addresses.
+    fn cudnnBackendUpdateCudaGraph(_handle: u64, _plan: u64, _pack: u64, _graph: u64) -> Status, or INTERNAL; { SUCCESS }
     fn cudnnGetVersion() -> usize, or 0; {
         // SAFETY: `version` is the installed library's function of this signature; it takes nothing.
         real().map_or(0, |real| unsafe { (real.version)() })

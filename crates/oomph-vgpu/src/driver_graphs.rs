@@ -372,6 +372,12 @@ export! {
         // SAFETY: the caller's word of device memory, or null.
         unsafe { driver::cuStreamWriteValue32(stream, at, value, flags) }
     }
+    fn cudaGraphCreate(out: Out<u64>, flags: c_uint) -> Status, or UNKNOWN; { cuGraphCreate(out, flags) }
+    unsafe fn cudaGraphAddChildGraphNode(out: Out<u64>, graph: u64, after: *const u64, count: usize, child: u64) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's arguments, as the driver's function takes them.
+        unsafe { cuGraphAddChildGraphNode(out, graph, after, count, child) }
+    }
+    fn cudaGraphChildGraphNodeGetGraph(node: u64, out: Out<u64>) -> Status, or UNKNOWN; { cuGraphChildGraphNodeGetGraph(node, out) }
     /// A kernel by the host function that stands for it: the same handle launches it.
     fn cudaGetFuncBySymbol(out: Out<u64>, symbol: u64) -> Status, or UNKNOWN; {
         if symbol == 0 {
@@ -452,6 +458,19 @@ mod tests {
             streams::executable(executable).map(|graph| graph.nodes),
             Some(0)
         );
+        // A graph inside another one takes its time.
+        let (mut outer, mut node, mut inside) = (0, 0, 0);
+        assert_eq!(cudaGraphCreate((&mut outer).into(), 0), SUCCESS);
+        // SAFETY: outputs are live variables, and there is no list.
+        let added =
+            unsafe { cudaGraphAddChildGraphNode((&mut node).into(), outer, none, 0, graph) };
+        assert_eq!(added, SUCCESS);
+        assert_eq!(
+            cudaGraphChildGraphNodeGetGraph(node, (&mut inside).into()),
+            SUCCESS
+        );
+        assert_eq!(inside, graph);
+        assert_eq!(streams::graph(outer).map(|graph| graph.time), time);
         assert_eq!(
             cuGraphExecUpdate_v2(executable, 12, Out::null()),
             INVALID_VALUE

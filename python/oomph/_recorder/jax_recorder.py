@@ -26,7 +26,15 @@ FORMAT = "oomph.record/1"
 
 VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose number of passes depends on values make none"
 PLANNED = "XLA plans a program for the memory that there is: on a GPU with less, the same script may run with a lower peak"
-TRIED = "XLA tries kernels by times that the virtual GPU estimates, and may choose others than on the GPU"
+TRIED = (
+    "XLA multiplies matrices by cuBLAS, not by Triton's kernels, and chooses other kernels by estimated times: on a GPU it may choose "
+    "others"
+)
+
+_NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
+"""Triton's products never win by the virtual clock; to compile them for it takes three quarters of XLA's time."""
+_KNOWS_FLAG = "0.11."
+"""Versions of JAX that have the flag. XLA ends the process for one that it does not know."""
 
 NONE_WORKED = "XLA's autotuner says NOT_FOUND where it finds no memory to try kernels in, too: then the job needs more memory"
 
@@ -79,6 +87,9 @@ class JaxRecorder:
         """Install all hooks; JAX is about to be imported."""
         # What XLA chooses by a virtual GPU's times must not reach a real one.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+        flags = os.environ.get("XLA_FLAGS", "")
+        if self._jax.version.startswith(_KNOWS_FLAG) and "xla_gpu_enable_triton_gemm" not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {_NO_TRITON}".strip()
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
         monitoring = getattr(sys, "monitoring", None)

@@ -614,6 +614,11 @@ impl Args {
             return Ok(None);
         };
         let mut needed = summarize(record, attempt.trace.as_ref(), job.total_bytes());
+        if let Some(trace) = &attempt.trace
+            && all.is_empty()
+        {
+            needed.with_a_limit(trace, record);
+        }
         needed.join_processes(&attempt.processes);
         summary.measured_without_limit(needed, &all);
         Ok(Some(attempt))
