@@ -353,6 +353,11 @@ impl OomMessage {
             unallocated: whole.unallocated,
             private_pools: whole.private_pools,
             device: whole.device,
+            // Where it names none, the words around it may have.
+            memory: match whole.memory {
+                Memory::Unknown => self.memory,
+                memory => memory,
+            },
             fits: whole.fits,
             versions: whole.versions,
             text: whole.text,
@@ -528,6 +533,8 @@ fn ends_a_number(text: &str) -> bool {
 /// A message whose text may go on in the next line, as terminals and editors wrap it.
 #[derive(Debug)]
 struct Open {
+    /// Which it is of the messages: an earlier one if it repeats that.
+    message: usize,
     /// Its reader; none for what no reader knows.
     reader: Option<usize>,
     /// Its text so far.
@@ -593,14 +600,14 @@ impl Log {
         };
         match found {
             Found::Message(mut message, reader) => {
-                self.open = Some(Open {
+                self.before = None;
+                self.complete(&mut message, origin, text);
+                self.open = self.add(*message).map(|message| Open {
+                    message,
                     reader,
                     text: cut(text, MAX_JOINED),
                     lines: 0,
                 });
-                self.before = None;
-                self.complete(&mut message, origin, text);
-                self.add(*message);
             }
             Found::Belongs => {
                 self.before = None;
@@ -653,7 +660,8 @@ impl Log {
             return;
         };
         open.lines += 1;
-        let Some(message) = self.messages.last_mut().filter(|_| open.lines <= WRAPPED) else {
+        let message = self.messages.get_mut(open.message);
+        let Some(message) = message.filter(|_| open.lines <= WRAPPED) else {
             self.open = None;
             return;
         };
@@ -744,25 +752,27 @@ impl Log {
         }
     }
 
-    /// Adds a message unless it repeats one: launchers and ranks print an error several times.
-    fn add(&mut self, message: OomMessage) {
-        if let Some(earlier) = self
+    /// Adds a message unless it repeats one: launchers and ranks print an error several times. Returns where that stands.
+    fn add(&mut self, message: OomMessage) -> Option<usize> {
+        if let Some((place, earlier)) = self
             .messages
             .iter_mut()
-            .find(|other| says_the_same(other, &message))
+            .enumerate()
+            .find(|(_, other)| says_the_same(other, &message))
         {
             earlier.add_ranks(&message.ranks);
             earlier.last = message.last;
             if earlier.traceback.len() < message.traceback.len() {
                 earlier.traceback = message.traceback;
             }
-            return;
+            return Some(place);
         }
         if self.messages.len() >= MAX_MESSAGES {
             self.dropped += 1;
-            return;
+            return None;
         }
         self.messages.push(message);
+        Some(self.messages.len() - 1)
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
@@ -914,6 +924,27 @@ mod tests {
                     + (439.58_f64 * 1_048_576.0).round() as u64
             ))
         );
+    }
+
+    #[test]
+    fn a_device_on_the_next_line_is_the_memory() {
+        let found = one(
+            "OOM when allocating tensor with shape[2,4] and type float on /job:localhost/replica:0/task:0\n/device:GPU:1 by allocator GPU_1_bfc\n",
+        );
+        assert_eq!((found.memory, found.device), (Memory::Device, Some(1)));
+    }
+
+    #[test]
+    fn what_follows_a_repetition_is_not_of_the_message_between() {
+        let nccl = "node:21:22 [0] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'\n";
+        let killed = "node systemd-oomd[9]: Killed /user.slice/a.scope due to memory pressure\n";
+        let messages = all(&format!("{nccl}{killed}{nccl}node:21:22 [1] ilure 0\n"));
+        assert_eq!(messages.len(), 2);
+        let killed = messages
+            .iter()
+            .find(|message| message.program == Program::Systemd)
+            .unwrap();
+        assert_eq!((killed.memory, killed.device), (Memory::Host, None));
     }
 
     #[test]
