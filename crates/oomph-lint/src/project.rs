@@ -720,16 +720,17 @@ fn resolve(
     level: u32,
     parts: &[String],
 ) -> Option<usize> {
-    find(index, folder, level, parts).map(|(file, _)| file)
+    find(index, folder, level, parts, false).map(|(file, _)| file)
 }
 
 /// The file that an import names, and how many of its parts name that: the nearest one, from the folder of the
-/// importing file upwards.
+/// importing file upwards. All parts name it if `whole`: what follows them is a star.
 pub(crate) fn find(
     index: &FxHashMap<PathBuf, usize>,
     folder: &Path,
     level: u32,
     parts: &[String],
+    whole: bool,
 ) -> Option<(usize, usize)> {
     let folder: PathBuf = folder
         .components()
@@ -746,7 +747,7 @@ pub(crate) fn find(
             let mut path = folder.to_path_buf();
             path.extend(&parts[..end]);
             if let Some(found) = index.get(&path)
-                && end + 1 >= parts.len()
+                && (end == parts.len() || !whole && end + 1 == parts.len())
             {
                 return Some((*found, end));
             }

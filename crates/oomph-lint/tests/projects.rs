@@ -153,6 +153,17 @@ fn what_nothing_runs_is_told_by_the_object_not_by_the_name() {
 }
 
 #[test]
+fn a_star_brings_names_of_the_module_that_it_follows() {
+    let train = late("def train(loader, criterion):\n", "    ");
+    let files = [
+        ("utils/loop.py", train.as_str()),
+        ("utils/utils.py", "import torch\n"),
+        ("utils/all.py", "from utils.loop import *\ntrain(1, 2)\n"),
+    ];
+    assert_eq!(found(&files), ["OOM416"]);
+}
+
+#[test]
 fn methods_belong_to_the_classes_that_something_makes() {
     let trainer = late(
         "class Trainer(Base):\n    def fit(self, loader, criterion):\n",

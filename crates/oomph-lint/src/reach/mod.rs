@@ -155,7 +155,13 @@ impl<'p> Reach<'p> {
                 if !import.star {
                     of_imports.entry(first).or_default().push(at);
                 }
-                to.push(find(by_path, folder, import.level, &import.parts));
+                to.push(find(
+                    by_path,
+                    folder,
+                    import.level,
+                    &import.parts,
+                    import.star,
+                ));
             }
             imported.push(of_imports);
             resolved.push(to);
