@@ -1359,8 +1359,8 @@ READER = """
         pytest.param(
             ASCENDING,
             "1.28GiB",
-            "fragmentation",
-            id="holes_are_the_cause_if_nothing_else_is_enough",
+            "tensors_kept",
+            id="what_is_collected_between_holes_is_the_cause_if_it_is_enough",
         ),
         pytest.param(
             DIFFERENTIATED, "0.8GiB", "graph_retained", id="gradients_with_a_graph_are_kept_by_it"

@@ -99,8 +99,10 @@ fn idle(facts: &Facts) -> Option<Cause> {
         ) && (facts.module(block) != StringId::EMPTY
             || facts.stacks.get(block.stack).copies_parameter())
             && !facts.stacks.get(block.stack).loads_file()
-            // Gradients, and what an optimizer notes for one step, are there until the next ones are.
-            && (block.category == Category::Parameter || block.step.is_none_or(|step| step + 1 < current))
+            // Gradients, and what an optimizer notes for one step, are there until the next ones are; what `step` itself keeps is not.
+            && (block.category == Category::Parameter
+                || block.category == Category::OptimizerState && facts.stacks.get(block.stack).in_optimizer()
+                || block.step.is_none_or(|step| step + 1 < current))
             && facts.is_idle(block)
     };
     let stale = repeats::bytes(facts, is_idle);
