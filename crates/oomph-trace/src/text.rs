@@ -878,7 +878,7 @@ mod tests {
         clippy::unnecessary_wraps,
         reason = "what it is compared with is optional"
     )]
-    fn gib(value: f64) -> Option<Bytes> {
+    pub(super) fn gib(value: f64) -> Option<Bytes> {
         Some(Bytes((value * 1_073_741_824.0).round() as u64))
     }
 

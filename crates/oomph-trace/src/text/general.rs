@@ -960,15 +960,7 @@ fn pid(lower: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::tests::{all, one};
-
-    #[expect(
-        clippy::unnecessary_wraps,
-        reason = "what it is compared with is optional"
-    )]
-    fn gib(value: f64) -> Option<Bytes> {
-        Some(Bytes((value * 1_073_741_824.0).round() as u64))
-    }
+    use crate::text::tests::{all, gib, one};
 
     #[test]
     fn roles_of_figures() {
