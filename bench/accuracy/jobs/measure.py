@@ -28,6 +28,10 @@ SUBJECTS = (
     "mixed",
     "detection",
     "streams",
+    "decoding",
+    "sound",
+    "fields_and_graphs",
+    "varied",
 )
 
 
