@@ -28,6 +28,10 @@ SUBJECTS = (
     "mixed",
     "detection",
     "streams",
+    "updates",
+    "pools",
+    "overlap",
+    "autograd_tricks",
 )
 
 
