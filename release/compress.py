@@ -14,13 +14,16 @@ class Compressor:
     """What `zipfile` expects of a compressor: a raw deflate stream, all of it at the end."""
 
     def __init__(self):
+        """Hold nothing yet."""
         self.content = b""
 
     def compress(self, part):
+        """Take a part of the file."""
         self.content += part
         return b""
 
     def flush(self):
+        """Return the whole file, compressed."""
         # As many blocks as help; fifteen, the default, are few for a library.
         stream = zopfli.zlib.compress(self.content, numiterations=5, blocksplittingmax=0)
         return stream[2:-4]  # Without zlib's header and checksum.
