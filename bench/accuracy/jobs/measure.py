@@ -32,6 +32,10 @@ SUBJECTS = (
     "sound",
     "fields_and_graphs",
     "varied",
+    "updates",
+    "pools",
+    "overlap",
+    "autograd_tricks",
 )
 
 
