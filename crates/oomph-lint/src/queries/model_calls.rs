@@ -47,6 +47,11 @@ const WITHOUT_PARAMETERS: &[&str] = &[
     "ReflectionPad2d",
 ];
 
+/// `nn.AvgPool2d(2)`
+pub(crate) fn is_layer_without_parameters(expr: &Expr) -> bool {
+    matches!(expr, Expr::Call(made) if last_name(&made.func).is_some_and(|name| WITHOUT_PARAMETERS.contains(&name)))
+}
+
 /// Whether what a call runs is a layer of `torch.nn` without parameters, wherever it was made.
 pub(crate) fn has_no_parameters(model: &Model<'_>, place: &str) -> bool {
     let mut made = model
