@@ -350,6 +350,19 @@ fn who_imports_what_the_project_does_not_have_says_nothing() {
 }
 
 #[test]
+fn a_package_of_a_librarys_name_is_not_what_its_own_files_import() {
+    let script = format!("import torch\nfrom torch.nn import functional\n{LOADS}");
+    let files = [
+        ("jobs/torch/net.py", script.as_str()),
+        ("jobs/torch/__init__.py", ""),
+        ("jobs/torch/utils.py", ""),
+        ("jobs/__init__.py", ""),
+        ("main.py", "from jobs.torch import net\n"),
+    ];
+    assert_eq!(found(&files), ["OOM501"]);
+}
+
+#[test]
 fn a_module_that_was_not_read_may_be_there_all_the_same() {
     let script = format!("import torch\nfrom nets.compiled import fast\n{LOADS}");
     let sources = [("a.py", script.as_str()), ("nets/__init__.py", "")].map(|(path, code)| {
@@ -442,5 +455,23 @@ with torch.no_grad():
     assert_eq!(
         found(&[("a.py", file), ("b.py", imports), ("nets.py", nets)]),
         [""; 0]
+    );
+}
+
+#[test]
+fn what_a_dictionary_of_a_package_may_give_is_kept() {
+    let learner = format!(
+        "import torch\nclass Learner:\n    def __init__(self):\n        {}",
+        LOADS.replace('\n', "\n        ")
+    );
+    let init = "from . import default\n";
+    let main = "import learners\nlearners.__dict__[input()].__dict__[input()]()\n";
+    assert_eq!(
+        found(&[
+            ("learners/default.py", &learner),
+            ("learners/__init__.py", init),
+            ("main.py", main),
+        ]),
+        ["OOM501"]
     );
 }

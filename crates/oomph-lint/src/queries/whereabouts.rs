@@ -104,8 +104,10 @@ pub(crate) fn is_brought_to_gpu(model: &Model<'_>, pass: &Call<'_>, place: &str)
         })
     };
     let is_given = || {
-        func.is_some_and(|id| parameter(model, id, place).is_some())
+        let root = place.split('.').next().unwrap_or(place);
+        root != "self" && func.is_some_and(|id| parameter(model, id, root).is_some())
             || place.starts_with("self.")
+                && bound().next().is_some()
                 && bound().all(|expr| dotted_name(expr).is_some_and(|name| is_parameter(&name)))
     };
     at(model, func, place, pass.node.start(), 0) == Tri::Yes
@@ -334,7 +336,8 @@ fn is_class_name(name: &str) -> bool {
 }
 
 fn mentions_move(text: &str) -> bool {
-    text.contains(".cuda(")
+    // `x.cuda()`, `to_cuda(x)`
+    text.contains("cuda(")
         || text.contains("device")
         || text
             .split(".to(")

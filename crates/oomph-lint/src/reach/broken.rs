@@ -82,9 +82,17 @@ impl Reach<'_> {
             && to_path.parent().and_then(Path::parent) == from.parent();
         !self.guessed.contains(&(file, at))
             && (self.files[file].says.imports[at].level > 0
-                || used > 1
-                || is_beside
-                || taken.contains(&to))
+                || self.begins_at_a_root(to, used)
+                    && (used > 1 || is_beside || taken.contains(&to)))
+    }
+
+    /// Whether the folder that an import's first part lies in is no package itself: imports begin there, and
+    /// `torch.nn` in `clients/torch/net.py` means no file beside it.
+    fn begins_at_a_root(&self, to: usize, used: usize) -> bool {
+        let path = clean(self.files[to].path).with_extension("");
+        let is_init = path.file_stem().is_some_and(|stem| stem == "__init__");
+        let base = path.ancestors().nth(used + usize::from(is_init));
+        base.is_some_and(|base| !self.by_path.contains_key(base))
     }
 
     /// Files that somebody takes something of that they have: their names mean them, and no library's module.
@@ -113,7 +121,8 @@ impl Reach<'_> {
             for (at, import) in each.says.imports.iter().enumerate() {
                 if import.level == 0
                     && import.parts.len() > 1
-                    && matches!(self.resolved[file][at], Some((_, used)) if used > 1)
+                    && matches!(self.resolved[file][at], Some((to, used))
+                        if used > 1 && self.begins_at_a_root(to, used))
                     && !self.guessed.contains(&(file, at))
                 {
                     packages.insert((self.groups[file], import.parts[0].as_str()));
@@ -146,8 +155,9 @@ impl Reach<'_> {
             };
         }
         let known = |base: &Path| {
-            self.by_path.contains_key(&base.join(&module[0]))
-                || packages.contains(&(self.groups[file], module[0].as_str()))
+            !self.by_path.contains_key(base)
+                && (self.by_path.contains_key(&base.join(&module[0]))
+                    || packages.contains(&(self.groups[file], module[0].as_str())))
         };
         module.len() > 1
             && folder

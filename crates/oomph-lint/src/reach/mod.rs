@@ -662,8 +662,12 @@ impl<'p> Reach<'p> {
                         self.reach_whole(to);
                         return;
                     };
+                    // `nets.__dict__[name]`, `nets.__dict__[file].__dict__[name]`
                     if part == "__dict__" {
                         self.reach_whole(to);
+                        for inner in self.resolved[to].clone().into_iter().flatten() {
+                            self.reach_whole(inner.0);
+                        }
                         return;
                     }
                     at += 1;

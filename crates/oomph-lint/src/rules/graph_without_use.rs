@@ -1,3 +1,4 @@
+use oomph_python_source::ast::Stmt;
 use oomph_python_source::{dotted_name, last_part};
 
 use super::fake_not_detached::{Role, role_of};
@@ -8,6 +9,7 @@ use crate::queries::flow::Flow;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::{is_brought_to_gpu, stays_on_cpu};
+use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Value};
 use crate::semantic::{Call, CtxId, FuncId, Grad, Model};
@@ -21,8 +23,9 @@ declare_rule! {
     /// everything made of it is detached, compared, drawn, measured or made a number, and nothing reaches a
     /// `backward()`. So it finds evaluation without `model.eval()`, samples that are drawn between training steps,
     /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Where other code
-    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, and methods of
-    /// modules that do not train, are left out.
+    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, methods of
+    /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
+    /// left out: the model, or what it is given, is moved there, or somebody else made the model.
     ///
     /// ## Why it costs memory
     ///
@@ -118,6 +121,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .loops_around(call.ctx)
                 .any(|looped| leaves_batches_on_cpu(model, looped))
             || is_of_published_inception(model, call)
+            || runs_once(model, call)
             || !is_brought_to_gpu(model, call, &place)
         {
             continue;
@@ -131,6 +135,22 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call it under `with torch.no_grad():`"),
         );
     }
+}
+
+/// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.
+fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(looped) = model.loops_around(call.ctx).next() else {
+        return false;
+    };
+    model.stmts.iter().any(|info| match info.node {
+        Stmt::For(node) => {
+            node.range == looped.range
+                && node.body.last().is_some_and(|last| {
+                    !last.is_continue_stmt() && goes_no_further(last)
+                })
+        }
+        _ => false,
+    })
 }
 
 /// Whether what is called is given a model, or is a method of one by its name alone: `accelerator.unwrap_model(net)`,
