@@ -48,6 +48,8 @@ pub(super) const READERS: &[Reader] = &[
             message.requested = size_after(line.from, "Tried to allocate ");
             message.allocated = size_after(line.from, "MPS allocated: ");
             message.printed_allocated = message.allocated;
+            let others = size_after(line.from, "other allocations: ");
+            message.this_process = message.allocated.zip(others).map(|(one, more)| one + more);
             message.allowed = size_after(line.from, "max allowed: ");
             Some(message)
         },
@@ -89,12 +91,14 @@ pub(super) const READERS: &[Reader] = &[
 
 /// Processes that a message lists: more does no GPU hold.
 const PROCESSES: usize = 64;
+/// From here on the message says `more than`.
+const EXBIBYTE: Bytes = Bytes(1 << 60);
 
 fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
     let text = line.from;
     let mut message = line.message_from(Program::Pytorch, MessageKind::Native);
     if text.contains("Tried to allocate more than 1EB memory") {
-        message.kind = MessageKind::MoreThanExbibyte;
+        message.requested = Some(EXBIBYTE);
         return Some(message);
     }
     if let Some(rest) = after(text, "Allocation was preemptively rejected") {
