@@ -638,8 +638,8 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
-                self.go_on(text, &place);
-                self.before = Some((cut(text, MAX_JOINED), marked));
+                let goes_on = self.go_on(text, &place);
+                self.before = (!goes_on).then(|| (cut(text, MAX_JOINED), marked));
                 if let Some(last) = self.traceback.back_mut() {
                     let code = text.trim();
                     if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
@@ -685,27 +685,28 @@ impl Log {
         nothing
     }
 
-    /// Adds what the line says of the message before it.
-    fn go_on(&mut self, text: &str, place: &readers::Place<'_>) {
+    /// Adds what the line says of the message before it; whether that is something.
+    fn go_on(&mut self, text: &str, place: &readers::Place<'_>) -> bool {
         let Some(open) = self.open.as_mut() else {
-            return;
+            return false;
         };
         open.lines += 1;
         let message = self.messages.get_mut(open.message);
         let Some(message) = message.filter(|_| open.lines <= WRAPPED) else {
             self.open = None;
-            return;
+            return false;
         };
         let Some(reader) = open.reader else {
-            if general::read_further(&open.text, text, message) {
+            let more = general::read_further(&open.text, text, message);
+            if more {
                 message.last = self.parts;
             }
             open.text = cut(text, MAX_JOINED);
-            return;
+            return more;
         };
         if open.text.len() >= MAX_JOINED || place.origin != &Origin::default() {
             self.open = None;
-            return;
+            return false;
         }
         let cut_in_number = open
             .text
@@ -713,7 +714,7 @@ impl Log {
             .ends_with(|c: char| c.is_ascii_digit() || c == '.');
         if cut_in_number && text.starts_with(|c: char| c.is_ascii_digit()) && !ends_a_number(text) {
             self.open = None;
-            return;
+            return false;
         }
         let mut joined = joined(&open.text, text);
         // The one that says the most.
@@ -727,8 +728,10 @@ impl Log {
             message.take_figures(whole);
             message.last = self.parts;
             open.text = joined.swap_remove(number);
+            true
         } else {
             open.text = joined.swap_remove(0);
+            false
         }
     }
 
@@ -775,11 +778,12 @@ impl Log {
                 message.memory = Memory::Device;
             }
         } else {
-            // Ollama says who it is where it starts llama.cpp, and not again.
-            let ollama = || recent().filter(|_| message.program == Program::LlamaCpp);
             message.inside = inside
                 .filter(|inside| message.program.runs_inside() && *inside != message.program)
-                .or_else(|| ollama().filter(|inside| *inside == Program::Ollama));
+                .or_else(|| {
+                    let inside = message.program.runs_inside().then(recent).flatten()?;
+                    inside.starts_others().then_some(inside)
+                });
         }
         let said = [
             message.requested,
@@ -1264,7 +1268,7 @@ mod tests {
                 Host,
                 None,
             ),
-            ("\"OOMKilled\": true,", Program::Shell, Host, None),
+            ("\"OOMKilled\": true,", Program::Docker, Host, None),
             (
                 "memory allocation of 1048576 bytes failed",
                 Program::Unknown,

@@ -18,7 +18,7 @@ use crate::lever;
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
 const FRAGMENTED: f64 = 0.2;
 /// Below this share they are next to nothing, whatever was asked for.
-const SOME: f64 = 0.04;
+const SOME: f64 = 0.08;
 /// Memory that CUDA's context, kernels and the libraries of one job take at most.
 const LIBRARIES: u64 = 8 << 30;
 /// If others hold this share of the device, that is the cause.
@@ -62,6 +62,22 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
+        ));
+    }
+    if let Some(used) = message
+        .used()
+        .filter(|used| other::is_more_than_a_gpu(message, *used))
+    {
+        corrections.push(format!(
+            "no GPU has {used}: the program counts wrongly what is in use, and the figure says nothing"
+        ));
+    }
+    if let Some((used, total)) = message.allocated.zip(message.total)
+        && used > total
+        && message.memory == Memory::Device
+    {
+        corrections.push(format!(
+            "PyTorch holds {used}, more than the GPU's {total}: the driver keeps the rest in host memory, as on Windows"
         ));
     }
     if message.text.contains("17179869184.00 GiB") {
@@ -185,14 +201,16 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     devices.dedup();
     let mut jobs: Vec<&str> = messages
         .iter()
-        .filter(|message| message.program == primary.program)
+        .filter(|message| message.program == primary.program && message.kind == MessageKind::Killed)
         .filter_map(|message| message.job.as_deref())
         .collect();
     jobs.sort_unstable();
     jobs.dedup();
     let mut said = Vec::new();
-    if jobs.len() > 1 {
-        said.push(format!("steps {}", jobs.join(", ")));
+    match jobs.as_slice() {
+        [] => {}
+        [one] => said.push(format!("step {one}")),
+        _ => said.push(format!("steps {}", jobs.join(", "))),
     }
     if ranks.len() > 1 {
         said.push(named("rank", ranks));
@@ -442,6 +460,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             "reserved by PyTorch and free, but fragmented",
         )];
         let together = unallocated < requested;
+        let is_much =
+            unallocated.0 as f64 >= FRAGMENTED * message.reserved.unwrap_or_default().0 as f64;
         if together {
             evidence.push(Evidence::of(
                 free.0,
@@ -451,7 +471,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         evidence.extend(request_evidence(message));
         causes.push(Cause {
             id: "fragmentation",
-            confidence: 0.8,
+            confidence: if together || !is_much { 0.6 } else { 0.8 },
             verdict: format!(
                 "{unallocated} of {} reserved by PyTorch are free{}, but in pieces too small for the \
                  request of {requested}",
@@ -461,7 +481,13 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 } else {
                     String::new()
                 }
-            ),
+            ) + if together {
+                ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
+            } else if !is_much {
+                ": that is not much, so a job that needs less helps as well"
+            } else {
+                ""
+            },
             evidence,
             fixes: vec![
                 Fix::lever(
@@ -557,7 +583,9 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
             "free on the device, which does not matter",
         ));
     }
-    if let Some((all, own)) = message.this_process.zip(message.allocated) {
+    if let Some((all, own)) = message.this_process.zip(message.allocated)
+        && is_on_mac(message)
+    {
         evidence.push(Evidence::of(
             all.saturating_sub(own).0,
             "in other allocations, which count",
@@ -593,8 +621,11 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
     }
 }
 
-/// How much was free where more was than asked for, and no limit is named; and whether it was far more.
+/// How much was free, where more was than asked for, and no limit is named; and whether it was far more.
 fn free_all_the_same(message: &OomMessage) -> Option<(Bytes, bool)> {
+    if !is_pytorchs(message) {
+        return None;
+    }
     let (requested, free) = (message.requested?, message.free?);
     // The driver keeps the last pieces.
     let more = free > requested && free.0 > message.total?.0 / 16;

@@ -157,6 +157,20 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller model, or a smaller quantisation of it"),
         ];
     }
+    if message.setting == Some("one allocation") {
+        return vec![
+            step(
+                "-ub 256 -b 1024",
+                "smaller batches have smaller buffers for computing",
+            ),
+            step("-c 4096", "a shorter context has a smaller cache"),
+            step(
+                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
+                "with Vulkan: buffers of at most so many bytes",
+            ),
+            step("-ngl 20", "fewer layers on the GPU"),
+        ];
+    }
     let mut steps = vec![
         step("-c 4096", "a shorter context has a smaller cache"),
         step(
@@ -191,6 +205,17 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
         (Memory::Device, Hardware::Tpu) => "TPU memory (HBM)",
         (Memory::Device, Hardware::Apple) => "the memory that this Mac's GPU may use",
         (Memory::Device, Hardware::Ascend) => "NPU memory",
+        // XLA says the same on all of them.
+        (Memory::Device, Hardware::Gpu)
+            if message.program == Program::Jax
+                && message.device.is_none()
+                && message.inside.is_none()
+                && !["GPU", "gpu", "CUDA", "cuda"]
+                    .iter()
+                    .any(|word| message.text.contains(word)) =>
+        {
+            "device memory (a GPU's or a TPU's)"
+        }
         (memory, _) => memory.name(),
     }
 }
@@ -214,6 +239,9 @@ fn others_on_the_gpu(message: &OomMessage) -> NextStep {
                 "top -l 1 -o mem -n 10",
                 "which processes hold the Mac's memory, which its GPU shares",
             );
+        }
+        Hardware::Vulkan => {
+            return advice("close other programs that use the GPU: browsers, games, other models");
         }
         Hardware::Tpu => return advice("one process at a time may use a TPU"),
     };
@@ -245,6 +273,27 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     match message.inside {
         Some(Program::Vllm) => return inside_vllm(),
         Some(Program::Sglang) => return inside_sglang(),
+        Some(Program::ComfyUi) => {
+            return vec![
+                step(
+                    "python main.py --lowvram",
+                    "keep only a part of the model on the GPU at a time",
+                ),
+                advice("a smaller image, fewer images or frames at once, tiled decoding"),
+                advice("a model in fewer bits (fp8, GGUF)"),
+                advice("the console's log has the figures that a report lacks"),
+            ];
+        }
+        Some(Program::StableDiffusion) => {
+            return vec![
+                step(
+                    "--medvram",
+                    "keep only a part of the model on the GPU at a time (--lowvram: even less)",
+                ),
+                advice("a smaller image, fewer images at once, upscaling in tiles"),
+                others_on_the_gpu(message),
+            ];
+        }
         _ => {}
     }
     if message.hardware == Hardware::Apple {
@@ -278,6 +327,24 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
+    if let Some((_, far)) = super::free_all_the_same(message) {
+        // Where far more was free, a smaller job is no cure.
+        if far {
+            steps.clear();
+        }
+        steps.splice(
+            0..0,
+            [
+                others_on_the_gpu(message),
+                advice(
+                    "start the process again, then the machine: the driver refuses what it reports as free",
+                ),
+                advice(
+                    "another version of the driver, or of PyTorch; on Windows a larger page file, elsewhere vm.max_map_count",
+                ),
+            ],
+        );
+    }
     if message.kind == MessageKind::Workspace {
         steps.push(step(
             "torch.backends.cudnn.benchmark = False",
@@ -325,6 +392,22 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
     let batch = advice("a smaller batch, or shard it over more devices");
     if message.hardware == Hardware::Tpu {
         return vec![recompute, batch, profile];
+    }
+    if message
+        .requested
+        .is_some_and(super::other::is_larger_than_gpus)
+    {
+        return vec![
+            advice(
+                "a shorter input (a sequence, a context), a smaller batch or shapes: look at the sizes at that line",
+            ),
+            recompute,
+            step(
+                "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
+                "let the GPU use the host's memory as well, which is slow",
+            ),
+            profile,
+        ];
     }
     let share = if message.memory == Memory::Unknown {
         "if JAX ran on the GPU: let it take more of it (the default is 0.75); if on the CPU, the host's \
@@ -566,14 +649,6 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             ),
             advice(
                 "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
-            ),
-            step(
-                if message.hardware == Hardware::Amd {
-                    "AMD_SERIALIZE_KERNEL=3"
-                } else {
-                    "CUDA_LAUNCH_BLOCKING=1"
-                },
-                "where it really fails: such errors may show up at a later call",
             ),
         ],
         _ => vec![

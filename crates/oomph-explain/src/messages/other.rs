@@ -161,6 +161,11 @@ fn place(message: &OomMessage) -> String {
     }
 }
 
+/// Whether a figure of the GPU's memory cannot be right.
+pub(super) fn is_more_than_a_gpu(message: &OomMessage, used: Bytes) -> bool {
+    message.memory == Memory::Device && used > Bytes::gib(2048)
+}
+
 /// Whether one request alone is larger than nearly every GPU.
 pub(super) fn is_larger_than_gpus(requested: Bytes) -> bool {
     requested > Bytes::gib(150)
@@ -181,7 +186,10 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let place = place(message);
     let figures: Vec<String> = [
         message.free.map(|free| format!("{free} were free")),
-        message.used().map(|used| format!("{used} were in use")),
+        message
+            .used()
+            .filter(|used| !is_more_than_a_gpu(message, *used))
+            .map(|used| format!("{used} were in use")),
         message
             .total
             .map(|total| format!("{total} is all there is")),
@@ -216,6 +224,15 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             "huge_request",
             0.9,
             format!("{sentence}: no setting makes that fit, only smaller shapes or more devices"),
+        );
+    }
+    if message.setting == Some("one allocation") {
+        return (
+            "memory_budget",
+            0.8,
+            format!(
+                "{sentence}: the driver allows no single buffer that large, and its memory need not be full"
+            ),
         );
     }
     // Next to no GPU has so much.
@@ -401,21 +418,28 @@ fn killed(message: &OomMessage) -> String {
              host",
             limit("of")
         ),
-        Program::Kernel => format!(
-            "the kernel's OOM killer ended {process}{held}: the host's memory (RAM) was used up"
-        ),
+        Program::Kernel => {
+            let ended = match message.text.split_once(" invoked oom-killer") {
+                Some((words, _)) if message.process.is_none() => format!(
+                    "was called when {} asked for memory, and what it ended the text does not say",
+                    words.rsplit(' ').next().unwrap_or("a process")
+                ),
+                _ => format!("ended {process}{held}"),
+            };
+            let group = if message.setting.is_some() {
+                ", or the limit of a container was reached: the text names a group of processes"
+            } else {
+                ""
+            };
+            format!("the kernel's OOM killer {ended}: the host's memory (RAM) was used up{group}")
+        }
         Program::Slurm => {
             let used = message
                 .in_use
                 .map(|used| format!(" It used {used}{}.", limit("of")))
                 .unwrap_or_default();
             format!(
-                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended{}.{used}",
-                message
-                    .job
-                    .as_ref()
-                    .map(|job| format!(" (step {job})"))
-                    .unwrap_or_default()
+                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended.{used}"
             )
             .trim_end_matches('.')
             .to_owned()
@@ -549,12 +573,19 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
         _ => "all there is",
     };
     let free = match message.kind {
-        MessageKind::Budget if message.total.is_none() => "left for keys and values",
+        MessageKind::Budget if message.total.is_none() && message.memory == Memory::Device => {
+            "left for keys and values"
+        }
         _ => "free",
     };
     [
         (message.requested, "asked for"),
-        (message.used(), "in use"),
+        (
+            message
+                .used()
+                .filter(|used| !is_more_than_a_gpu(message, *used)),
+            "in use",
+        ),
         (message.free, free),
         (message.total, limit),
     ]

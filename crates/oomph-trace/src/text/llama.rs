@@ -105,6 +105,16 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // A limit of the driver for one buffer, however much memory is free.
+        markers: &["exceeds device memory allocation limit", "maxBufferLength"],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::LlamaCpp)?;
+            before.setting = Some("one allocation");
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
         markers: &["Device memory allocation of size "],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);

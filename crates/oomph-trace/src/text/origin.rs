@@ -275,6 +275,21 @@ fn process(head: &str, origin: &mut Origin) -> Option<usize> {
 
 /// Words of files and of lines that name a program, the more special ones first.
 const PROGRAMS: &[(Program, &[&str])] = &[
+    (
+        Program::ComfyUi,
+        &["ComfyUI", "comfy/model", "comfy\\model", "KSampler"],
+    ),
+    (
+        Program::StableDiffusion,
+        &[
+            "stable-diffusion-webui",
+            "stable_diffusion_webui",
+            "sdnext",
+            "modules/processing",
+            "modules\\processing",
+            "Easy Diffusion",
+        ],
+    ),
     (Program::Sglang, &["sglang", "Capture cuda graph failed"]),
     (Program::Vllm, &["vllm"]),
     (Program::OnnxRuntime, &["onnxruntime"]),

@@ -28,6 +28,10 @@ pub enum Program {
     LlamaCpp,
     /// Ollama, which runs llama.cpp.
     Ollama,
+    /// `ComfyUI`, which runs PyTorch.
+    ComfyUi,
+    /// A web interface of Stable Diffusion, which runs PyTorch.
+    StableDiffusion,
     /// CuPy.
     Cupy,
     /// RMM, the allocator of RAPIDS.
@@ -104,6 +108,11 @@ impl Program {
         )
     }
 
+    /// Whether it starts other programs, and says who it is only there.
+    pub(super) const fn starts_others(self) -> bool {
+        matches!(self, Self::Ollama | Self::ComfyUi | Self::StableDiffusion)
+    }
+
     const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Pytorch => ("pytorch", "PyTorch"),
@@ -118,6 +127,11 @@ impl Program {
             }
             Self::LlamaCpp => ("llama.cpp", "llama.cpp"),
             Self::Ollama => ("ollama", "Ollama"),
+            Self::ComfyUi => ("comfyui", "ComfyUI"),
+            Self::StableDiffusion => (
+                "stable-diffusion-webui",
+                "a web interface of Stable Diffusion",
+            ),
             Self::Cupy => ("cupy", "CuPy"),
             Self::Rmm => ("rmm", "RMM (RAPIDS)"),
             Self::Numba => ("numba", "Numba"),
@@ -222,6 +236,16 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
             "amdgpu",
         ],
     ),
+    (
+        Hardware::Vulkan,
+        &[
+            "ggml_vulkan",
+            "vk::Device",
+            "Vulkan0",
+            "Vulkan1",
+            "VK_ERROR",
+        ],
+    ),
 ];
 
 /// Whose accelerator a text is about: that decides what its memory is called, and which command looks at it.
@@ -240,6 +264,8 @@ pub enum Hardware {
     Intel,
     /// Huawei's NPU.
     Ascend,
+    /// Somebody's, used through Vulkan.
+    Vulkan,
 }
 
 impl Hardware {
