@@ -738,7 +738,11 @@ impl Log {
     /// Adds what the lines around a message say of it.
     fn complete(&mut self, message: &mut OomMessage, origin: Origin, text: &str) {
         message.last = self.parts;
-        let continued = text.starts_with([')', ' ']).then_some(self.rank).flatten();
+        let continued = text
+            .trim_start_matches("> ")
+            .starts_with([')', ' '])
+            .then_some(self.rank)
+            .flatten();
         message.rank = origin.rank.or(message.rank).or(continued).or_else(|| {
             let head = text.get(..text.floor_char_boundary(MAX_PREFIX))?;
             general::rank(&head.to_ascii_lowercase())
@@ -808,8 +812,11 @@ impl Log {
         }
         message.host = message.host.take().or_else(|| self.noted.pod.clone());
         message.process = self.recent.iter().rev().find_map(|line| {
-            let name = line.strip_prefix("  ")?.trim_end().strip_suffix(':')?;
-            (!name.contains(' ')).then(|| name.to_owned())
+            let name = line.trim().strip_suffix(':')?;
+            // Headings have capital letters, names of containers none.
+            let plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            (!name.is_empty() && name.bytes().all(plain)).then(|| name.to_owned())
         });
     }
 

@@ -383,7 +383,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 }),
             );
             // Where the message lists them, it is known who holds it.
-            let counted = others.0 > outside.0 / 2;
+            let counted = others.0 > outside.0 / 2 || own.is_some();
             let mine = message
                 .this_process
                 .zip(message.reserved)
@@ -666,10 +666,11 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     if let Some(free) = message.free {
         evidence.push(Evidence::of(free.0, "free on the device"));
     }
-    if let Some(outside) = message
+    let outside = message
         .outside_pytorch()
-        .filter(|outside| message.reserved.is_some() && *outside >= Bytes::gib(1))
-    {
+        .filter(|_| message.reserved.is_some())
+        .unwrap_or_default();
+    if outside >= Bytes::gib(1) {
         evidence.push(Evidence::of(
             outside.0,
             "held outside PyTorch's allocator: the context, libraries, CUDA graphs, or other processes (in a \
@@ -694,6 +695,14 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             (Some(used), Some(total), Some(asked), Some(free)) if free.0 > total.0 / 16 => format!(
                 "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
                  does not say what they are"
+            ),
+            (Some(used), Some(total), ..) if used > total => format!(
+                "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
+                 is used up as well; the message does not say why"
+            ),
+            (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
+                "memory was full: tensors hold {used} of {total}, and {outside} lie outside PyTorch's allocator; the \
+                 message does not say why"
             ),
             (Some(used), Some(total), ..) => format!(
                 "memory was full of tensors in use, {used} of {total}; the message does not say why"

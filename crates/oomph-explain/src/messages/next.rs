@@ -42,6 +42,23 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
             advice("if it loads a file: check that the file is whole (its size, its checksum)"),
         ];
     }
+    let mut steps = of_program(message);
+    if message.memory == Memory::Device
+        && message
+            .requested
+            .is_some_and(super::other::is_larger_than_gpus)
+    {
+        steps.insert(
+            0,
+            advice(
+                "a shorter input (a sequence, a context), a smaller batch or smaller shapes: look at the sizes at that line",
+            ),
+        );
+    }
+    steps
+}
+
+fn of_program(message: &OomMessage) -> Vec<NextStep> {
     match message.program {
         Program::Pytorch => pytorch(message),
         Program::Jax if message.memory == Memory::OnChip => vec![
@@ -398,9 +415,6 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         .is_some_and(super::other::is_larger_than_gpus)
     {
         return vec![
-            advice(
-                "a shorter input (a sequence, a context), a smaller batch or shapes: look at the sizes at that line",
-            ),
             recompute,
             step(
                 "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
@@ -656,6 +670,16 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller batch or smaller inputs; leave the library some of the GPU"),
         ],
     };
+    if message.inside.is_none() && message.memory == Memory::Device {
+        steps.push(step(
+            if message.hardware == Hardware::Amd {
+                "AMD_SERIALIZE_KERNEL=3"
+            } else {
+                "CUDA_LAUNCH_BLOCKING=1"
+            },
+            "where it really fails: such errors may show up at a later call",
+        ));
+    }
     if message.program == Program::Cudnn && message.inside.is_none() && is_perhaps_pytorch(message)
     {
         steps.push(step(
