@@ -549,9 +549,9 @@ fn replaced(
             .iter()
             .zip(&built)
             .filter(|(new, built)| {
-                // Of the same kind; or training went on with another one, and never came back; or it was only built then.
-                let alike = new.name == old.name && new.elements == old.elements;
-                let instead = alike || new.optimized && old.optimized;
+                // Training went on with another one, and never came back; or it was only built then. What was there before the older
+                // one's last call is a part beside it.
+                let instead = new.optimized && old.optimized;
                 let built_after = built.is_some_and(|built| built > old.last_us);
                 new.first_us > old.last_us && (instead || built_after)
             })
