@@ -1346,6 +1346,33 @@ ROOM_AHEAD = """
             x = layer(x, cache, mask)
 """
 
+# Keys and values of all layers in one tensor, which the model is given.
+ONE_STORE = """
+    import torch
+    from torch import nn
+
+    class Teller(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.kv = nn.Linear(256, 256), nn.ModuleList(nn.Linear(256, 512) for _ in range(6))
+
+        def forward(self, x, store, at):
+            for part, kv in zip(store, self.kv):
+                part[:, :, :, at] = kv(x).view(-1, 2, 8, 32).transpose(0, 1)
+                k, v = part[:, :, :, : at + 1]
+                q = self.q(x).view(-1, 8, 1, 32)
+                x = x + nn.functional.scaled_dot_product_attention(q, k, v).flatten(1)
+            return x
+
+    teller = Teller().cuda().eval()
+    store = torch.zeros(6, 2, 8, 8, 6000, 32, device="cuda")
+    beside = torch.zeros(1 << 26, device="cuda")
+    with torch.inference_mode():
+        x = torch.randn(8, 256, device="cuda")
+        for at in range(10):
+            x = teller(x, store, at)
+"""
+
 # All parts are there from the start, and each has its turn.
 IN_TURN = """
     import torch
@@ -1573,6 +1600,7 @@ PAIRS = """
         pytest.param(LOOKS, "0.4GiB", "tensors_kept", id="scores_of_earlier_passes_are_kept"),
         pytest.param(LETTERS, "0.5GiB", "model_too_large", id="gradients_that_are_summed"),
         pytest.param(ROOM_AHEAD, "0.5GiB", "kv_cache", id="a_cache_that_was_there_before_scores"),
+        pytest.param(ONE_STORE, "0.9GiB", "kv_cache", id="a_cache_of_all_layers_in_one_tensor"),
         pytest.param(IN_TURN, "0.45GiB", "model_too_large", id="parts_that_have_had_their_turn"),
         pytest.param(REWARDS, "0.6GiB", "graph_retained", id="graphs_kept_before_training"),
         pytest.param(PAIRS, "0.4GiB", "attention_scores", id="attention_of_vectors_for_pairs"),
