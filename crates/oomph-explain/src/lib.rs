@@ -84,6 +84,8 @@ pub struct Seen {
     pub wants_checkpointing: bool,
     /// Whether the script's source imports or names activation checkpointing.
     pub uses_checkpointing: bool,
+    /// Whether the script's source calls for a backward pass, whether or not one came.
+    pub goes_backward: bool,
     /// Whether fused kernels for attention were allowed when memory ran out.
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
