@@ -162,8 +162,9 @@ wheels: $(TOOLS)/.packages
 	set -e; for target in $(TARGETS); do \
 		python release/libraries.py --target $$target.2.28; \
 		maturin build -q --release --locked --zig --target $$target --compatibility manylinux_2_28 \
-			--compression-level 9 --out dist; \
+			--out dist; \
 	done
+	python release/compress.py dist
 	maturin sdist --out dist
 	python release/check_files.py dist
 

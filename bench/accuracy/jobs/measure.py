@@ -20,6 +20,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUBJECTS = (
     "compiled",  # The longest jobs first.
+    "inductor",
     "generation",
     "audio",
     "science",
@@ -28,6 +29,14 @@ SUBJECTS = (
     "mixed",
     "detection",
     "streams",
+    "decoding",
+    "sound",
+    "fields_and_graphs",
+    "varied",
+    "updates",
+    "pools",
+    "overlap",
+    "autograd_tricks",
 )
 
 
