@@ -114,7 +114,14 @@ fn candidates<'a>(
     let kinds = KINDS.iter().filter(move |kind| (kind.stage)() == stage);
     kinds.map(|kind| {
         let mut found = (kind.candidates)(model, options);
-        found.retain(|lever| options.permits(lever));
+        found.retain_mut(|lever| {
+            let name = lever.name();
+            lever.without(|module| options.leaves(name, module));
+            let names_any = lever
+                .modules_mut()
+                .is_none_or(|modules| !modules.is_empty());
+            names_any && options.permits(lever)
+        });
         found
     })
 }
@@ -196,6 +203,8 @@ pub struct Options {
     pub lessons: Vec<Lesson>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
+    /// Levers by name, and modules that they are not for.
+    pub left: Vec<(String, String)>,
     /// The links between GPUs, and what a step of the plain job sends over them.
     pub cluster: Option<(Fabric, Volume)>,
     /// When to give up.
@@ -205,7 +214,7 @@ pub struct Options {
 impl Options {
     /// What runs of plans with the same levers taught; else of the most alike.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
-        let names: Vec<&str> = levers.iter().map(Lever::taught_as).collect();
+        let names = taught(levers);
         let alike = self
             .lessons
             .iter()
@@ -230,7 +239,7 @@ impl Options {
     pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
         // What was thought had what was known before in it.
         let known = self.lesson(levers);
-        let levers: Vec<&'static str> = levers.iter().map(Lever::taught_as).collect();
+        let levers = taught(levers);
         self.lessons.retain(|lesson| lesson.levers != levers);
         self.lessons.push(Lesson {
             levers,
@@ -249,6 +258,12 @@ impl Options {
             && !self.forbid.iter().any(|other| other == name)
     }
 
+    /// Whether a lever of this name is not for a module.
+    fn leaves(&self, name: &str, module: &str) -> bool {
+        let mut left = self.left.iter();
+        left.any(|(lever, other)| lever == name && other == module)
+    }
+
     /// Whether a lever may be used.
     pub fn permits(&self, lever: &Lever) -> bool {
         self.wants(lever.name()) && !(self.keep_results && lever.results() > Results::Rounding)
@@ -262,6 +277,20 @@ pub struct Lesson {
     pub levers: Vec<&'static str>,
     /// What was measured over what the model alone predicts.
     pub factors: Factors,
+}
+
+/// What runs of these levers teach of. Where a backward pass runs changes nothing that a model could get wrong, so a plan
+/// learns from another that differs in this alone.
+fn taught(levers: &[Lever]) -> Vec<&'static str> {
+    let names = |chosen: &dyn Fn(&&Lever) -> bool| -> Vec<&'static str> {
+        levers.iter().filter(chosen).map(Lever::taught_as).collect()
+    };
+    let found = names(&|lever| lever.stage() != Stage::Combined(Group::Backward));
+    if found.is_empty() {
+        names(&|_| true)
+    } else {
+        found
+    }
 }
 
 /// By how much a model is wrong.
@@ -426,7 +455,11 @@ impl<'a> Searcher<'a> {
         let sequences: Vec<(&Kind, Sequence)> = KINDS
             .iter()
             .filter(|kind| (kind.of_modules)(Vec::new()).is_some_and(|lever| permitted(&lever)))
-            .map(|kind| (kind, (kind.sequence)(&draft)))
+            .map(|kind| {
+                let mut sequence = (kind.sequence)(&draft);
+                sequence.without(|module| self.options.leaves(kind.name, module));
+                (kind, sequence)
+            })
             .filter(|(_, sequence)| !sequence.is_empty())
             .collect();
         let each = 1 + sequences.len() * LEAST_GRID;
