@@ -475,3 +475,20 @@ fn what_a_dictionary_of_a_package_may_give_is_kept() {
         ["OOM501"]
     );
 }
+
+#[test]
+fn a_call_that_a_constant_switches_off_is_none() {
+    let script = |before: &str| {
+        let body = LOADS.replace('\n', "\n    ");
+        format!(
+            "import torch\n{before}\ndef restore():\n    {body}\ndef main():\n    if RESUME is not None:\n        restore()\nmain()\n"
+        )
+    };
+    assert_eq!(found(&[("a.py", &script("RESUME = None"))]), [""; 0]);
+    assert_eq!(
+        found(&[("a.py", &script("RESUME = 'last.pth'"))]),
+        ["OOM501"]
+    );
+    let set = "RESUME = None\ndef ask():\n    global RESUME\n    RESUME = input()\nask()";
+    assert_eq!(found(&[("a.py", &script(set))]), ["OOM501"]);
+}

@@ -2,7 +2,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{
-    Decorator, Expr, ExprCall, ExprContext, Stmt, StmtClassDef, StmtFunctionDef,
+    Decorator, Expr, ExprCall, ExprContext, Stmt, StmtClassDef, StmtFunctionDef, UnaryOp,
 };
 use oomph_python_source::{
     Module, Ranged, TextSize, dotted_name, imports_of, last_name, last_part,
@@ -112,6 +112,14 @@ impl Definitions {
         let mut collect = Collect::default();
         let bound = Bind::of(module.body());
         collect.found.constants = constants_of(module.body(), &bound);
+        // What a function binds anew is none.
+        for line in module.text().lines() {
+            if let Some(names) = line.trim_start().strip_prefix("global ") {
+                for name in names.split(',') {
+                    collect.found.constants.remove(name.trim());
+                }
+            }
+        }
         collect.found.variables = bound.names;
         for stmt in module.body() {
             collect.at_top = !is_notebook;
@@ -202,6 +210,26 @@ impl Collect {
             }
         } else {
             self.note(Reference::Name(parts));
+        }
+    }
+
+    /// Whether a test holds, if a constant of the file decides that.
+    fn is_true(&self, test: &Expr) -> Option<bool> {
+        let value = |expr: &Expr| match expr {
+            Expr::Name(name) if !self.locals.contains_key(name.id.as_str()) => {
+                self.found.constants.get(name.id.as_str()).cloned()
+            }
+            other => Constant::of(other),
+        };
+        match test {
+            Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
+                Some(!value(&node.operand)?.is_true())
+            }
+            Expr::Compare(node) => match (&*node.ops, &*node.comparators) {
+                ([op], [right]) => value(&node.left)?.compare(*op, &value(right)?),
+                _ => None,
+            },
+            other => Some(value(other)?.is_true()),
         }
     }
 
@@ -403,7 +431,6 @@ impl<'a> Visitor<'a> for Collect {
             Stmt::Global(node) => {
                 for name in &node.names {
                     self.found.variables.insert(name.to_string(), None);
-                    self.found.constants.remove(name.as_str());
                 }
             }
             Stmt::FunctionDef(def) => self.function(def),
@@ -424,6 +451,19 @@ impl<'a> Visitor<'a> for Collect {
                     }
                 }
                 walk_stmt(self, stmt);
+            }
+            // What a constant switches off mentions nothing.
+            Stmt::If(branch) => {
+                let on = self.is_true(&branch.test);
+                self.visit_expr(&branch.test);
+                if on != Some(false) {
+                    self.visit_body(&branch.body);
+                }
+                if on != Some(true) {
+                    for clause in &branch.elif_else_clauses {
+                        self.visit_elif_else_clause(clause);
+                    }
+                }
             }
             Stmt::AnnAssign(assign) => {
                 self.own_attribute(&assign.target, assign.value.as_deref());
