@@ -28,7 +28,7 @@ import torch.nn.functional as F
 import oomph
 
 STEPS = 4
-SHARES = (0.95, 0.85, 0.75, 0.65, 0.55, 0.45, 0.35, 0.25)
+SHARES = (0.85, 0.65, 0.5, 0.4, 0.3)
 
 
 def text(kind, config, batch, length, small, **tiny):
@@ -41,7 +41,7 @@ def text(kind, config, batch, length, small, **tiny):
 
     def make(step):
         ids = torch.randint(
-            settings.vocab_size, size, generator=torch.Generator().manual_seed(step)
+            settings.vocab_size, size, generator=torch.Generator().manual_seed(step), device="cpu"
         )
         return {"input_ids": ids, "labels": ids}
 
@@ -57,9 +57,7 @@ def images(name, batch, size, small, **tiny):
     def make(step):
         g = torch.Generator().manual_seed(step)
         count = shape[0] if small else batch
-        return torch.randn(count, *shape[1:], generator=g), torch.randint(
-            10, (count,), generator=g
-        )
+        return torch.randn(count, *shape[1:], generator=g), torch.randint(10, (count,), generator=g)
 
     return model, make, lambda model, part: F.cross_entropy(model(part[0]).float(), part[1])
 
@@ -77,7 +75,7 @@ JOBS = {
         num_layers=2, d_model=32, d_ff=64, d_kv=16, num_heads=2, vocab_size=64, decoder_start_token_id=0,
     ) if s else t5_small(),
     "resnet50": lambda s: images("resnet18" if s else "resnet50", 64, 224, s),
-    "vit_b_16": lambda s: images("vit_b_16", 32, 224, s, image_size=32, num_layers=2) if s else vit(),
+    "vit_b_16": lambda s: vit(s),
     "convnext_tiny": lambda s: images("convnext_tiny", 32, 224, s),
 }  # fmt: skip
 AUTOCAST = {"bert_bf16": torch.bfloat16}
@@ -91,25 +89,31 @@ def t5_small():
     )
 
     def make(step):
-        ids = torch.randint(32128, (16, 512), generator=torch.Generator().manual_seed(step))
+        ids = torch.randint(
+            32128, (16, 512), generator=torch.Generator().manual_seed(step), device="cpu"
+        )
         return {"input_ids": ids, "labels": ids}
 
     return model, make, lambda model, part: model(**part).loss
 
 
-def vit():
+def vit(small):
     """With dropout, which the model has and torchvision's default leaves at zero."""
     import torchvision
 
-    model = torchvision.models.vit_b_16(dropout=0.1, attention_dropout=0.1)
-    _, make, loss = images("vit_b_16", 32, 224, True, image_size=32, num_layers=1)
-    del make
+    size, count = (32, 2) if small else (224, 32)
+    model = torchvision.models.VisionTransformer(
+        size, 16, 2 if small else 12, 12, 768, 3072, dropout=0.1, attention_dropout=0.1
+    )
 
     def batch(step):
         g = torch.Generator().manual_seed(step)
-        return torch.randn(32, 3, 224, 224, generator=g), torch.randint(1000, (32,), generator=g)
+        return (
+            torch.randn(count, 3, size, size, generator=g, device="cpu"),
+            torch.randint(1000, (count,), generator=g, device="cpu"),
+        )
 
-    return model, batch, loss
+    return model, batch, lambda model, part: F.cross_entropy(model(part[0]), part[1])
 
 
 class Training:
@@ -117,8 +121,9 @@ class Training:
 
     def __init__(self, job, small, foreach=None):
         torch.manual_seed(11)
-        self.model, self.make, self.loss = JOBS[job](small)
-        self.model.cuda().train()
+        with torch.device("cuda"):
+            self.model, self.make, self.loss = JOBS[job](small)
+        self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, foreach=foreach)
         self.autocast = AUTOCAST.get(job)
         torch.manual_seed(12)
@@ -169,6 +174,8 @@ def bits(tensor):
 
 def compare(mine, other):
     """Names of what differs."""
+    if other is None:
+        return ["everything: it stopped"]
     if mine.keys() != other.keys():
         return sorted(mine.keys() ^ other.keys())
     return [k for k in mine if not torch.equal(bits(mine[k]), bits(other[k]))]
@@ -186,7 +193,7 @@ def run(job, small, how, limit=None, foreach=None):
         torch.cuda.synchronize()
         state = training.everything(losses)
         row.update(errors=getattr(training, "errors", []), rungs=getattr(training, "rungs", []))
-    except (oomph.CannotFit, oomph.Refused, oomph.StateLost, torch.OutOfMemoryError) as error:
+    except (oomph.CannotFit, oomph.Refused, oomph.StateLost, RuntimeError) as error:
         row["stopped"] = f"{type(error).__name__}: {error}"[:300]
     row["peak_allocated"] = torch.cuda.max_memory_allocated()
     row["peak_reserved"] = torch.cuda.max_memory_reserved()
@@ -245,7 +252,7 @@ def main():
         parser.error("a GPU is needed")
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)  # warnings alone leave attention's backward as it is
     began = time.time()
     result = dict(
         date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

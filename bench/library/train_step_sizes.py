@@ -37,7 +37,7 @@ from torch import nn
 import oomph
 
 GIB = 1 << 30
-STEPS = 8
+STEPS = 14
 """Of `TrainStep` with each batch; the last four count."""
 
 
