@@ -173,10 +173,12 @@ impl Fitter<'_> {
                     .or_else(|error| blame(None, error.to_string())),
             },
             Ended::OutOfMemory(_) => blame(None, "it ran out of memory with it".to_owned()),
-            Ended::Refused { lever, why } => blame(lever, why).map_err(|failure| ProbeFailure {
-                refused: true,
-                ..failure
-            }),
+            Ended::Refused { lever, why, .. } => {
+                blame(lever, why).map_err(|failure| ProbeFailure {
+                    refused: true,
+                    ..failure
+                })
+            }
             Ended::Failed { lever, why, .. } => blame(lever, why),
         })
     }

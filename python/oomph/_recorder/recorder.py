@@ -35,7 +35,7 @@ from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
-from oomph._recorder.sources import sources, use_checkpointing
+from oomph._recorder.sources import go_backward, sources, use_checkpointing
 from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
@@ -455,6 +455,7 @@ class Recorder:
             levers=levers,
             became=self.resize.became if self.resize else [],
             uses_checkpointing=use_checkpointing(files),
+            goes_backward=go_backward(files),
             sources=files,
             **self._progress.as_dict(),
             **self._scopes.as_dict(),
