@@ -55,7 +55,7 @@ struct File {
 }
 
 /// The tables, and how many messages each has.
-const FILES: [(&str, usize); 12] = [
+const FILES: [(&str, usize); 13] = [
     ("messages.toml", 120),
     ("set_aside.toml", 20),
     ("later.toml", 34),
@@ -68,6 +68,7 @@ const FILES: [(&str, usize); 12] = [
     ("rounds.toml", 113),
     ("traps.toml", 40),
     ("practice.toml", 70),
+    ("judged.toml", 56),
 ];
 
 fn file(name: &str) -> File {

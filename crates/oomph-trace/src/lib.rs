@@ -96,9 +96,13 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
         source,
     })?;
     if messages.is_empty() {
-        return Err(not_known(
-            "text without an out-of-memory message".to_owned(),
-        ));
+        let other = problems
+            .first()
+            .map(|problem| format!(" ({})", problem.message))
+            .unwrap_or_default();
+        return Err(not_known(format!(
+            "text without an out-of-memory message{other}"
+        )));
     }
     Ok((Content::Messages(messages), problems))
 }

@@ -537,6 +537,8 @@ struct Log {
     before: Option<(String, bool)>,
     /// The message whose text may go on in the next line.
     open: Option<Open>,
+    /// The last line that reports an error, if no line was about memory, and its number.
+    error: Option<(usize, String)>,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
     rank: Option<u32>,
 }
@@ -599,6 +601,11 @@ impl Log {
             self.traceback.clear();
         }
         if let Some(frame) = read_frame(text) {
+            if let Some(last) = self.messages.last_mut()
+                && self.parts - last.last <= RECENT
+            {
+                named_below(last, &frame.file);
+            }
             if self.traceback.len() >= MAX_FRAMES {
                 self.traceback.pop_front();
             }
@@ -638,6 +645,13 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
+                if self.messages.is_empty()
+                    && ["Error: ", "error: ", " fault"]
+                        .iter()
+                        .any(|word| text.contains(word))
+                {
+                    self.error = Some((number, cut(text.trim(), MAX_RECENT)));
+                }
                 let goes_on = self.go_on(text, &place);
                 self.before = (!goes_on).then(|| (cut(text, MAX_JOINED), marked));
                 if let Some(last) = self.traceback.back_mut() {
@@ -654,6 +668,12 @@ impl Log {
             && self.parts - last.last <= WRAPPED
         {
             last.during = last.during.or_else(|| origin::during(text));
+        }
+        if !new
+            && let Some(last) = self.messages.last_mut()
+            && self.parts - last.last <= RECENT
+        {
+            named_below(last, text);
         }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
@@ -704,7 +724,14 @@ impl Log {
             open.text = cut(text, MAX_JOINED);
             return more;
         };
-        if open.text.len() >= MAX_JOINED || place.origin != &Origin::default() {
+        // A launcher names the rank before each line.
+        let same = Origin {
+            rank: message.rank,
+            ..Origin::default()
+        };
+        if open.text.len() >= MAX_JOINED
+            || (place.origin != &Origin::default() && place.origin != &same)
+        {
             self.open = None;
             return false;
         }
@@ -781,12 +808,12 @@ impl Log {
             if message.program.serves() && message.memory == Memory::Unknown {
                 message.memory = Memory::Device;
             }
-        } else {
+        } else if message.inside.is_none() {
             message.inside = inside
                 .filter(|inside| message.program.runs_inside() && *inside != message.program)
                 .or_else(|| {
                     let inside = message.program.runs_inside().then(recent).flatten()?;
-                    inside.starts_others().then_some(inside)
+                    (inside.starts_others() || inside.serves()).then_some(inside)
                 });
         }
         let said = [
@@ -895,6 +922,14 @@ impl Log {
             }
         }
         let mut problems = Vec::new();
+        if self.messages.is_empty()
+            && let Some((line, text)) = self.error
+        {
+            problems.push(Problem::new(
+                ProblemKind::Incomplete,
+                format!("line {line} reports another error, not one of memory: {text}"),
+            ));
+        }
         if self.dropped > 0 {
             problems.push(Problem::new(
                 ProblemKind::Incomplete,
@@ -902,6 +937,26 @@ impl Log {
             ));
         }
         (self.messages, problems)
+    }
+}
+
+/// Takes over the program that a line below a message names.
+fn named_below(message: &mut OomMessage, text: &str) {
+    let library = message.program.runs_inside() && message.inside.is_none();
+    let unknown = message.program == Program::Unknown && message.kind == MessageKind::Unknown;
+    if !library && !unknown {
+        return;
+    }
+    let Some(program) = origin::inside(text).filter(|program| *program != message.program) else {
+        return;
+    };
+    message.hardware = message.hardware.or(Hardware::of(text));
+    if unknown {
+        message.program = program;
+    } else if program.starts_others()
+        || (program == Program::LlamaCpp && message.program == Program::Cuda)
+    {
+        message.inside = Some(program);
     }
 }
 

@@ -152,7 +152,9 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             .into_iter()
             .flatten()
             .count();
-        (weight(message), std::cmp::Reverse(free), said)
+        // Of warnings the largest.
+        let size = message.requested.filter(|_| message.handled);
+        (weight(message), std::cmp::Reverse(free), said, size)
     })
 }
 
@@ -223,11 +225,45 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     let said_already = cause.id == "optimizer_state" || other::is_context(primary);
     let during = primary.during.filter(|_| !said_already);
     said.extend(during.map(|what| format!("while {what}")));
+    if primary.handled && is_pytorchs(primary) {
+        said.push("the program says that it tries to go on after it".to_owned());
+    }
+    said.extend(others_ended(messages, primary));
     if said.is_empty() {
         String::new()
     } else {
         format!(" ({})", said.join(", "))
     }
+}
+
+/// The further processes that the same program ended.
+fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String> {
+    const SHOWN: usize = 8;
+    if primary.kind != MessageKind::Killed {
+        return None;
+    }
+    let mut pids: Vec<u64> = messages
+        .iter()
+        .filter(|message| message.kind == MessageKind::Killed && message.program == primary.program)
+        .filter_map(|message| message.pid)
+        .filter(|pid| Some(*pid) != primary.pid)
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    let names: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
+    (!pids.is_empty()).then(|| {
+        format!(
+            "{} more {} ended as well: {}{}",
+            pids.len(),
+            if pids.len() == 1 {
+                "process was"
+            } else {
+                "processes were"
+            },
+            names.join(", "),
+            if pids.len() > SHOWN { ", …" } else { "" }
+        )
+    })
 }
 
 /// What the allocator has reserved and not given out.
@@ -241,13 +277,20 @@ fn is_fragmented(message: &OomMessage) -> bool {
         return false;
     };
     let share = cached.0 as f64 / reserved.0.max(1) as f64;
-    if share < SOME {
+    // Next to what was asked for it may be much all the same.
+    let much = message
+        .requested
+        .zip(message.total)
+        .is_some_and(|(requested, total)| {
+            requested.0 >= total.0 / 32 && cached.0 >= requested.0 / 4 * 3
+        });
+    if share < SOME && !much {
         return false;
     }
-    // Together with what the device had, it would have been enough.
+    // Together with what the device had, it would have been enough. Figures that look alike are rounded.
     if let (Some(requested), Some(free), None) = (message.requested, message.free, message.allowed)
         && free + cached >= requested
-        && free < requested
+        && free <= requested
         && cached.0.saturating_mul(10) >= requested.0
     {
         return true;
@@ -657,10 +700,17 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             fixes: Vec::new(),
         };
     }
+    let some_free = message
+        .free
+        .zip(message.total)
+        .is_some_and(|(free, total)| free.0 > total.0 / 16);
     if let (Some(allocated), Some(reserved)) = (message.allocated, message.reserved) {
         evidence.push(Evidence::of(
             allocated.0,
-            format!("in use by PyTorch, of {reserved} reserved: memory was full"),
+            format!(
+                "in use by PyTorch, of {reserved} reserved{}",
+                if some_free { "" } else { ": memory was full" }
+            ),
         ));
     }
     if let Some(free) = message.free {
@@ -689,7 +739,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             message.requested,
             message.free,
         ) {
-            (Some(used), Some(total), Some(asked), Some(free)) if free.0 > total.0 / 16 => format!(
+            (Some(used), Some(total), Some(asked), Some(free)) if some_free => format!(
                 "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
                  does not say what they are"
             ),

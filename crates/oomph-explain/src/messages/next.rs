@@ -61,6 +61,18 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
 fn of_program(message: &OomMessage) -> Vec<NextStep> {
     match message.program {
         Program::Pytorch => pytorch(message),
+        Program::Jax
+            if super::other::of_a_core(message).is_some_and(|name| name.contains("smem")) =>
+        {
+            vec![
+                advice(
+                    "less that a kernel looks up: a shorter context, fewer sequences at once, larger blocks of a cache",
+                ),
+                advice(
+                    "a newer version of the program that has the kernel: tables that are too large are its fault",
+                ),
+            ]
+        }
         Program::Jax if message.memory == Memory::OnChip => vec![
             advice("smaller blocks: a BlockSpec of Pallas, or fewer stages of its pipeline"),
             step(
@@ -127,6 +139,15 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
             ),
         ],
+        Program::Nccl if message.inside == Some(Program::Jax) => vec![
+            step(
+                "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
+                "a smaller share for JAX (the default is 0.75) leaves NCCL what it needs beside it",
+            ),
+            advice("a smaller batch, or weights sharded so that less is gathered at once"),
+            others_on_the_gpu(message),
+        ],
+        Program::Relion => relion(message),
         Program::Nccl => vec![
             step(
                 "NCCL_BUFFSIZE=2097152",
@@ -145,6 +166,10 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
             advice("a smaller batch, smaller inputs, or weights in fewer bits"),
         ],
+        _ if message.hardware == Hardware::DirectX => vec![
+            others_on_the_gpu(message),
+            advice("smaller inputs; close other programs, for the host's memory too"),
+        ],
         _ => vec![
             others_on_the_gpu(message),
             step("free -h", "how much of the host's memory is free"),
@@ -152,7 +177,32 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
     }
 }
 
+fn relion(message: &OomMessage) -> Vec<NextStep> {
+    vec![
+        others_on_the_gpu(message),
+        advice(
+            "fewer processes (MPI ranks, --j) for each GPU, a smaller box, or --skip_gridding left out",
+        ),
+        step(
+            "--free_gpu_memory 1000",
+            "leave so many MB for what its own pool does not hold",
+        ),
+    ]
+}
+
 fn llama(message: &OomMessage) -> Vec<NextStep> {
+    if message.setting == Some("workspace") {
+        return vec![
+            advice(
+                "a newer version of llama.cpp: it computed the size of its own buffer too small",
+            ),
+            step(
+                "-ub 256 -b 1024",
+                "until then: smaller batches need less of it",
+            ),
+            step("-c 4096", "or a shorter context"),
+        ];
+    }
     if message.inside == Some(Program::Ollama) || message.program == Program::Ollama {
         return vec![
             step(
@@ -259,6 +309,9 @@ fn others_on_the_gpu(message: &OomMessage) -> NextStep {
         }
         Hardware::Vulkan => {
             return advice("close other programs that use the GPU: browsers, games, other models");
+        }
+        Hardware::DirectX => {
+            return advice("Windows' Task Manager (Performance, GPU): what holds the GPU's memory");
         }
         Hardware::Tpu => return advice("one process at a time may use a TPU"),
     };
@@ -457,7 +510,7 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
-    if message.setting == Some("DirectML") {
+    if message.setting == Some("DirectML") || message.hardware == Hardware::DirectX {
         return vec![
             advice(
                 "a smaller batch or smaller inputs: DirectML takes what the graph needs, without a limit",
@@ -649,6 +702,8 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::OnnxRuntime) => onnxruntime(message),
         Some(Program::Cupy) => cupy(message),
         Some(Program::LlamaCpp | Program::Ollama) => llama(message),
+        Some(Program::Relion) => relion(message),
+        Some(Program::ComfyUi | Program::StableDiffusion) => pytorch(message),
         Some(Program::Vllm) => inside_vllm(),
         Some(Program::Sglang) => inside_sglang(),
         Some(Program::Numba) => vec![
@@ -842,6 +897,19 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "do not build the whole model in each rank",
             ),
         ],
+        Program::Shell if message.inside == Some(Program::Kubernetes) => vec![
+            step(
+                format!(
+                    "kubectl describe pod {}",
+                    shell_word(message.host.as_deref()).unwrap_or("POD")
+                ),
+                "whether its last state is OOMKilled, and its limit",
+            ),
+            step("kubectl get events", "whether it was evicted, or deleted"),
+            advice(
+                "if it was memory: a higher limit (resources.limits.memory), or a job that needs less",
+            ),
+        ],
         Program::Torchrun | Program::Shell => ended(),
         Program::Unknown if message.kind == MessageKind::Killed => ended(),
         Program::Numpy => vec![
@@ -891,6 +959,12 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             advice("a smaller quantisation of the model, where its weights could not be loaded"),
             look_at_the_host(),
+        ],
+        Program::TensorRt => vec![
+            look_at_the_host(),
+            advice(
+                "more swap, a smaller batch, or build the engine on a larger machine with the same GPU",
+            ),
         ],
         Program::Pytorch if message.kind == MessageKind::Killed => vec![
             look_at_the_kernel(),
@@ -954,7 +1028,12 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "dmesg -T | grep -A40 'invoked oom-killer'",
                 "what all processes held at that moment",
             ),
-            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+            advice(match message.process.as_deref() {
+                Some(name) if !name.contains("py") && !name.contains("pt_") => {
+                    "fewer such processes at once, or less in each"
+                }
+                _ => "fewer DataLoader workers; load weights with mmap, once and not in each rank",
+            }),
         ];
     };
     if group.contains("kubepods") || group.ends_with("of a pod") {

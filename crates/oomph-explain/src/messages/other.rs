@@ -67,6 +67,21 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         ),
         MessageKind::Cuda if message.memory == Memory::Host => allocation(message),
+        // Only PyTorch's own words for it say that its allocator was not the one that asked.
+        MessageKind::Cuda if message.requested.is_some() || message.free.is_some() => {
+            let (id, confidence, sentence) = allocation(message);
+            (id, confidence.min(0.8), sentence)
+        }
+        MessageKind::Cuda if !is_outside(message) => (
+            "device_memory",
+            0.8,
+            format!(
+                "{} had no memory left for a call of {}: the program itself or other processes had filled it, and the text \
+                 does not say which",
+                device(message),
+                program_name(message)
+            ),
+        ),
         MessageKind::Cuda => (
             "outside_allocator",
             0.5,
@@ -83,11 +98,18 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         MessageKind::Unknown => (
             "not_enough_evidence",
             1.0,
-            format!(
-                "line {} says that {} ran out, in words that oomph does not know",
-                message.line,
-                message.memory.name()
-            ),
+            match &message.requested {
+                Some(asked) => format!(
+                    "line {} says that {asked} of {} could not be had, of the GPU or of the host: it does not say which",
+                    message.line,
+                    message.memory.name()
+                ),
+                None => format!(
+                    "line {} says that {} ran out, in words that oomph does not know",
+                    message.line,
+                    message.memory.name()
+                ),
+            },
         ),
         _ => allocation(message),
     }
@@ -96,7 +118,7 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
 /// Whether a message in unknown words says which memory ran out, and of what program, or how much was asked for.
 fn says_more(message: &OomMessage) -> bool {
     let known = message.program != Program::Unknown;
-    message.memory != Memory::Unknown && (known || message.requested.is_some())
+    known || (message.memory != Memory::Unknown && message.requested.is_some())
 }
 
 /// `6.9 GiB`, or a word for it.
@@ -112,6 +134,19 @@ fn device(message: &OomMessage) -> String {
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
 }
 
+/// Whether the words are those with which frameworks report an error of CUDA that is not their allocator's.
+fn is_outside(message: &OomMessage) -> bool {
+    [
+        "CUDA error: out of memory",
+        "CUDA driver error: out of memory",
+        "HIP error: out of memory",
+        "AcceleratorError",
+        "CUDA_ERROR_OUT_OF_MEMORY",
+    ]
+    .iter()
+    .any(|words| message.text.contains(words))
+}
+
 /// CUDA made no context: nothing of the job was there yet.
 pub(super) fn is_context(message: &OomMessage) -> bool {
     message.kind == MessageKind::Cuda
@@ -122,9 +157,15 @@ pub(super) fn is_context(message: &OomMessage) -> bool {
 
 /// The framework whose own request it is, where it has no allocator of its own between it and CUDA.
 fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
+    // Old PyTorch's allocator had no words of its own.
+    if message.inside.is_none() && message.text.contains("cuda runtime error (2)") {
+        return Some(Program::Pytorch.name());
+    }
     let inside = message.inside?;
     let own = match inside {
-        Program::Numba | Program::Cupy => true,
+        Program::Numba | Program::Cupy | Program::LlamaCpp | Program::Ollama | Program::Relion => {
+            true
+        }
         Program::Pytorch => message.text.contains("THC"),
         _ => false,
     };
@@ -223,7 +264,15 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
         return (
             "huge_request",
             0.9,
-            format!("{sentence}: no setting makes that fit, only smaller shapes or more devices"),
+            format!(
+                "{sentence}: too much by itself, however empty it is, so only a smaller program (smaller shapes, less that \
+                 is kept) or more devices help{}",
+                if message.setting == Some("lists what holds it") {
+                    "; the lines below the message list what is largest"
+                } else {
+                    ""
+                }
+            ),
         );
     }
     if message.setting == Some("one allocation") {
@@ -287,9 +336,17 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             "memory_budget",
             0.9,
             format!(
-                "{whose}, a buffer whose size {name} sets at its start, has no room for {}: the GPU itself need not \
-                 be full",
-                asked(message, "what was asked for")
+                "{whose}, a buffer whose size {name} sets at its start, has no room for {}{}: {} need not be full",
+                asked(message, "what was asked for"),
+                message
+                    .free
+                    .map(|free| format!(" (its largest free piece has {free})"))
+                    .unwrap_or_default(),
+                if message.memory == Memory::Device {
+                    "the GPU itself"
+                } else {
+                    "the machine's memory"
+                }
             ),
         );
     }
@@ -354,7 +411,39 @@ fn pool(name: &str, tokens: Tokens) -> String {
     format!("{name}'s pool of keys and values had no room for {asked} tokens{counted}: {why}")
 }
 
+/// A TPU core's own memories, by the name in the text.
+pub(super) fn of_a_core(message: &OomMessage) -> Option<&'static str> {
+    let names = [
+        ("smem", "scalar memory (smem)"),
+        ("vmem", "vector memory (vmem)"),
+    ];
+    names
+        .into_iter()
+        .find_map(|(word, name)| message.text.contains(word).then_some(name))
+}
+
 fn on_chip(message: &OomMessage) -> String {
+    if let Some(name) = of_a_core(message) {
+        let over = message
+            .text
+            .split_once("capacity by ")
+            .or_else(|| message.text.split_once("limit by "))
+            .and_then(|(_, rest)| rest.split_whitespace().next())
+            .map(|over| format!(": {} too much", over.trim_end_matches(['.', ',', ';'])))
+            .unwrap_or_default();
+        let asked = asked(message, "more");
+        let total = message
+            .total
+            .map_or_else(|| "there is".to_owned(), |total| format!("its {total}"));
+        let sizes = if message.requested.is_some() {
+            format!("{asked} of the {name} of a TPU's core, of {total}")
+        } else {
+            format!("more of the {name} of a TPU's core than {total}")
+        };
+        return format!(
+            "a kernel of XLA asks for {sizes}{over}; this is memory on the chip, not the TPU's main memory (HBM)"
+        );
+    }
     let sizes = match (message.requested, message.total) {
         (Some(asked), Some(total)) => format!(
             "{} bytes of the shared memory of a multiprocessor, which has {}",
@@ -426,8 +515,15 @@ fn killed(message: &OomMessage) -> String {
                 ),
                 _ => format!("ended {process}{held}"),
             };
-            let group = if message.setting.is_some() {
-                ", or the limit of a container was reached: the text names a group of processes"
+            let bare = !message.text.contains("ut of memory")
+                && !message.text.contains(" invoked oom-killer")
+                && !message.text.contains("oom-kill:");
+            let group = if message.setting.is_some() || bare {
+                if bare {
+                    ", or the limit of a group (a container) was reached: the text does not say which"
+                } else {
+                    ", or the limit of a container was reached: the text names a group of processes"
+                }
             } else {
                 ""
             };
@@ -558,7 +654,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.memory == Memory::Device && !known && message.others.is_empty() {
         unsaid.push("whether other processes held a part of it");
     }
-    unsaid.push("what held the memory");
+    if message.setting != Some("lists what holds it") {
+        unsaid.push("what held the memory");
+    }
     unsaid
 }
 
@@ -566,6 +664,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
 pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
     let limit = match (message.memory, message.kind) {
         (Memory::Host, MessageKind::Killed) => "the limit",
+        (Memory::OnChip, _) if of_a_core(message).is_some() => "what a core has",
         (Memory::OnChip, _) => "what a multiprocessor has",
         (Memory::Device, MessageKind::Allocation) if message.device.is_none() => {
             "what the allocator may have"

@@ -93,7 +93,7 @@ fn call(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opti
             .filter_map(|(at, _)| lower.get(at + word.len()..)?.strip_prefix('2'))
             .any(|rest| !rest.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
     };
-    let reports = lower.contains("error") || lower.contains("fail");
+    let reports = lower.contains("error") || lower.contains("fail") || lower.contains("(): ");
     let words = reports && lower.contains("out of memory");
     let number = ["error ", "error: ", "error code ", "error code: ", "error="]
         .iter()
@@ -113,6 +113,8 @@ fn call(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opti
     {
         message.memory = Memory::Host;
         message.allocator = Some("pinned memory".to_owned());
+    } else {
+        message.device = device(&line.near().to_ascii_lowercase());
     }
     or_join(before, message)
 }

@@ -312,7 +312,16 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
             let named = ["cuda", "gpu", "vram", "device", "host"]
                 .iter()
                 .any(|name| head.trim_end().ends_with(name));
-            alone || named || fails() || sizes(rest).next().is_some()
+            // `someAllocator out of memory`, and no more.
+            let mut words = head.split_whitespace();
+            let subject = words.next().is_some_and(|word| {
+                let word = word.trim_matches(bare).to_ascii_lowercase();
+                ["alloc", "mem", "cuda", "pool", "buffer"]
+                    .iter()
+                    .any(|part| word.contains(part))
+            });
+            let stated = subject && words.next().is_none() && rest.trim_matches(bare).is_empty();
+            alone || named || stated || fails() || sizes(rest).next().is_some()
         }
         Says::Refused => {
             // `Not enough` of something else: the noun stands near.
@@ -383,7 +392,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     };
     let mut message = line.message(program, kind);
     message.memory = memory;
-    figures(&lower, &mut message);
+    figures(window, &mut message);
     if memory == Memory::Device {
         message.device = device(&lower);
     }
@@ -415,13 +424,15 @@ pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage)
         message.memory = Memory::Host;
     }
     let text = if ends { text } else { &joined };
-    let lower = text
+    let shown = text
         .get(..text.floor_char_boundary(2 * NEAR))
-        .unwrap_or_default()
-        .to_ascii_lowercase();
-    if !["memory", "vram", "request", "limit", "free", "alloc"]
-        .iter()
-        .any(|word| lower.contains(word))
+        .unwrap_or_default();
+    let lower = shown.to_ascii_lowercase();
+    if ![
+        "memory", "vram", "request", "limit", "free", "alloc", " gpu",
+    ]
+    .iter()
+    .any(|word| lower.contains(word))
     {
         return false;
     }
@@ -431,7 +442,7 @@ pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage)
         message.total,
         message.in_use,
     );
-    figures(&lower, message);
+    figures(shown, message);
     before
         != (
             message.requested,
@@ -459,8 +470,9 @@ pub(super) fn complete(text: &str, message: &mut OomMessage) {
     let at = message.at;
     let from = text.floor_char_boundary(at.saturating_sub(NEAR));
     let to = text.floor_char_boundary(at.saturating_add(2 * NEAR));
-    let lower = text.get(from..to).unwrap_or_default().to_ascii_lowercase();
-    figures(&lower, message);
+    let window = text.get(from..to).unwrap_or_default();
+    let lower = window.to_ascii_lowercase();
+    figures(window, message);
     if message.memory == Memory::Unknown {
         message.memory = memory_near(&lower, at - from);
     }
@@ -535,6 +547,8 @@ pub(super) fn memory_of(lower: &str) -> Memory {
             "メモリを確保",
             "vector of size",
             "openblas",
+            // C++'s own, unless a library of the GPU names itself.
+            "std::bad_alloc",
             "worker tcp",
             "mmap",
             "fork",
@@ -567,6 +581,7 @@ const AFTER: &[(Role, &[&str])] = &[
             "left",
             "avail",
             "unused",
+            "availabe",
             "is free",
             "are free",
             "is available",
@@ -654,7 +669,15 @@ const BEFORE: &[(Role, &[&str])] = &[
     ),
     (
         Role::Free,
-        &["free", "available", "remaining", "left", "avail", "only"],
+        &[
+            "free",
+            "available",
+            "availabe",
+            "remaining",
+            "left",
+            "avail",
+            "only",
+        ],
     ),
     (
         Role::InUse,
@@ -681,7 +704,8 @@ const BEFORE: &[(Role, &[&str])] = &[
 ];
 
 /// Fills the figures that a text has beside words for their role, and that the message lacks.
-fn figures(lower: &str, message: &mut OomMessage) {
+fn figures(text: &str, message: &mut OomMessage) {
+    let lower = &words_apart(text);
     let found: Vec<Size> = sizes(lower).collect();
     for (number, size) in found.iter().enumerate() {
         let start = number
@@ -706,6 +730,21 @@ fn figures(lower: &str, message: &mut OomMessage) {
     }
 }
 
+/// In small letters; `totalFreeSpace` is three words.
+fn words_apart(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut before = ' ';
+    for c in text.chars() {
+        // `MiB` is one.
+        if c.is_ascii_uppercase() && before.is_ascii_lowercase() && c != 'B' {
+            out.push(' ');
+        }
+        out.push(c.to_ascii_lowercase());
+        before = c;
+    }
+    out
+}
+
 fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
     let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
     // `24 GB of GPU memory is free`: what stands between does not count.
@@ -715,6 +754,13 @@ fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
         "mem ",
     ] {
         rest = rest.strip_prefix(noun).unwrap_or(rest).trim_start();
+    }
+    // A piece of what is free, or what is wished for, is another figure.
+    if ["largest", "ignoring"]
+        .iter()
+        .any(|word| before.contains(word))
+    {
+        return None;
     }
     if rest.starts_with('/') {
         return Some(Role::InUse);

@@ -25,6 +25,27 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // All that a log has of it may be where the kernel was.
+        markers: TRACE,
+        read: |line, _, before| {
+            let group = line.text.contains("mem_cgroup_out_of_memory");
+            if let Some(before) = before.filter(|before| before.program == Program::Kernel) {
+                if group && is_trace(&before.text) {
+                    before.allocator = Some("memory cgroup".to_owned());
+                } else if group {
+                    before.setting = Some("perhaps a group");
+                }
+                before.last = line.part;
+                return None;
+            }
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.host = host(line.text);
+            message.allocator = group.then(|| "memory cgroup".to_owned());
+            Some(message)
+        },
+    },
+    Reader {
         // Who asked for the memory was perhaps in a container.
         markers: &["mem_cgroup", "cpuset="],
         read: |line, _, before| {
@@ -97,6 +118,20 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
 ];
+
+/// Functions of the kernel that only its OOM killer calls.
+const TRACE: &[&str] = &[
+    "oom_kill_process+0x",
+    "oom_kill_process.cold",
+    " out_of_memory+0x",
+    " out_of_memory.cold",
+    " out_of_memory.part",
+    "mem_cgroup_out_of_memory+0x",
+];
+
+fn is_trace(text: &str) -> bool {
+    TRACE.iter().any(|name| text.contains(name))
+}
 
 /// `Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB`.
 fn killed(

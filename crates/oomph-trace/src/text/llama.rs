@@ -83,6 +83,20 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // Its own buffer, whose size it computed before.
+        markers: &["not enough space in the buffer"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::LlamaCpp, MessageKind::Budget);
+            message.memory = Memory::Unknown;
+            message.requested = size_after(line.from, "needed ");
+            message.free = size_after(line.from, "largest block available ")
+                .or_else(|| size_after(line.from, "available "));
+            message.setting = Some("workspace");
+            message.allocator = Some("ggml's buffer for computing".to_owned());
+            exact(before, message)
+        },
+    },
+    Reader {
         markers: &["kIOGPUCommandBufferCallbackErrorOutOfMemory"],
         read: |line, _, before| {
             own(line, before.as_deref())?;

@@ -61,6 +61,27 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // The file system that is full is the one of shared memory.
+        markers: &[
+            "NCCL WARN Call to posix_fallocate",
+            "NCCL WARN Call to ftruncate",
+            "NCCL WARN Call to shm_open",
+            "NCCL WARN Call to mmap",
+            "NCCL WARN Unable to allocate shared memory",
+            "NCCL WARN Unable to create shared memory",
+        ],
+        read: |line, _, before| {
+            let full = ["No space left", "Cannot allocate memory", "Unable to"];
+            full.iter().find(|words| line.from.contains(**words))?;
+            let mut message = buffers(line);
+            message.memory = Memory::Host;
+            // The device is only where it was noticed.
+            message.device = None;
+            message.allocator = Some("/dev/shm".to_owned());
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["NCCL WARN Call to ibv_"],
         read: |line, _, before| {
             if !line.from.contains("Cannot allocate memory") {

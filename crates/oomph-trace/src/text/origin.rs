@@ -291,7 +291,20 @@ const PROGRAMS: &[(Program, &[&str])] = &[
         ],
     ),
     (Program::Sglang, &["sglang", "Capture cuda graph failed"]),
-    (Program::Vllm, &["vllm"]),
+    (
+        Program::Vllm,
+        &["vllm", "gpu_memory_utilization", "gpu-memory-utilization"],
+    ),
+    (
+        Program::Relion,
+        &[
+            "relion",
+            "RELION",
+            "cuda_mem_utils.h",
+            "cudaCustomAllocator",
+        ],
+    ),
+    (Program::TensorRt, &["[TensorRT]", "[TRT]", "trtexec"]),
     (Program::OnnxRuntime, &["onnxruntime"]),
     (Program::Numba, &["numba"]),
     (Program::Cupy, &["cupy"]),

@@ -3,7 +3,7 @@
 use super::MessageKind;
 use super::general::memory_of;
 use super::program::{Memory, Program};
-use super::readers::Reader;
+use super::readers::{Reader, or_join};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
@@ -29,6 +29,20 @@ pub(super) const READERS: &[Reader] = &[
             let mut message = line.message(Program::Python, MessageKind::Allocation);
             message.memory = Memory::Host;
             Some(message)
+        },
+    },
+    Reader {
+        // A disk that is full is another matter; shared memory is the host's.
+        markers: &["No space left on device"],
+        read: |line, _, before| {
+            let near = line.near();
+            if !near.contains("/dev/shm") && !near.contains("shared memory") {
+                return None;
+            }
+            let mut message = line.message(Program::Unknown, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.allocator = Some("/dev/shm".to_owned());
+            or_join(before, message)
         },
     },
     Reader {

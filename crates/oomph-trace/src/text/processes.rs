@@ -78,6 +78,29 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // `kubectl exec`; which pod may stand in the list above it.
+        markers: &["command terminated with exit code 137"],
+        read: |line, noted, before| {
+            let mut message = ended(line, Program::Shell);
+            message.inside = Some(Program::Kubernetes);
+            message.host.clone_from(&noted.pod);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `kubectl get pods`: a name, and how many of its containers are ready.
+        markers: &["Running ", "CrashLoopBackOff ", "OOMKilled "],
+        read: |line, noted, _| {
+            let mut words = line.text.split_whitespace();
+            let (name, ready) = (words.next()?, words.next()?);
+            let (one, all) = ready.split_once('/')?;
+            if integer(one).is_some() && integer(all).is_some() {
+                noted.pod = word(name);
+            }
+            None
+        },
+    },
+    Reader {
         // An event of Docker's: a limit was reached.
         markers: &["container oom "],
         read: |line, _, before| {
@@ -165,7 +188,12 @@ fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opt
         let (head, _) = text
             .split_once(" Killed  ")
             .or_else(|| text.split_once(" killed  "))
-            .or_else(|| Some((text.strip_suffix(" Killed")?, "")))?;
+            .or_else(|| Some((text.strip_suffix(" Killed")?, "")))
+            // Where the spaces were lost.
+            .or_else(|| {
+                let found = text.split_once(" Killed ")?;
+                (found.0.contains(": line ") || found.0.starts_with('[')).then_some(found)
+            })?;
         let pid = head.rsplit(' ').next()?;
         if pid.is_empty() || !pid.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
@@ -189,6 +217,10 @@ mod tests {
         assert_eq!(
             one("[1]    55263 killed     python3 main.py").pid,
             Some(55263)
+        );
+        assert_eq!(
+            one("job.sh: line 8: 34475 Killed python main.py --in x").pid,
+            Some(34475)
         );
         assert_eq!(all("Killed the lights  and left").len(), 0);
         assert_eq!(all("the job was Killed  by me").len(), 0);

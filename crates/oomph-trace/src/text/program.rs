@@ -32,6 +32,8 @@ pub enum Program {
     ComfyUi,
     /// A web interface of Stable Diffusion, which runs PyTorch.
     StableDiffusion,
+    /// RELION.
+    Relion,
     /// CuPy.
     Cupy,
     /// RMM, the allocator of RAPIDS.
@@ -110,7 +112,10 @@ impl Program {
 
     /// Whether it starts other programs, and says who it is only there.
     pub(super) const fn starts_others(self) -> bool {
-        matches!(self, Self::Ollama | Self::ComfyUi | Self::StableDiffusion)
+        matches!(
+            self,
+            Self::Ollama | Self::ComfyUi | Self::StableDiffusion | Self::Relion
+        )
     }
 
     const fn names(self) -> (&'static str, &'static str) {
@@ -132,6 +137,7 @@ impl Program {
                 "stable-diffusion-webui",
                 "a web interface of Stable Diffusion",
             ),
+            Self::Relion => ("relion", "RELION"),
             Self::Cupy => ("cupy", "CuPy"),
             Self::Rmm => ("rmm", "RMM (RAPIDS)"),
             Self::Numba => ("numba", "Numba"),
@@ -237,6 +243,10 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
         ],
     ),
     (
+        Hardware::DirectX,
+        &["DmlExecutionProvider", "DirectML", "8007000E", "8007000e"],
+    ),
+    (
         Hardware::Vulkan,
         &[
             "ggml_vulkan",
@@ -266,6 +276,8 @@ pub enum Hardware {
     Ascend,
     /// Somebody's, used through Vulkan.
     Vulkan,
+    /// Somebody's, used through Windows' DirectX.
+    DirectX,
 }
 
 impl Hardware {

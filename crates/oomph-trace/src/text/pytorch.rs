@@ -2,7 +2,7 @@
 #![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
 use super::program::{Memory, Program};
-use super::readers::{Line, Noted, Reader};
+use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, index, integer, last_word, size, size_after};
 use super::{MessageKind, OomMessage, OtherProcess};
 use crate::units::Bytes;
@@ -23,6 +23,44 @@ pub(super) const READERS: &[Reader] = &[
             "OutOfMemoryError: HIP out of memory",
         ],
         read: native,
+    },
+    Reader {
+        // As people type it.
+        markers: &["out of memory. tried to allocate "],
+        read: |line, _, _| {
+            let text = line
+                .from
+                .replace("tried to", "Tried to")
+                .replace("(gpu ", "(GPU ")
+                .replace(" gpu ", " GPU ")
+                .replace("pytorch", "PyTorch")
+                .replace("of the allocated", "Of the allocated");
+            let message = line.message(Program::Pytorch, MessageKind::Native);
+            Some(figures(message, &text))
+        },
+    },
+    Reader {
+        // Of the error's words a report may keep these alone.
+        markers: &["Allocation on device"],
+        read: |line, _, before| {
+            let rest = line.from.strip_prefix("Allocation on device")?;
+            let rest = rest.trim_matches(|c: char| c.is_ascii_digit() || " .'\"".contains(c));
+            // The name of the error may stand before it.
+            if !rest.is_empty()
+                || line.text.contains("MemoryError")
+                || line.text.contains("memory on device")
+            {
+                return None;
+            }
+            or_join(before, line.message(Program::Pytorch, MessageKind::Native))
+        },
+    },
+    Reader {
+        markers: &["attempting to recover from OOM"],
+        read: |line, noted, _| {
+            noted.recovers = Some(line.part);
+            None
+        },
     },
     Reader {
         // Without its first words, as people cut it.
@@ -113,8 +151,14 @@ const PROCESSES: usize = 64;
 /// From here on the message says `more than`.
 const EXBIBYTE: Bytes = Bytes(1 << 60);
 
-fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
-    let message = line.message_from(Program::Pytorch, MessageKind::Native);
+fn native(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
+    /// Lines between what fairseq does about an error and the error.
+    const NEAR: usize = 3;
+    let mut message = line.message_from(Program::Pytorch, MessageKind::Native);
+    message.handled = noted
+        .recovers
+        .take()
+        .is_some_and(|other| line.part - other <= NEAR);
     Some(figures(message, line.from))
 }
 
@@ -190,6 +234,18 @@ fn older(message: &mut OomMessage, rest: &str) {
         }
     }
     message.allocated = message.printed_allocated;
+    // Up to 1.3 "cached" is what the allocator keeps beside what it gave out.
+    if inside.contains(" cached")
+        && let (Some(cached), Some(allocated)) = (message.reserved, message.allocated)
+    {
+        let both = cached + allocated;
+        let fits = message
+            .total
+            .is_none_or(|total| both + message.free.unwrap_or_default() <= total);
+        if cached < allocated || fits {
+            message.reserved = Some(both);
+        }
+    }
     if let (Some(reserved), Some(allocated)) = (message.reserved, message.allocated) {
         message.unallocated = Some(reserved.saturating_sub(allocated));
     }

@@ -137,6 +137,8 @@ pub(super) struct Noted {
     pub(super) event_line: Option<usize>,
     /// The line that names an exception of CUDA's that ended a program.
     pub(super) cuda_exception: Option<usize>,
+    /// The line that says that a job tries to go on after an error.
+    pub(super) recovers: Option<usize>,
     /// The TPU whose process failed.
     pub(super) tpu: Option<u32>,
     /// Where SLURM cancelled a job.

@@ -110,6 +110,50 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // It lists what holds the most.
+        markers: &[
+            "Total hbm usage",
+            "Program hbm requirement",
+            "HLO temp ",
+            "Largest program allocations in",
+        ],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Jax)?;
+            before.setting = Some("lists what holds it");
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
+        // NCCL asked, for XLA.
+        markers: &["could not allocate collective of size: "],
+        read: |line, _, before| {
+            let requested = size_after(line.from, "of size: ");
+            if let Some(before) = before.filter(|before| before.program == Program::Nccl) {
+                before.requested = before.requested.or(requested);
+                before.inside = Some(Program::Jax);
+                before.last = line.part;
+                return None;
+            }
+            let mut message = line.message(Program::Nccl, MessageKind::Nccl);
+            message.inside = Some(Program::Jax);
+            message.requested = requested;
+            Some(message)
+        },
+    },
+    Reader {
+        // After lines for information it went on.
+        markers: &[
+            "Successfully opened dynamic library",
+            "The caller indicates that this is not a failure",
+        ],
+        read: |_, _, before| {
+            let before = before.filter(|before| before.program == Program::Tensorflow)?;
+            before.handled |= before.text.starts_with("I ") || before.text.contains(": I ");
+            None
+        },
+    },
+    Reader {
         markers: &["HBM capacity "],
         read: |line, _, before| {
             if let Some(before) = before
@@ -291,6 +335,13 @@ fn on_chip(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> O
     message.total = size_after(line.from, "available: ")
         .or_else(|| after(line.from, "Used ").and_then(|rest| size_after(rest, " of ")))
         .or_else(|| size_after(line.text, "and limit "));
+    if line.from.contains("memory space vmem") || line.from.contains("memory space smem") {
+        message.hardware = Hardware::Tpu;
+        // Both are rounded: by how much it is too large says more.
+        message.requested = message
+            .requested
+            .filter(|asked| Some(*asked) != message.total);
+    }
     or_join(before, message)
 }
 
