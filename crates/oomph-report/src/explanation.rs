@@ -319,7 +319,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
             notes.push(("the message:", correction.clone()));
         }
         // With a history, what the text lacks does not matter.
-        if !found.next.is_empty() {
+        if !found.next.is_empty() && !message.unsaid.is_empty() {
             notes.push(("it does not say:", message.unsaid.join("; ")));
         }
         for other in found

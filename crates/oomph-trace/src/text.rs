@@ -1344,6 +1344,25 @@ mod tests {
                 None,
             ),
             (
+                "System is out of GPU memory",
+                Program::Unknown,
+                Device,
+                None,
+            ),
+            ("cuMemAlloc(): out of memory", Program::Cuda, Device, None),
+            (
+                "n1:7:8 [0] NCCL WARN Call to posix_fallocate failed : No space left on device",
+                Program::Nccl,
+                Host,
+                None,
+            ),
+            (
+                "Not enough memory. Failed to realloc 308604416 bytes",
+                Program::Unknown,
+                Host,
+                Some(Bytes(308_604_416)),
+            ),
+            (
                 "Error: Out of GPU memory trying to allocate 1.000 MiB",
                 Program::Unknown,
                 Device,
@@ -1379,6 +1398,7 @@ mod tests {
             "srun: error: n1: task 0: Exited with exit code 1",
             "The node was low on resource: ephemeral-storage.",
             "Available KV cache memory: 18.78 GiB",
+            "worker ran out of disk: No space left on device",
             "set backend:cudaMallocAsync if you run out of memory",
         ] {
             assert_eq!(all(text), [], "{text}");

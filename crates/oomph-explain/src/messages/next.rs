@@ -180,9 +180,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
 fn relion(message: &OomMessage) -> Vec<NextStep> {
     vec![
         others_on_the_gpu(message),
-        advice(
-            "fewer processes (MPI ranks, --j) for each GPU, a smaller box, or --skip_gridding left out",
-        ),
+        advice("fewer processes (MPI ranks, --j) for each GPU, or a smaller box"),
         step(
             "--free_gpu_memory 1000",
             "leave so many MB for what its own pool does not hold",
@@ -269,6 +267,7 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
 /// The memory in a sentence, as the makers of its hardware call it.
 pub(super) fn memory_name(message: &OomMessage) -> &'static str {
     match (message.memory, message.hardware) {
+        (Memory::OnChip, Hardware::Tpu) => "memory on the chip",
         (Memory::Device, Hardware::Tpu) => "TPU memory (HBM)",
         (Memory::Device, Hardware::Apple) => "the memory that this Mac's GPU may use",
         (Memory::Device, Hardware::Ascend) => "NPU memory",

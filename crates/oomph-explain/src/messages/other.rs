@@ -118,7 +118,7 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
 /// Whether a message in unknown words says which memory ran out, and of what program, or how much was asked for.
 fn says_more(message: &OomMessage) -> bool {
     let known = message.program != Program::Unknown;
-    known || (message.memory != Memory::Unknown && message.requested.is_some())
+    known || message.memory != Memory::Unknown
 }
 
 /// `6.9 GiB`, or a word for it.
@@ -141,7 +141,6 @@ fn is_outside(message: &OomMessage) -> bool {
         "CUDA driver error: out of memory",
         "HIP error: out of memory",
         "AcceleratorError",
-        "CUDA_ERROR_OUT_OF_MEMORY",
     ]
     .iter()
     .any(|words| message.text.contains(words))

@@ -66,6 +66,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "exhausted the memory",
             "memory is exhausted",
             "paging file is too small",
+            "insufficient system resources",
             "more memory than is available",
             "more memory than available",
             "显存不足",
@@ -309,7 +310,7 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
             let bare = |c: char| !c.is_alphanumeric();
             let alone = head.trim_matches(bare).is_empty() && rest.trim_matches(bare).is_empty();
             // `CUDA out of memory`, `GPU out of memory`.
-            let named = ["cuda", "gpu", "vram", "device", "host"]
+            let named = ["cuda", "gpu", "vram", "device", "host", " is"]
                 .iter()
                 .any(|name| head.trim_end().ends_with(name));
             // `someAllocator out of memory`, and no more.
@@ -547,6 +548,7 @@ pub(super) fn memory_of(lower: &str) -> Memory {
             "メモリを確保",
             "vector of size",
             "openblas",
+            "realloc",
             // C++'s own, unless a library of the GPU names itself.
             "std::bad_alloc",
             "worker tcp",
