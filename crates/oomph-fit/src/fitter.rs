@@ -17,7 +17,8 @@ use crate::found::{self, Found};
 use crate::select::LONGER;
 use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
-use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
+use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
+use oomph_run::time::{reprice, step_time};
 
 /// How a search ended.
 #[derive(Debug)]
@@ -77,6 +78,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
     }
     fit.rejected = fitter.rejected;
+    fit.tried = fitter.measured;
     fit.runs = fitter.runs;
     fit.run_seconds = fitter.run_seconds;
     fit.planning_seconds = fitter.planning_seconds;
@@ -110,6 +112,8 @@ pub(crate) struct Fitter<'a> {
     /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
+    /// Plans that runs measured.
+    pub(crate) measured: Vec<Tried>,
     /// Whether the job trains.
     pub(crate) trains: bool,
     /// Whether no plan that keeps results was found, so that others are looked for.
@@ -172,6 +176,7 @@ impl<'a> Fitter<'a> {
             attempts,
             wanted,
             rejected: Vec::new(),
+            measured: Vec::new(),
             trains: false,
             same_results_fail: false,
             plain_time: 0.0,
@@ -228,7 +233,12 @@ impl<'a> Fitter<'a> {
     pub(crate) fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
         self.options.stop.check()?;
         let started = Instant::now();
-        let ended = self.attempts.run(request);
+        let mut ended = self.attempts.run(request);
+        if let (Ok(Ended::Through(run) | Ended::OutOfMemory(run)), Some(clock)) =
+            (&mut ended, &self.wanted.clock)
+        {
+            reprice(&mut run.record, &clock.gpu);
+        }
         self.runs += 1;
         self.run_seconds += started.elapsed().as_secs_f64();
         if !matches!(ended, Ok(Ended::Through(_))) {
@@ -281,6 +291,7 @@ impl<'a> Fitter<'a> {
             Err(error) => bail!("the job does not fit, and oomph cannot plan for it: {error}"),
         };
         self.planning_seconds += started.elapsed().as_secs_f64();
+        self.keep_pace_with(plain);
         let plain_time = plain.step_time(&self.options.pace, HostTime::plain(&base.model));
         self.plain_time = plain_time.unwrap_or_default();
         self.loading_ns = Some(base.model.facts.loading_ns);
@@ -404,6 +415,25 @@ impl<'a> Fitter<'a> {
             Ended::Refused { .. } | Ended::Failed { .. } => {}
         }
         Ok(None)
+    }
+
+    /// Makes the host's pace such that the plain job keeps it as busy as the clocks say.
+    fn keep_pace_with(&mut self, plain: &Measurement) {
+        let Some(clock) = &self.wanted.clock else {
+            return;
+        };
+        let pace = &mut self.options.pace;
+        if let (Some(load), Some(time)) = (
+            plain.load(HostTime::default()),
+            step_time(&plain.record, &clock.gpu, &clock.host),
+        ) && load.host(pace) > 0.0
+        {
+            // What a batch takes to prepare counts by itself.
+            let host = (time.estimate.host_seconds - time.input_seconds) * 1e9;
+            let factor = host / load.host(pace);
+            pace.host_ns_per_launch *= factor;
+            pace.host_ns_per_call *= factor;
+        }
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

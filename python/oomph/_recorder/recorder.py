@@ -219,8 +219,6 @@ class Recorder:
         history.end()
         if self.virtual:
             history.keep_newest(EVENTS, "alloc")
-        else:
-            self._progress.window.trial = StackTrial(EVENTS)
         if self._box is not None and not self._facts.compiled:
             self._pass_hooks += self.passes.follow(self._modules.models.alive)
         self._progress.say_recorded(*self._progress.window.recorded[-1])
@@ -437,6 +435,7 @@ class Recorder:
             argv=sys.argv,
             process=self.process,
             virtual=self.virtual,
+            date=time.strftime("%Y-%m-%d"),
             seconds=time.time() - self._began,
             outcome=outcome,
             used_cuda=used_cuda,
@@ -451,7 +450,8 @@ class Recorder:
             windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),
             library=library.report() if self.virtual else {},
-            work=library.work() if self.virtual else {},
+            work=library.work() | dict(places=self._scopes.places) if self.virtual else {},
+            paced=self._progress.window.paced if self._progress.window else [],
             levers=levers,
             became=self.resize.became if self.resize else [],
             uses_checkpointing=use_checkpointing(files),
