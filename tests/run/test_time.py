@@ -203,7 +203,8 @@ def test_a_step_is_told_apart_by_module_phase_and_kind(oomph):
     time = oomph(script, gpu="h200").json["time"]
     parts = {(part["phase"], part["module"], part["work"]): part["seconds"] for part in time["parts"]}  # fmt: skip
     forward = parts["forward", "Net.large", "matrix products"]
-    assert 1.5 < parts["backward", "Net.large", "matrix products"] / forward < 2.5
+    # Its input needs no gradient, so that its backward pass is one product, too.
+    assert parts["backward", "Net.large", "matrix products"] == pytest.approx(forward, rel=0.2)
     assert forward > 10 * parts["forward", "Net.small", "matrix products"]
     assert ("optimizer", "", "steps over lists of tensors") in parts
     assert sum(parts.values()) == pytest.approx(time["device_seconds"])

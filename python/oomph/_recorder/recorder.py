@@ -36,7 +36,7 @@ from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import sources, use_checkpointing
-from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
+from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions

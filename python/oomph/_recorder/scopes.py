@@ -57,7 +57,7 @@ class Scopes:
         # What the virtual GPU's log of work calls a phase and a module.
         self._places: dict[tuple[str, str], int] = {}
         self._placed = ("", "")
-        self._place = library.library().oomph_vgpu_place if busy is not None else None
+        self._place: Any = library.library().oomph_vgpu_place if busy is not None else None
         # Where each node of the graph was made, by its sequence number.
         self._nodes: dict[int, tuple[str, int]] = {}
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
