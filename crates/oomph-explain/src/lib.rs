@@ -597,10 +597,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         causes.push(messages::not_enough_evidence(message));
     }
     let ranks = messages::ranks(messages);
-    if let Some(first) = causes.first_mut()
-        && ranks.len() > 1
-    {
-        first.verdict = format!("{} ({})", first.verdict, messages::named_ranks(&ranks));
+    if let Some(first) = causes.first_mut() {
+        let around = messages::around(messages, &ranks, first);
+        first.verdict.push_str(&around);
     }
     let verdict = causes
         .first()

@@ -20,6 +20,9 @@ use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
 
+/// Modules that a lever may refuse before it is given up.
+const MOST_LEFT: usize = 3;
+
 /// How a search ended.
 #[derive(Debug)]
 pub enum Ending {
@@ -185,6 +188,7 @@ impl<'a> Fitter<'a> {
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                left: Vec::new(),
                 cluster: None,
                 stop: wanted.stop.clone(),
             },
@@ -522,6 +526,18 @@ impl<'a> Fitter<'a> {
         if !self.options.forbid.iter().any(|name| name == lever) {
             self.options.forbid.push(lever.to_owned());
         }
+    }
+
+    /// Leaves a lever out of the `modules` that it refuses, or altogether: if it refuses all, or refuses again and again, as each
+    /// time is a run.
+    pub(crate) fn leave_out(&mut self, lever: &str, modules: Vec<String>, why: &str) {
+        let known = self.options.left.iter().filter(|left| left.0 == lever);
+        if modules.is_empty() || known.count() >= MOST_LEFT {
+            return self.reject(lever, why);
+        }
+        self.note(lever, why);
+        let left = modules.into_iter().map(|module| (lever.to_owned(), module));
+        self.options.left.extend(left);
     }
 
     /// The levers that the script itself rules out, with the reason.
