@@ -471,6 +471,9 @@ JOBS = {
     "requests_answered": ("kv_cache", "2.1GiB", FOURTEENTH_READER, "h100"),
     "dunes_from_above": ("mitigation_inert", "2.0GiB", FOURTEENTH_READER, "h100"),
     "frogs_at_night": ("mitigation_inert", "3.4GiB", FOURTEENTH_READER, "h100"),
+    "frescoes_inpainted": ("attention_scores", "2.25GiB", FOURTEENTH_READER, "h100"),
+    "towers_of_clip": ("checkpoint_on_gpu", "1.85GiB", FOURTEENTH_READER, "h100"),
+    "proposals_then_refined": ("stale_model", "2.6GiB", FOURTEENTH_READER, "h100"),
 }
 
 
