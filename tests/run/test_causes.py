@@ -1630,6 +1630,13 @@ def test_workspaces_that_are_gone_again_can_be_why(oomph):
     assert run.json["cause"]["id"] == "workspace", run.json["cause"]
 
 
+def test_workspaces_of_each_stream_that_pile_up_are_why(oomph):
+    # cuBLAS keeps 32 MiB for each stream that multiplies, and every step works on another one.
+    place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "stations_in_parallel.py"
+    run = oomph(place.read_text(), "--memory", "1.3GiB", gpu="h100")
+    assert run.json["cause"]["id"] == "workspace", run.json["cause"]
+
+
 def test_attention_that_calls_for_a_fused_kernel_is_not_told_to(oomph):
     run = oomph(MATH_KERNEL, "--memory", "1GiB")
     assert run.json["cause"]["id"] == "attention_scores", run.json["cause"]

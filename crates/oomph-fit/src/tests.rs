@@ -462,6 +462,31 @@ fn a_module_that_a_lever_refuses_is_left_out_and_the_lever_stays() {
     assert_eq!(found.fit.rejected[0].lever, "checkpoint");
 }
 
+/// Each budget of a compiled model takes a run, which compiles it again.
+#[test]
+fn budgets_of_compiled_models_that_cannot_be_enough_are_not_run() {
+    let plain = PLAIN.used_bytes();
+    let wanted = Wanted {
+        total_bytes: plain / 100 * 65,
+        allow: Some(vec!["activation_memory_budget".to_owned()]),
+        ..wanted()
+    };
+    let percent = |made: &Made| -> Option<u64> {
+        let lever = serde_json::to_value(made.levers.first()?).unwrap();
+        lever["percent"].as_u64()
+    };
+    let (_, made) = found(wanted, |made| {
+        let used = percent(made).map_or(100, |percent| if percent > 10 { 90 } else { 60 });
+        let Ended::Through(mut run) = through(made, Some(plain / 100 * used)) else {
+            unreachable!("it goes through");
+        };
+        run.record.facts.compiled = true;
+        Some(Ended::Through(run))
+    });
+    let probed = made.iter().filter(|made| made.name.starts_with("probe-"));
+    assert_eq!(probed.filter_map(percent).collect::<Vec<_>>(), [70, 10]);
+}
+
 #[test]
 fn a_lever_without_effect_is_left_out() {
     let idle = last_lever();

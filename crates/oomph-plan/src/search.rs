@@ -17,8 +17,8 @@ use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
 use crate::units::Sequence;
 
-/// Events that a whole search may play: a second's worth.
-const PLAYED_EVENTS: usize = 4_500_000;
+/// Events that a whole search may play: a second's worth, or two.
+const PLAYED_EVENTS: usize = 9_000_000;
 /// Fewest and most combinations that are played.
 const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
 /// What plans may do to the results, the strictest first.
@@ -577,16 +577,18 @@ impl<'a> Searcher<'a> {
         while chosen.len() < most && !(points.is_empty() && keeping.is_empty()) {
             for points in [&mut keeping, &mut points] {
                 let mut quickest = f64::INFINITY;
+                let mut front: Vec<(f64, usize)> = Vec::new();
                 points.retain(|&(_, time, index)| {
                     let first = time < quickest;
                     if first {
                         quickest = time;
-                        if !chosen.contains(&index) && chosen.len() < most {
-                            chosen.push(index);
+                        if !chosen.contains(&index) && !front.iter().any(|one| one.1 == index) {
+                            front.push((time, index));
                         }
                     }
                     !first && !chosen.contains(&index)
                 });
+                chosen.extend(spread(&front, most - chosen.len()));
             }
         }
         chosen
@@ -879,6 +881,33 @@ impl<'a> Searcher<'a> {
     }
 }
 
+/// At most `most` of those that promise the least time for some amount of memory, by their times (the longest first): as many
+/// quick ones as slow ones, by ratios. A job leaves room for few where its steps have many events, and any budget should have
+/// one near it.
+fn spread(front: &[(f64, usize)], most: usize) -> Vec<usize> {
+    let mut left: Vec<(f64, usize)> = front
+        .iter()
+        .map(|&(time, index)| (time.ln(), index))
+        .collect();
+    let (Some(&(slowest, _)), Some(&(quickest, _))) = (left.first(), left.last()) else {
+        return Vec::new();
+    };
+    let mut chosen = Vec::new();
+    for place in 0..most.min(front.len()) {
+        let at = place as f64 / (most.min(front.len()) - 1).max(1) as f64;
+        let wanted = quickest + (slowest - quickest) * at;
+        let nearest = (0..left.len()).min_by(|&a, &b| {
+            let off = |at: usize| {
+                left.get(at)
+                    .map_or(f64::INFINITY, |one| (one.0 - wanted).abs())
+            };
+            off(a).total_cmp(&off(b))
+        });
+        chosen.extend(nearest.map(|nearest| left.remove(nearest).1));
+    }
+    chosen
+}
+
 /// Whether levers compute in a lower precision.
 fn has_precision(levers: &[Lever]) -> bool {
     let is = |lever: &Lever| lever.stage() == Stage::Combined(Group::Precision);
@@ -1017,6 +1046,46 @@ mod tests {
             ..options.clone()
         };
         assert!(ladder(&model, &exact).is_empty());
+    }
+
+    #[test]
+    fn a_plan_learns_from_one_that_differs_in_the_thread_alone() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let both = [
+            lever(r#"{"name": "set_to_none"}"#),
+            lever(r#"{"name": "single_threaded_backward"}"#),
+        ];
+        let (other, thread) = both.split_at(1);
+        let mut options = Options::default();
+        options.correct(&both, 1.5, 1.0);
+        let percent = |options: &Options, levers: &[Lever]| {
+            (options.lesson(levers).memory * 100.0).round() as u32
+        };
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 100)
+        );
+        // Alone it teaches of itself.
+        options.correct(thread, 1.1, 1.0);
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 110)
+        );
+    }
+
+    /// All that a search has room for would else be the least of memory, at any price.
+    #[test]
+    fn combinations_that_are_played_are_quick_ones_and_slow_ones() {
+        let front: Vec<(f64, usize)> = [16.0, 15.0, 14.0, 13.0, 12.0, 4.0, 2.0, 1.1, 1.0]
+            .into_iter()
+            .zip(0..)
+            .collect();
+        assert_eq!(spread(&front, 5), [8, 6, 5, 4, 0]);
+        assert_eq!(spread(&front, 1), [8]);
+        let mut all = spread(&front, 20);
+        all.sort_unstable();
+        assert_eq!(all, (0..9).collect::<Vec<_>>());
+        assert_eq!(spread(&[], 3), [0_usize; 0]);
     }
 
     #[test]

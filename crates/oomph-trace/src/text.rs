@@ -398,7 +398,7 @@ impl OomMessage {
         Some(
             self.total?
                 .saturating_sub(self.free?)
-                .saturating_sub(self.reserved?),
+                .saturating_sub(self.reserved.or(self.allocated)?),
         )
     }
 }
@@ -1123,7 +1123,7 @@ mod tests {
         }
         let nccl = one("NCCL WARN Failed to CUDA calloc 6291456 bytes");
         assert_eq!(nccl.requested, Some(Bytes(6_291_456)));
-        let text = "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 22.18 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\nFree (according to CUDA): 13.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n";
+        let text = "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 22.18 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\nFree (according to CUDA): 13.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n";
         let message = one(text);
         assert_eq!(message.allocated, gib(22.18));
         assert_eq!(message.total, gib(23.69));

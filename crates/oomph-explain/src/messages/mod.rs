@@ -666,10 +666,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     if let Some(free) = message.free {
         evidence.push(Evidence::of(free.0, "free on the device"));
     }
-    let outside = message
-        .outside_pytorch()
-        .filter(|_| message.reserved.is_some())
-        .unwrap_or_default();
+    let outside = message.outside_pytorch().unwrap_or_default();
     if outside >= Bytes::gib(1) {
         evidence.push(Evidence::of(
             outside.0,

@@ -9,6 +9,10 @@ use crate::units::Bytes;
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
+        markers: &["would exceed allowed memory. (out of memory)"],
+        read: backend,
+    },
+    Reader {
         markers: &[
             "CUDA out of memory.",
             "HIP out of memory.",
@@ -76,10 +80,6 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["Preemptively rejecting allocation: requested "],
         read: rejection,
-    },
-    Reader {
-        markers: &["would exceed allowed memory. (out of memory)"],
-        read: backend,
     },
     Reader {
         markers: &["Not enough memory for workspace"],
