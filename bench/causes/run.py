@@ -26,9 +26,11 @@ THIRD_READER, FOURTH_READER, FIFTH_READER = "third_reader", "fourth_reader", "fi
 SIXTH_READER, SEVENTH_READER, EIGHTH_READER = "sixth_reader", "seventh_reader", "eighth_reader"
 NINTH_READER, TENTH_READER = "ninth_reader", "tenth_reader"
 ELEVENTH_READER, TWELFTH_READER = "eleventh_reader", "twelfth_reader"
+THIRTEENTH_READER, FOURTEENTH_READER = "thirteenth_reader", "fourteenth_reader"
 SPLITS = (
     TUNED, HELD_OUT, FRESH, UNSEEN, UNSEEN_AGAIN, SECOND_READER, THIRD_READER, FOURTH_READER, FIFTH_READER,
     SIXTH_READER, SEVENTH_READER, EIGHTH_READER, NINTH_READER, TENTH_READER, ELEVENTH_READER, TWELFTH_READER,
+    THIRTEENTH_READER, FOURTEENTH_READER,
 )  # fmt: skip
 JOBS = {
     # job: (cause, memory, split[, gpu])
@@ -422,6 +424,56 @@ JOBS = {
     "shops_forecast": ("kv_cache", "1.5GiB", TWELFTH_READER, "rtx-4090"),
     "computed_before_the_call": ("mitigation_inert", "1.5GiB", TWELFTH_READER, "rtx-4090"),
     "wide_heads_of_a_decoder": ("mitigation_inert", "1.5GiB", TWELFTH_READER, "rtx-4090"),
+    "two_speakers_apart": ("batch_too_large", "2.1GiB", THIRTEENTH_READER, "h100"),
+    "letters_translated": ("model_too_large", "1.8GiB", THIRTEENTH_READER, "h100"),
+    "garden_in_voxels": ("model_too_large", "3GiB", THIRTEENTH_READER, "h100"),
+    "clauses_extracted": ("optimizer_state", "2.5GiB", THIRTEENTH_READER, "h100"),
+    "novels_scored": ("logits", "2.3GiB", THIRTEENTH_READER, "h100"),
+    "photos_on_the_globe": ("logits", "3GiB", THIRTEENTH_READER, "h100"),
+    "parts_of_chairs": ("attention_scores", "1.8GiB", THIRTEENTH_READER, "h100"),
+    "source_files_embedded": ("input_spike", "2.8GiB", THIRTEENTH_READER, "h100"),
+    "meshes_of_jaws": ("input_spike", "2.4GiB", THIRTEENTH_READER, "h100"),
+    "membrane_vibrates": ("graph_retained", "2.6GiB", THIRTEENTH_READER, "h100"),
+    "kitchens_in_three_tasks": ("graph_retained", "1.8GiB", THIRTEENTH_READER, "h100"),
+    "tumours_conformal": ("tensors_kept", "1.6GiB", THIRTEENTH_READER, "h100"),
+    "mistakes_for_the_board": ("tensors_kept", "1.4GiB", THIRTEENTH_READER, "h100"),
+    "depth_of_a_flight": ("missing_no_grad", "3.5GiB", THIRTEENTH_READER, "h100"),
+    "views_rendered": ("missing_no_grad", "2.0GiB", THIRTEENTH_READER, "h100"),
+    "crops_by_width": ("stale_model", "2.8GiB", THIRTEENTH_READER, "h100"),
+    "schedules_compared": ("stale_model", "2.3GiB", THIRTEENTH_READER, "h100"),
+    "ships_in_harbour": ("checkpoint_on_gpu", "2.2GiB", THIRTEENTH_READER, "h100"),
+    "songs_fingerprinted": ("fragmentation", "2.6GiB", THIRTEENTH_READER, "h100"),
+    "plasmids_by_length": ("fragmentation", "2.1GiB", THIRTEENTH_READER, "h100"),
+    "tremors_filtered": ("workspace", "2.3GiB", THIRTEENTH_READER, "h100"),
+    "molecules_in_boxes": ("workspace", "2.2GiB", THIRTEENTH_READER, "h100"),
+    "agent_with_tools": ("kv_cache", "2.6GiB", THIRTEENTH_READER, "h100"),
+    "plays_rehearsed": ("mitigation_inert", "3.3GiB", THIRTEENTH_READER, "h100"),
+    "sky_in_tokens": ("mitigation_inert", "2.3GiB", THIRTEENTH_READER, "h100"),
+    "fungi_by_family": ("batch_too_large", "1.5GiB", FOURTEENTH_READER, "h100"),
+    "tiles_diffused": ("batch_too_large", "1.8GiB", FOURTEENTH_READER, "h100"),
+    "answers_rewarded": ("model_too_large", "3.4GiB", FOURTEENTH_READER, "h100"),
+    "fares_with_ademamix": ("optimizer_state", "1.9GiB", FOURTEENTH_READER, "h100"),
+    "moths_by_wing": ("optimizer_state", "2.1GiB", FOURTEENTH_READER, "h100"),
+    "ledgers_continued": ("logits", "5.9GiB", FOURTEENTH_READER, "h100"),
+    "enzymes_by_esm": ("attention_scores", "3.1GiB", FOURTEENTH_READER, "h100"),
+    "calls_to_a_hotline": ("input_spike", "2.1GiB", FOURTEENTH_READER, "h100"),
+    "anomalies_on_a_belt": ("graph_retained", "2.0GiB", FOURTEENTH_READER, "h100"),
+    "steps_sized_by_gradient": ("graph_retained", "1.5GiB", FOURTEENTH_READER, "h100"),
+    "waves_on_a_lake": ("tensors_kept", "1.4GiB", FOURTEENTH_READER, "h100"),
+    "roads_from_a_teacher": ("tensors_kept", "1.4GiB", FOURTEENTH_READER, "h100"),
+    "skin_with_few_labels": ("missing_no_grad", "2.4GiB", FOURTEENTH_READER, "h100"),
+    "turbines_scored": ("missing_no_grad", "2.8GiB", FOURTEENTH_READER, "h100"),
+    "noise_levels_tried": ("stale_model", "2.4GiB", FOURTEENTH_READER, "h100"),
+    "questions_resumed": ("checkpoint_on_gpu", "2.1GiB", FOURTEENTH_READER, "h100"),
+    "facades_recognised": ("fragmentation", "2.5GiB", FOURTEENTH_READER, "h100"),
+    "stations_in_parallel": ("workspace", "1.3GiB", FOURTEENTH_READER, "h100"),
+    "meeting_transcribed": ("kv_cache", "1.7GiB", FOURTEENTH_READER, "h100"),
+    "requests_answered": ("kv_cache", "2.1GiB", FOURTEENTH_READER, "h100"),
+    "dunes_from_above": ("mitigation_inert", "2.0GiB", FOURTEENTH_READER, "h100"),
+    "frogs_at_night": ("mitigation_inert", "3.4GiB", FOURTEENTH_READER, "h100"),
+    "frescoes_inpainted": ("attention_scores", "2.25GiB", FOURTEENTH_READER, "h100"),
+    "towers_of_clip": ("checkpoint_on_gpu", "1.85GiB", FOURTEENTH_READER, "h100"),
+    "proposals_then_refined": ("stale_model", "2.6GiB", FOURTEENTH_READER, "h100"),
 }
 
 

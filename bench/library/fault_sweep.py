@@ -72,7 +72,7 @@ def by_hand(case, device, parts):
     count = weight(case["model"])
     for batch, k in zip(batches, parts):
         size = len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch[0])
-        edges = [i * size // k for i in range(k + 1)]
+        edges = [size // k * i + min(i, size % k) for i in range(k + 1)]
         pieces = [
             {n: t[a:b] for n, t in batch.items()}
             if isinstance(batch, dict)

@@ -19,13 +19,14 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from oomph._older_python import pairwise, zip
+from oomph._older_python import zip
 from oomph._training import nested
 from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
 from oomph._training.ladder import Ladder, Rung
 from oomph._training.loss_weights import samples, tokens
 from oomph._training.memory_model import GpuMemory
+from oomph._training.size_limit import GROW_AFTER
 from oomph._training.step_state import StepState
 
 
@@ -45,8 +46,9 @@ class MemoryCallback(TrainerCallback):
         rungs: Ladder | Sequence[Rung] | None = None,
         coupled: str = "refuse",
         protect: str = "auto",
+        grow_after: int = GROW_AFTER,
     ) -> None:
-        """`rungs`, `coupled` and `protect` are those of `TrainStep`."""
+        """`rungs`, `coupled` and `protect` are those of `TrainStep`; `grow_after` counts micro-batches."""
         if trainer.args.world_size > 1 or trainer.args.n_gpu > 1:
             raise Refused(
                 "steps of several processes or GPUs cannot be retried inside the Trainer, whose "
@@ -54,7 +56,7 @@ class MemoryCallback(TrainerCallback):
                 "a loop of your own, or find a batch size first: oomph.find_batch_size."
             )
         self._trainer = trainer
-        self._shrinker = BatchShrinker(rungs, coupled, "per_device_train_batch_size")
+        self._shrinker = BatchShrinker(rungs, coupled, "per_device_train_batch_size", grow_after)
         self._protect = protect
         self._scale: float | None = None
         self._window: list[tuple[Any, Any]] = []
@@ -130,6 +132,7 @@ class MemoryCallback(TrainerCallback):
         if all(p.grad is None for p in self._model.parameters()):
             self._window = []
             self._state.save()
+            self._shrinker.begin()
         self._window.append((inputs, num_items_in_batch))
         todo = self._window[-1:]
 
@@ -149,7 +152,6 @@ class MemoryCallback(TrainerCallback):
             todo[:] = self._window
 
         size = nested.batch_size(inputs)
-        self._shrinker.parts(size)
         return self._shrinker.until_it_fits(attempt, undo, lambda: size)
 
     def _in_parts(self, model: Any, inputs: Any, items: Any, kwargs: Any) -> Any:
@@ -157,8 +159,7 @@ class MemoryCallback(TrainerCallback):
         parts = self._shrinker.parts(size)
         if parts == 1:
             return self._training_step(model, dict(inputs), items, **kwargs)
-        edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(inputs, a, b, size) for a, b in pairwise(edges)]
+        cut = [nested.part(inputs, a, b, size) for a, b in nested.bounds(size, parts)]
         summed = items is not None and (
             self._trainer.model_accepts_loss_kwargs or self._trainer.compute_loss_func is not None
         )

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from oomph._older_python import pairwise, zip
+from oomph._older_python import zip
 from oomph._training import nested
 from oomph._training.batch_shrinker import BatchShrinker
 from oomph._training.errors import Refused
 from oomph._training.ladder import Ladder, Rung
 from oomph._training.loss_weights import WeightFunction, weight_function
 from oomph._training.memory_model import GpuMemory
+from oomph._training.size_limit import GROW_AFTER
 from oomph._training.step_state import StepState
 
 
@@ -41,10 +42,11 @@ class MemoryCallback(Callback):
         coupled: str = "refuse",
         protect: str = "auto",
         log_memory: bool = True,
+        grow_after: int = GROW_AFTER,
     ) -> None:
-        """`weight`, `rungs`, `coupled` and `protect` are those of `TrainStep`."""
+        """`weight`, `rungs`, `coupled`, `protect` and `grow_after` are those of `TrainStep`."""
         self._weight = weight_function(weight)
-        self._shrinker = BatchShrinker(rungs, coupled, "batch")
+        self._shrinker = BatchShrinker(rungs, coupled, "batch", grow_after)
         self._protect = protect
         self._log_memory = log_memory
         self._rest: list[tuple[Any, float]] = []
@@ -94,8 +96,7 @@ class MemoryCallback(Callback):
         if parts == 1:
             with self._shrinker.forward():
                 return self._own[0](batch, *args, **kwargs)
-        edges = [index * size // parts for index in range(parts + 1)]
-        cut = [nested.part(batch, a, b, size) for a, b in pairwise(edges)]
+        cut = [nested.part(batch, a, b, size) for a, b in nested.bounds(size, parts)]
         weights = [float(self._weight(part)) for part in cut]
         shares = [(p, w / sum(weights)) for p, w in zip(cut, weights, strict=True) if w]
         self._rest = shares[1:]
@@ -127,6 +128,7 @@ class MemoryCallback(Callback):
     ) -> None:
         """The whole step: the closure makes gradients, then the optimizer steps."""
         self._state.save()
+        self._shrinker.begin()
         inner = getattr(optimizer, "optimizer", optimizer)
         self._shrinker.until_it_fits(
             lambda: self._attempt(epoch, batch_idx, optimizer, inner, optimizer_closure),

@@ -752,6 +752,44 @@ def test_the_gradient_is_not_copied(tmp_path):
     assert run(tmp_path, code, ("split_forward", {"parts": 2})).out
 
 
+LOOKED_AT = """
+    import weakref
+    @torch.enable_grad()
+    def slope(layer, x):
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(layer(x).exp().sum(), x)[0]
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(300, 300), nn.Linear(300, 2)
+        def forward(self, x):
+            h = self.a(x).exp()  # which saves its result, and so does the next layer
+            first = weakref.ref(h)
+            INNER
+            h = self.b(h)
+            if torch.is_grad_enabled():
+                kept[len(x)] = first() is not None
+            return h
+    model, kept = Net(), {}
+    outputs = model(torch.randn(2, 120, 300))
+    outputs.pow(2).mean().backward()
+    parameters = model.parameters()
+"""
+
+
+def test_two_samples_are_looked_at_without_what_they_save(tmp_path):
+    """A batch of two is never held whole: what a look at both keeps would be the batch's peak."""
+    code = LOOKED_AT.replace("INNER", "pass") + "    outputs = outputs, kept\n"
+    levers = [("split_forward", {"parts": 2})]
+    assert run(tmp_path, SETUP + code + END, *levers).out["outputs"][1] == {2: False, 1: True}
+    gradients(tmp_path, LOOKED_AT.replace("INNER", "pass"), parts=2)
+
+
+def test_a_model_that_goes_backward_inside_is_looked_at_with_all(tmp_path):
+    inner = "h = h + slope(self.a, x)"
+    gradients(tmp_path, LOOKED_AT.replace("INNER", inner), parts=2)
+
+
 def test_arguments_go_with_a_pass_without_gradients(tmp_path):
     code = """
     import gc, weakref

@@ -113,6 +113,35 @@ def test_lightning():
         assert torch.allclose(a, b, atol=1e-5)
 
 
+def test_lightning_grows_back():
+    lightning = pytest.importorskip("lightning.pytorch")
+    from oomph.lightning import MemoryCallback
+
+    sizes = []
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(6, 1)
+
+        def training_step(self, batch, index):
+            sizes.append(len(batch[0]))
+            return self.net(batch[0]).pow(2).mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-2)
+
+    module = Module()
+    limited(module.net, 3, times=2)  # of 10 samples and of 5
+    trainer = lightning.Trainer(
+        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[MemoryCallback(protect="always", grow_after=2)],
+    )  # fmt: skip
+    data = torch.utils.data.TensorDataset(torch.randn(120, 6))
+    trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=10))
+    assert 2 in sizes and sizes[-2:] == [10, 10], sizes
+
+
 def test_lightning_refuses_accumulation():
     lightning = pytest.importorskip("lightning.pytorch")
     from oomph.lightning import MemoryCallback

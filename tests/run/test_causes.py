@@ -1271,6 +1271,172 @@ READER = """
         optimizer.zero_grad()
 """
 
+# The last layer's weights of attention stay on the GPU for each batch.
+LOOKS = """
+    import torch
+    from torch import nn
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv = nn.Linear(64, 192)
+
+        def forward(self, x):
+            q, k, v = self.qkv(x).chunk(3, -1)
+            weights = (q @ k.transpose(-2, -1) / 8).softmax(-1)
+            return weights @ v, weights
+
+    layers = nn.ModuleList(Attention() for _ in range(3)).cuda().eval()
+    looks = []
+    with torch.inference_mode():
+        for _ in range(30):
+            x = torch.randn(16, 512, 64, device="cuda")
+            for layer in layers:
+                x, weights = layer(x)
+            looks.append(weights)
+"""
+
+# One wide layer is called for each letter: its gradients are summed before the parameter has them.
+LETTERS = """
+    import torch
+    from torch import nn
+
+    class Letters(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gates, self.out = nn.Linear(6144, 6144), nn.Linear(6144, 10)
+
+        def forward(self, x):
+            h = torch.zeros_like(x[0])
+            for letter in x:
+                h = torch.tanh(self.gates(letter + h))
+            return self.out(h)
+
+    model = Letters().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4, 6144, device="cuda")).mean().backward()
+        optimizer.step()
+"""
+
+# Queries in groups and a mask leave the math kernel alone, whose scores come after the cache.
+ROOM_AHEAD = """
+    import torch
+    from torch import nn
+
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.kv = nn.Linear(256, 256), nn.Linear(256, 256)
+
+        def forward(self, x, cache, mask):
+            q = self.q(x).unflatten(2, (8, 32)).transpose(1, 2)
+            k, v = self.kv(x).unflatten(2, (2, 4, 32)).permute(2, 0, 3, 1, 4)
+            cache[0][:, :, : k.shape[2]], cache[1][:, :, : k.shape[2]] = k, v
+            y = nn.functional.scaled_dot_product_attention(q, *cache, attn_mask=mask, enable_gqa=True)
+            return x + y.transpose(1, 2).flatten(2)
+
+    layers = nn.ModuleList(Layer() for _ in range(6)).cuda().eval()
+    with torch.inference_mode():
+        caches = [[torch.zeros(8, 4, 8192, 32, device="cuda") for _ in "kv"] for _ in layers]
+        x = torch.randn(8, 32, 256, device="cuda")
+        mask = torch.ones(32, 8192, dtype=torch.bool, device="cuda").tril()
+        for layer, cache in zip(layers, caches):
+            x = layer(x, cache, mask)
+"""
+
+# Keys and values of all layers in one tensor, which the model is given.
+ONE_STORE = """
+    import torch
+    from torch import nn
+
+    class Teller(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.kv = nn.Linear(256, 256), nn.ModuleList(nn.Linear(256, 512) for _ in range(6))
+
+        def forward(self, x, store, at):
+            for part, kv in zip(store, self.kv):
+                part[:, :, :, at] = kv(x).view(-1, 2, 8, 32).transpose(0, 1)
+                k, v = part[:, :, :, : at + 1]
+                q = self.q(x).view(-1, 8, 1, 32)
+                x = x + nn.functional.scaled_dot_product_attention(q, k, v).flatten(1)
+            return x
+
+    teller = Teller().cuda().eval()
+    store = torch.zeros(6, 2, 8, 8, 6000, 32, device="cuda")
+    beside = torch.zeros(1 << 26, device="cuda")
+    with torch.inference_mode():
+        x = torch.randn(8, 256, device="cuda")
+        for at in range(10):
+            x = teller(x, store, at)
+"""
+
+# All parts are there from the start, and each has its turn.
+IN_TURN = """
+    import torch
+    from torch import nn
+
+    class Part(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("within", torch.zeros(5000, 5000, device="cuda"))
+
+        def forward(self, series):
+            state = torch.zeros_like(series[0])
+            states = []
+            for x in series:
+                state = torch.tanh(x + state @ self.within)
+                states.append(state)
+            return torch.stack(states)
+
+    parts = nn.ModuleList(Part() for _ in range(5))
+    with torch.inference_mode():
+        series = torch.randn(20, 4, 5000, device="cuda")
+        for part in parts:
+            series = part(series)
+"""
+
+# The graphs of rewards are kept before anything trains.
+REWARDS = """
+    import torch
+    from torch import nn
+
+    critic = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 1)).cuda()
+    rewards = []
+    for _ in range(40):
+        rewards.append(critic(torch.randn(2048, 64, device="cuda")))
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+    for reward in rewards:
+        loss = (critic(torch.randn(2048, 64, device="cuda")) - reward.detach()).square().mean()
+        loss.backward()
+        optimizer.step()
+"""
+
+# Every pair of a letter and a frame has a vector, and then a score.
+PAIRS = """
+    import torch
+    from torch import nn
+
+    class Additive(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 1)
+
+        def forward(self, text, audio):
+            pairs = torch.tanh(self.q(text)[:, :, None] + self.k(audio)[:, None])
+            return self.v(pairs).squeeze(-1).softmax(-1) @ audio
+
+    model = Additive().cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        text, audio = torch.randn(8, 200, 64, device="cuda"), torch.randn(8, 600, 64, device="cuda")
+        model(text, audio).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
 
 @pytest.mark.parametrize(
     ("script", "memory", "cause"),
@@ -1431,6 +1597,13 @@ READER = """
         ),
         pytest.param(LOSS_BY_HAND, "0.85GiB", "logits", id="a_loss_of_exponentials_and_sums_alone"),
         pytest.param(READER, "0.4GiB", "tensors_kept", id="what_only_a_running_loop_holds"),
+        pytest.param(LOOKS, "0.4GiB", "tensors_kept", id="scores_of_earlier_passes_are_kept"),
+        pytest.param(LETTERS, "0.5GiB", "model_too_large", id="gradients_that_are_summed"),
+        pytest.param(ROOM_AHEAD, "0.5GiB", "kv_cache", id="a_cache_that_was_there_before_scores"),
+        pytest.param(ONE_STORE, "0.9GiB", "kv_cache", id="a_cache_of_all_layers_in_one_tensor"),
+        pytest.param(IN_TURN, "0.45GiB", "model_too_large", id="parts_that_have_had_their_turn"),
+        pytest.param(REWARDS, "0.6GiB", "graph_retained", id="graphs_kept_before_training"),
+        pytest.param(PAIRS, "0.4GiB", "attention_scores", id="attention_of_vectors_for_pairs"),
     ],
 )
 def test_the_first_cause(oomph, script, memory, cause):
@@ -1454,6 +1627,13 @@ def test_workspaces_that_are_gone_again_can_be_why(oomph):
     # None is alive when memory runs out; without them a replay serves every request.
     place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "fastest_by_trial.py"
     run = oomph(place.read_text().replace("count=8", "count=4"), "--memory", "1.6GiB")
+    assert run.json["cause"]["id"] == "workspace", run.json["cause"]
+
+
+def test_workspaces_of_each_stream_that_pile_up_are_why(oomph):
+    # cuBLAS keeps 32 MiB for each stream that multiplies, and every step works on another one.
+    place = Path(__file__).parents[2] / "bench" / "causes" / "jobs" / "stations_in_parallel.py"
+    run = oomph(place.read_text(), "--memory", "1.3GiB", gpu="h100")
     assert run.json["cause"]["id"] == "workspace", run.json["cause"]
 
 

@@ -620,8 +620,10 @@ def hash_grid_signed_distance():
                 at = low.long()[:, None] + corners
                 key = at * primes
                 key = (key[..., 0] ^ key[..., 1] ^ key[..., 2]) % rows
-                share = torch.where(corners.bool(), part[:, None], 1 - part[:, None]).prod(-1)
-                found.append((self.table[level][key] * share[..., None]).sum(1))
+                x_, y_, z_ = torch.where(corners.bool(), part[:, None], 1 - part[:, None]).unbind(
+                    -1
+                )
+                found.append((self.table[level][key] * (x_ * y_ * z_)[..., None]).sum(1))
             return self.out(self.net(torch.cat([x, *found], -1)))
 
     field = Field().to(device)

@@ -20,6 +20,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SUBJECTS = (
     "compiled",  # The longest jobs first.
+    "inductor",
     "generation",
     "audio",
     "science",

@@ -60,7 +60,7 @@ def whisper_long_recordings():
                 states = model.model.encoder(part.half())
                 ids = torch.tensor([[1, 5, 6, 7]], device=device).expand(len(part), -1)
                 past, written = None, []
-                for _ in range(pick(48, 3)):
+                for _ in range(pick(32, 3)):
                     out = model(
                         encoder_outputs=states,
                         decoder_input_ids=ids,
@@ -95,7 +95,7 @@ def wav2vec2_pretraining():
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, fused=device == "cuda")
     draw = numpy.random.default_rng(7)
     for step, seconds in enumerate(pick((12, 9, 15.6, 7), (0.5, 0.4))):
-        wave = torch.randn(pick(16, 2), int(16000 * seconds), device=device)
+        wave = torch.randn(pick(10, 2), int(16000 * seconds), device=device)
         length = int(model._get_feat_extract_output_lengths(wave.shape[1]))
         hidden = numpy.zeros((len(wave), length), dtype=bool)
         spans, span = max(1, int(0.65 * length / 10)), min(10, length // 2)

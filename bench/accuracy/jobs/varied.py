@@ -1,24 +1,16 @@
 """Training of many kinds: vision, language, retrieval, agents, adversaries, tables, series, recommenders."""
 
-import contextlib
 import copy
 import math
-from collections import deque
 
 import torch
 import torchvision
-import transformers as T
 from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
-from torch.utils.checkpoint import (
-    CheckpointPolicy,
-    checkpoint,
-    create_selective_checkpoint_contexts,
-)
 
 from job import device, job, main, pick
-from parts import Block, built
+from parts import Block
 
 CONF = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -324,138 +316,6 @@ def segmentation_lovasz_hard_pixels():
             labels = torch.randint(0, classes, guess.shape, device=device)
             confusion += torch.bincount((labels * classes + guess).flatten(), minlength=classes**2)
     yield confusion.view(classes, classes).diagonal().sum().item()
-
-
-@job()
-def cached_gradients_retrieval():
-    """GradCache: a large contrastive batch in small parts, embedded twice, random states kept for dropout."""
-    width = pick(768, 48)
-    config = T.RobertaConfig(
-        vocab_size=pick(50265, 100),
-        hidden_size=width,
-        num_hidden_layers=pick(8, 2),
-        num_attention_heads=12,
-        intermediate_size=4 * width,
-        max_position_embeddings=514,
-        pad_token_id=1,
-    )
-    model = built(T.RobertaModel, config).train()
-    temperature = nn.Parameter(torch.tensor(math.log(20.0), device=device))
-    optimizer = torch.optim.AdamW([*model.parameters(), temperature], lr=2e-5, foreach=True)
-    devices = [] if device == "cpu" else [0]
-
-    def embed(ids, mask):
-        with torch.autocast(device, dtype=torch.bfloat16):
-            states = model(ids, attention_mask=mask).last_hidden_state
-        return F.normalize(states[:, 0].float(), dim=-1)
-
-    for _ in range(3):
-        texts = []
-        for length in pick((32, 256), (4, 9)):
-            ids = torch.randint(3, config.vocab_size, (pick(384, 6), length), device=device)
-            sizes = torch.randint(length // 2, length + 1, (len(ids), 1), device=device)
-            mask = (torch.arange(length, device=device) < sizes).long()
-            texts.append(list(zip(ids.split(pick(64, 3)), mask.split(pick(64, 3)))))
-        states, found = [], []
-        with torch.no_grad():
-            for parts in texts:
-                for part in parts:
-                    states.append(
-                        torch.get_rng_state() if not devices else torch.cuda.get_rng_state()
-                    )
-                    found.append(embed(*part))
-        count = len(texts[0])
-        questions = torch.cat(found[:count]).requires_grad_()
-        answers = torch.cat(found[count:]).requires_grad_()
-        scores = questions @ answers.T * temperature.exp()
-        labels = torch.arange(len(scores), device=device)
-        loss = (F.cross_entropy(scores, labels) + F.cross_entropy(scores.T, labels)) / 2
-        loss.backward()
-        grads = [*questions.grad.split(pick(64, 3)), *answers.grad.split(pick(64, 3))]
-        for part, state, g in zip([p for parts in texts for p in parts], states, grads):
-            with torch.random.fork_rng(devices):
-                if devices:
-                    torch.cuda.set_rng_state(state)
-                else:
-                    torch.set_rng_state(state)
-                (embed(*part) * g).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        yield loss.item()
-
-
-class Reversible(torch.autograd.Function):
-    """Blocks whose inputs are computed again from their outputs in the backward pass."""
-
-    @staticmethod
-    def forward(ctx, x1, x2, blocks, *params):
-        ctx.blocks, ctx.params = blocks, params
-        with torch.no_grad():
-            for f, g in blocks:
-                x1 = x1 + f(x2)
-                x2 = x2 + g(x1)
-        ctx.save_for_backward(x1.detach(), x2.detach())
-        return x1, x2
-
-    @staticmethod
-    def backward(ctx, d1, d2):
-        y1, y2 = ctx.saved_tensors
-        grads = {}
-        for f, g in reversed(ctx.blocks):
-            with torch.enable_grad():
-                z1 = y1.detach().requires_grad_()
-                gz = g(z1)
-            own = [z1, *g.parameters()]
-            found = torch.autograd.grad(gz, own, d2)
-            d1 = d1 + found[0]
-            grads.update(zip(g.parameters(), found[1:]))
-            x2 = y2 - gz.detach()
-            with torch.enable_grad():
-                z2 = x2.requires_grad_()
-                fz = f(z2)
-            own = [z2, *f.parameters()]
-            found = torch.autograd.grad(fz, own, d1)
-            d2 = d2 + found[0]
-            grads.update(zip(f.parameters(), found[1:]))
-            y1, y2 = y1 - fz.detach(), x2.detach()
-        return d1, d2, None, *(grads[p] for p in ctx.params)
-
-
-@job()
-def reversible_network():
-    """A RevNet: one custom function for each stage, activations of the stage's end only."""
-
-    def branch(w):
-        return nn.Sequential(
-            nn.GroupNorm(8, w),
-            nn.ReLU(),
-            nn.Conv2d(w, w, 3, padding=1),
-            nn.GroupNorm(8, w),
-            nn.ReLU(),
-        ).append(nn.Conv2d(w, w, 3, padding=1))
-
-    widths, depth = pick((64, 128, 256, 512), (8, 16)), pick(8, 2)
-    stem = nn.Conv2d(3, 2 * widths[0], 7, 2, 3)
-    stages = nn.ModuleList()
-    for w in widths:
-        stages.append(nn.ModuleList(nn.ModuleList([branch(w), branch(w)]) for _ in range(depth)))
-    shrink = nn.ModuleList(nn.Conv2d(2 * i, 2 * o, 2, 2) for i, o in zip(widths, widths[1:]))
-    head = nn.Linear(2 * widths[-1], 1000)
-    model = nn.ModuleList([stem, stages, shrink, head]).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    for batch in pick((64, 96, 64), (2, 3)):
-        x = stem(torch.randn(batch, 3, pick(224, 32), pick(224, 32), device=device))
-        for i, stage in enumerate(stages):
-            a, b = x.chunk(2, 1)
-            x = torch.cat(Reversible.apply(a, b, stage, *stage.parameters()), 1)
-            if i < len(shrink):
-                x = shrink[i](x)
-        labels = torch.randint(0, 1000, (batch,), device=device)
-        loss = F.cross_entropy(head(x.mean((2, 3))), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        yield loss.item()
 
 
 class NoisyLinear(nn.Module):
@@ -811,7 +671,7 @@ def private_gradients_per_sample():
         return F.cross_entropy(functional_call(model, params, (x[None],)), y[None])
 
     each = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=pick(256, 3))
-    for _ in range(4):
+    for _ in range(3):
         total = {k: torch.zeros_like(p) for k, p in params.items()}
         for _ in range(2):
             x = torch.randn(pick(512, 4), 3, 32, 32, device=device)
@@ -1076,16 +936,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
 
 @job()
-def selective_checkpoint_large_vocabulary():
-    """A bfloat16 GPT: products are kept, the rest is recomputed; the loss over 128,000 words goes in chunks."""
+def loss_in_chunks_large_vocabulary():
+    """A bfloat16 GPT with tied weights: the head and the loss over 128,000 words go in chunks, logits are never kept."""
     vocab, width, length = pick(128000, 300), pick(1536, 48), pick(2048, 12)
-    ops = torch.ops.aten
-    keep = {ops.mm.default, ops.addmm.default, ops._scaled_dot_product_flash_attention.default}
-
-    def policy(ctx, op, *args, **kwargs):
-        return CheckpointPolicy.MUST_SAVE if op in keep else CheckpointPolicy.PREFER_RECOMPUTE
-
-    contexts = lambda: create_selective_checkpoint_contexts(policy)
     with torch.device(device):
         embed, place = nn.Embedding(vocab, width), nn.Embedding(length, width)
         blocks = nn.ModuleList(Block(width, 12, causal=True) for _ in range(pick(12, 2)))
@@ -1096,7 +949,7 @@ def selective_checkpoint_large_vocabulary():
         ids = torch.randint(0, vocab, (batch, length + 1), device=device)
         x = embed(ids[:, :-1]) + place.weight
         for block in blocks:
-            x = checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+            x = block(x)
         x = norm(x).flatten(0, 1)
         loss = ChunkedCrossEntropy.apply(x, embed.weight, ids[:, 1:].flatten(), pick(2048, 5))
         loss.backward()
@@ -1272,64 +1125,6 @@ def dreamed_rollouts():
         for p, q in zip(slow.parameters(), critic.parameters()):
             p.lerp_(q.detach(), 0.02)
         yield loss.item()
-
-
-@job(sync=False)
-def activations_packed_to_bytes():
-    """Saved activations become eight-bit integers with a scale for each row, by hooks on saved tensors; LAMB by hand."""
-    width, vocab = pick(1024, 48), pick(32000, 100)
-
-    def pack(x):
-        if x.dtype != torch.float32 or x.dim() < 3 or x.numel() < 4096:
-            return x
-        scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127
-        return (x / scale).round_().to(torch.int8), scale.half()
-
-    def unpack(kept):
-        return kept if torch.is_tensor(kept) else kept[0] * kept[1].float()
-
-    with torch.device(device):
-        embed, head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
-        blocks = nn.ModuleList(Block(width, 16) for _ in range(pick(12, 2)))
-    params = [*embed.parameters(), *blocks.parameters(), *head.parameters()]
-    first = [torch.zeros_like(p) for p in params]
-    second = [torch.zeros_like(p) for p in params]
-    recent = deque(maxlen=2)
-    for step, length in enumerate(pick((512, 384, 512, 640), (16, 12))):
-        ids = (
-            torch.randint(0, vocab, (pick(12, 2), length))
-            .pin_memory()
-            .to(device, non_blocking=True)
-        )
-        hidden = torch.rand(ids.shape, device=device) < 0.15
-        hooks = (
-            torch.autograd.graph.saved_tensors_hooks(pack, unpack)
-            if step
-            else contextlib.nullcontext()
-        )
-        with hooks:
-            x = embed(ids.masked_fill(hidden, 4))
-            for block in blocks:
-                x = block(x)
-        loss = (F.cross_entropy(head(x).transpose(1, 2), ids, reduction="none") * hidden).sum()
-        loss = loss / hidden.sum()
-        loss.backward()
-        with torch.no_grad():
-            grads = [p.grad for p in params]
-            torch._foreach_lerp_(first, grads, 0.1)
-            torch._foreach_mul_(second, 0.999)
-            torch._foreach_addcmul_(second, grads, grads, 0.001)
-            root = torch._foreach_sqrt(second)
-            torch._foreach_add_(root, 1e-6)
-            update = torch._foreach_div(first, root)
-            torch._foreach_add_(update, params, alpha=0.01)
-            sizes = zip(torch._foreach_norm(params), torch._foreach_norm(update))
-            for p, u, (a, b) in zip(params, update, sizes):
-                p.sub_(u * torch.where((a > 0) & (b > 0), a / b, 1.0), alpha=1e-3)
-                p.grad = None
-            del grads, root, update
-        recent.append(loss.detach())
-        yield sum(v.item() for v in recent)
 
 
 if __name__ == "__main__":

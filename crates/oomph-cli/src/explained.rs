@@ -121,6 +121,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         idle_checkpointing: record.idle_checkpointing,
         wants_checkpointing: record.wants_checkpointing,
         uses_checkpointing: record.uses_checkpointing,
+        goes_backward: record.goes_backward,
         wants_freezing: record.wants_freezing,
         autocast_elsewhere: record.facts.autocast_elsewhere,
         optimizer_times: times_of("optimizer"),

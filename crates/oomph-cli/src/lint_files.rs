@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
-use oomph_lint::{Applicability, Around, FileFacts, Problem, Project, Selection, Source};
+use oomph_lint::{
+    Applicability, Around, FileFacts, Linted, Problem, Project, Read, Selection, Source,
+};
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use similar::TextDiff;
@@ -113,22 +115,51 @@ impl Linter {
     }
 
     fn targets(&self, targets: &[Target]) -> Vec<LintedFile> {
-        // What files say of each other comes first. `collect` keeps the order of the files.
-        let facts: Vec<(PathBuf, FileFacts)> = targets
+        // What files say of each other comes first; their trees wait for it. `collect` keeps the order of the files.
+        let sources: Vec<Option<Source>> = targets
             .par_iter()
-            .map(|target| (target.path.clone(), facts_of(&target.path)))
+            .map(|target| source_of(&target.path))
             .collect();
-        let project = Project::new(&facts);
-        let with_project = |(index, target): (usize, &Target<'_>)| {
+        let (facts, reads): (Vec<(PathBuf, FileFacts)>, Vec<Option<Read<'_>>>) = targets
+            .par_iter()
+            .zip(&sources)
+            .map(|(target, source)| {
+                let (facts, read) = source.as_ref().map(Read::new).unzip();
+                ((target.path.clone(), facts.unwrap_or_default()), read)
+            })
+            .unzip();
+        let project = Project::new(&facts, &is_there);
+        drop(facts);
+        let with_project = |(index, (target, read)): (usize, (&Target<'_>, Option<Read<'_>>))| {
             let around = project.around(index);
             let around = if target.alone {
                 around.called_by_others()
             } else {
                 around
             };
-            self.file(target, &around)
+            match read {
+                Some(read) if self.least.is_none() => {
+                    let selection = target.settings.for_file(&target.path);
+                    let linted = read.lint(&selection, &around);
+                    (index, Some(linted), around)
+                }
+                _ => (index, None, around),
+            }
         };
-        targets.par_iter().enumerate().map(with_project).collect()
+        let linted: Vec<(usize, Option<Linted>, Around)> = targets
+            .par_iter()
+            .zip(reads)
+            .enumerate()
+            .map(with_project)
+            .collect();
+        linted
+            .into_par_iter()
+            .zip(sources)
+            .map(|((index, linted, around), source)| match linted {
+                Some(linted) => reported(targets[index].path.display().to_string(), source, linted),
+                None => self.file(&targets[index], &around),
+            })
+            .collect()
     }
 
     fn stdin(&self, settings: &Settings) -> anyhow::Result<LintedFile> {
@@ -209,28 +240,56 @@ impl Linter {
             };
         }
         let linted = oomph_lint::lint_in(&source, selection, around);
-        // Most files have no findings: drop their texts now.
-        let source = (!linted.findings.is_empty()).then_some(source);
-        LintedFile {
-            report: FileReport {
-                path: name.to_string(),
-                source,
-                findings: linted.findings,
-                problems: linted.problems,
-            },
-            fixed: 0,
-            text: None,
-            diff: None,
-        }
+        reported(name.to_string(), Some(source), linted)
+    }
+}
+
+fn reported(path: String, source: Option<Source>, linted: Linted) -> LintedFile {
+    LintedFile {
+        report: FileReport {
+            path,
+            // Most files have no findings: drop their texts now.
+            source: source.filter(|_| !linted.findings.is_empty()),
+            findings: linted.findings,
+            problems: linted.problems,
+        },
+        fixed: 0,
+        text: None,
+        diff: None,
     }
 }
 
 /// What a file says about the others of its project; nothing if it cannot be read.
 fn facts_of(path: &Path) -> FileFacts {
-    let source = fs::read(path)
-        .ok()
-        .and_then(|bytes| Source::from_bytes(&path.display().to_string(), bytes).ok());
-    source.as_ref().map(FileFacts::of).unwrap_or_default()
+    source_of(path)
+        .as_ref()
+        .map(FileFacts::of)
+        .unwrap_or_default()
+}
+
+fn source_of(path: &Path) -> Option<Source> {
+    let bytes = fs::read(path).ok()?;
+    Source::from_bytes(&path.display().to_string(), bytes).ok()
+}
+
+/// Whether a folder has something of a module's name: a file that git ignores, a compiled module, a folder.
+fn is_there(module: &Path) -> bool {
+    let (Some(folder), Some(name)) = (module.parent(), module.file_name()) else {
+        return true;
+    };
+    let folder = if folder.as_os_str().is_empty() {
+        Path::new(".")
+    } else {
+        folder
+    };
+    let name = name.to_string_lossy();
+    fs::read_dir(folder).is_ok_and(|entries| {
+        entries.flatten().any(|entry| {
+            let found = entry.file_name();
+            let found = found.to_string_lossy();
+            found.split('.').next() == Some(&*name)
+        })
+    })
 }
 
 /// What the Python files below a folder say of each other; of none if there are more than `most`.

@@ -1,6 +1,6 @@
 //! The facts about a history that the causes use, computed once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use oomph_allocator::program::{Allocation, NO_ROW, Op, Program, Room};
 use oomph_allocator::{Config, TorchVersion};
@@ -320,6 +320,12 @@ impl<'a> Facts<'a> {
         row != NO_ROW && row < since && reads.get(&row).is_none_or(|&last| last <= since)
     }
 
+    /// The row before which a block was last read, if it was.
+    pub(crate) fn last_read(&self, block: &Live) -> Option<u32> {
+        let reads = self.options.seen.last_reads.as_ref()?;
+        reads.get(&self.row_of(block)).copied()
+    }
+
     /// The row at which the eighth optimizer step before now began, whichever optimizer it was: those of a stage that is over do not
     /// step again, and the steps of a job are counted by one alone.
     fn optimizers_since(&self) -> u32 {
@@ -497,6 +503,16 @@ impl<'a> Facts<'a> {
         self.growth.stacks.binary_search(&block.stack).is_ok() && may_leak(block)
     }
 
+    /// Whether a block is one of those that become more from step to step, and an earlier step made it: whatever it is, what keeps it
+    /// is why it is there.
+    pub(crate) fn is_left_behind(&self, block: &Live) -> bool {
+        !self.growth.within_step
+            && self.grows(block)
+            && block
+                .step
+                .is_some_and(|step| self.growth.in_steps.contains(&step))
+    }
+
     /// What was needed at that moment: everything alive and the request.
     pub fn needed(&self) -> u64 {
         self.live_bytes.saturating_add(self.request)
@@ -557,7 +573,16 @@ fn holds(
     } else {
         label.phase
     };
-    let category = if label.category != Category::Unknown {
+    let is_passing = matches!(label.category, Category::Activation | Category::Temporary);
+    let category = if phase == Phase::Backward
+        && is_passing
+        && built
+            .weights
+            .contains(&(label.module, allocation.requested))
+    {
+        // A gradient in the making: that of a layer which is called again and again is summed up before the parameter has it.
+        Category::Gradient
+    } else if label.category != Category::Unknown {
         label.category
     } else if phase == Phase::Setup && built.without_model && !is_made(trace.strings.get(label.op))
     {
@@ -651,6 +676,8 @@ struct Built {
     sizes: HashMap<u64, usize>,
     /// Whether labels say that there is none: nothing has weights, and nothing but the script itself computes.
     without_model: bool,
+    /// The weights that labels know, by their modules and sizes.
+    weights: HashSet<(StringId, u64)>,
 }
 
 impl Built {
@@ -665,7 +692,16 @@ impl Built {
             labels => labels.is_some(),
         };
         let mut without_model = true;
+        let mut weights = HashSet::new();
         for allocation in &program.allocations {
+            if let Some(labels) = &trace.labels
+                && allocation.alloc_row != NO_ROW
+            {
+                let label = labels.get(allocation.alloc_row as usize);
+                if label.category == Category::Parameter && label.module != StringId::EMPTY {
+                    weights.insert((label.module, allocation.requested));
+                }
+            }
             if stacks.get(allocation.stack).phase == Phase::Setup {
                 *sizes.entry(allocation.requested).or_insert(0) += 1;
             }
@@ -674,6 +710,7 @@ impl Built {
         Self {
             sizes,
             without_model,
+            weights,
         }
     }
 }

@@ -84,6 +84,8 @@ pub struct Seen {
     pub wants_checkpointing: bool,
     /// Whether the script's source imports or names activation checkpointing.
     pub uses_checkpointing: bool,
+    /// Whether the script's source calls for a backward pass, whether or not one came.
+    pub goes_backward: bool,
     /// Whether fused kernels for attention were allowed when memory ran out.
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
@@ -595,10 +597,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         causes.push(messages::not_enough_evidence(message));
     }
     let ranks = messages::ranks(messages);
-    if let Some(first) = causes.first_mut()
-        && ranks.len() > 1
-    {
-        first.verdict = format!("{} ({})", first.verdict, messages::named_ranks(&ranks));
+    if let Some(first) = causes.first_mut() {
+        let around = messages::around(messages, &ranks, first);
+        first.verdict.push_str(&around);
     }
     let verdict = causes
         .first()

@@ -64,6 +64,8 @@ pub enum Ended {
     Refused {
         /// Its name.
         lever: Option<String>,
+        /// The modules of the plan that it is about, if not all.
+        modules: Vec<String>,
         /// Why, and how to make the change by hand.
         why: String,
     },

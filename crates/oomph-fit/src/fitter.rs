@@ -11,6 +11,7 @@ use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
 use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
+use oomph_run::summary::Peak;
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
@@ -19,6 +20,9 @@ use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
 use oomph_run::time::{reprice, step_time};
+
+/// Modules that a lever may refuse before it is given up.
+const MOST_LEFT: usize = 3;
 
 /// How a search ended.
 #[derive(Debug)]
@@ -63,7 +67,18 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     if fitter.wanted.inference && plain.record.facts.backwards > 0 {
         bail!("the script calls backward: plan it without --inference");
     }
+    let cached = match fitter.cached(&plain) {
+        Ok(cached) => cached,
+        Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
+    };
+    let mut needed = None;
+    match cached {
+        Some(Cached::Fits(limited)) => plain = *limited,
+        Some(Cached::Needs(peak)) => needed = Some(peak),
+        None => {}
+    }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
+    fit.plain = needed.unwrap_or(fit.plain);
     let found = match fitter.watch(&plain, &mut fit) {
         Ok(later) => {
             if let Some(later) = later {
@@ -87,6 +102,14 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         plain,
         left_alone: fitter.left_alone,
     })))
+}
+
+/// What the job as it is needs, if that is far less than it reserved without a limit.
+enum Cached {
+    /// It fits: its run with the limit.
+    Fits(Box<Measurement>),
+    /// So much, which is too much.
+    Needs(Peak),
 }
 
 /// Whether a script failed because it needs a launcher.
@@ -169,6 +192,7 @@ impl<'a> Fitter<'a> {
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                left: Vec::new(),
                 cluster: None,
                 stop: wanted.stop.clone(),
             },
@@ -271,6 +295,35 @@ impl<'a> Fitter<'a> {
     fn run_plain_with(&mut self, levers: &[Lever]) -> anyhow::Result<Ended> {
         let purpose = "running the unchanged job without a limit";
         self.run(&self.request("plain", purpose, levers))
+    }
+
+    /// Without a limit the allocator keeps all that it caches: what `plain` needs with one, if it used more than there is.
+    fn cached(&mut self, plain: &Measurement) -> anyhow::Result<Option<Cached>> {
+        let budget = self.options.budget;
+        let (Some(trace), true) = (&plain.trace, plain.ranks.is_empty()) else {
+            return Ok(None);
+        };
+        let mut summary = plain.summary.clone();
+        if plain.used_bytes() > budget {
+            summary.with_a_limit(trace, &plain.record);
+        }
+        let peak = summary.peak;
+        if peak.used_bytes == plain.used_bytes() {
+            return Ok(None);
+        }
+        if peak.used_bytes > budget {
+            return Ok(Some(Cached::Needs(peak)));
+        }
+        let purpose =
+            "it may fit if the allocator gives back what it caches: running it with a limit";
+        let ended = self.run(&Request {
+            limit: Some(budget),
+            ..self.request("plain-limited", purpose, &[])
+        })?;
+        Ok(match ended {
+            Ended::Through(run) if run.used_bytes() <= budget => Some(Cached::Fits(run)),
+            _ => None,
+        })
     }
 
     /// Everything after the plain run.
@@ -503,6 +556,18 @@ impl<'a> Fitter<'a> {
         if !self.options.forbid.iter().any(|name| name == lever) {
             self.options.forbid.push(lever.to_owned());
         }
+    }
+
+    /// Leaves a lever out of the `modules` that it refuses, or altogether: if it refuses all, or refuses again and again, as each
+    /// time is a run.
+    pub(crate) fn leave_out(&mut self, lever: &str, modules: Vec<String>, why: &str) {
+        let known = self.options.left.iter().filter(|left| left.0 == lever);
+        if modules.is_empty() || known.count() >= MOST_LEFT {
+            return self.reject(lever, why);
+        }
+        self.note(lever, why);
+        let left = modules.into_iter().map(|module| (lever.to_owned(), module));
+        self.options.left.extend(left);
     }
 
     /// The levers that the script itself rules out, with the reason.

@@ -27,12 +27,25 @@ impl Fitter<'_> {
         bases.extend(self.probe_free(search::free(&plain.model, &self.options))?);
         let free = bases.first().map(|base: &Base| base.applied.clone());
         let free = free.unwrap_or_default();
+        let used =
+            |base: &Base, fitter: &Self| search::predict(base, plain, &[], &fitter.options).used;
         for degrees in search::settings(&plain.model, &self.options) {
-            for lever in degrees {
+            // What the first degree saves, a further one hardly exceeds: those by which the job cannot fit cost no run.
+            let whole = used(bases.last().unwrap_or(plain), self);
+            let mut saved: Option<u64> = None;
+            let last = degrees.len().saturating_sub(1);
+            for (place, lever) in degrees.into_iter().enumerate() {
+                let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
+                if place < last
+                    && most.is_some_and(|most| whole.saturating_sub(most) > self.options.budget)
+                {
+                    continue;
+                }
                 let levers: Vec<Lever> = free.iter().cloned().chain([lever]).collect();
                 let Some(base) = self.probe_or_reject(&levers)? else {
                     break;
                 };
+                saved.get_or_insert_with(|| whole.saturating_sub(used(&base, self)));
                 bases.push(base);
                 // What follows takes more time for less memory.
                 let all: Vec<Base> = std::iter::once(plain).chain(&bases).cloned().collect();
@@ -173,10 +186,12 @@ impl Fitter<'_> {
                     .or_else(|error| blame(None, error.to_string())),
             },
             Ended::OutOfMemory(_) => blame(None, "it ran out of memory with it".to_owned()),
-            Ended::Refused { lever, why } => blame(lever, why).map_err(|failure| ProbeFailure {
-                refused: true,
-                ..failure
-            }),
+            Ended::Refused { lever, why, .. } => {
+                blame(lever, why).map_err(|failure| ProbeFailure {
+                    refused: true,
+                    ..failure
+                })
+            }
             Ended::Failed { lever, why, .. } => blame(lever, why),
         })
     }

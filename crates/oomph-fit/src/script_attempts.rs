@@ -136,6 +136,9 @@ impl Attempts for ScriptAttempts {
             let message = summary.failure.unwrap_or_default();
             return Ok(Ended::Refused {
                 why: by_hand::refusal(&message, blame.as_ref(), request.levers),
+                modules: blame
+                    .as_ref()
+                    .map_or_else(Vec::new, |blame| blame.modules.clone()),
                 lever: blame.map(|blame| blame.lever),
             });
         }

@@ -381,6 +381,7 @@ fn last_lever() -> String {
 fn refusal(lever: &str, why: &str) -> Ended {
     Ended::Refused {
         lever: Some(lever.to_owned()),
+        modules: Vec::new(),
         why: why.to_owned(),
     }
 }
@@ -422,6 +423,69 @@ fn a_refused_lever_is_left_out() {
     assert!(verified[1..].iter().all(|made| !made.has(&refused)));
     let rejected = found.fit.rejected.iter().find(|row| row.lever == refused);
     assert_eq!(rejected.unwrap().why, why);
+}
+
+/// The modules of a checkpoint among levers.
+fn checkpointed(levers: &[Lever]) -> Vec<String> {
+    let value = |lever: &Lever| serde_json::to_value(lever).unwrap();
+    let checkpoint = levers.iter().find(|lever| lever.name() == "checkpoint");
+    let modules = checkpoint.map(|lever| value(lever)["modules"].clone());
+    modules.map_or_else(Vec::new, |modules| serde_json::from_value(modules).unwrap())
+}
+
+/// One block may change its input in place; the lever is for the others.
+#[test]
+fn a_module_that_a_lever_refuses_is_left_out_and_the_lever_stays() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 2,
+        allow: Some(vec!["checkpoint".to_owned()]),
+        ..wanted()
+    };
+    let mut refused: Vec<String> = Vec::new();
+    let (found, made) = found(wanted, |made| {
+        let modules = checkpointed(&made.levers);
+        let first = modules.first().filter(|_| refused.is_empty())?;
+        refused.push(first.clone());
+        Some(Ended::Refused {
+            lever: Some("checkpoint".to_owned()),
+            modules: vec![first.clone()],
+            why: "it changes its input in place".to_owned(),
+        })
+    });
+    let plans: Vec<Vec<String>> = made.iter().map(|made| checkpointed(&made.levers)).collect();
+    let with: Vec<_> = plans.iter().filter(|modules| !modules.is_empty()).collect();
+    assert!(with.len() > 1, "{plans:?}");
+    assert!(
+        with[1..]
+            .iter()
+            .all(|modules| !modules.contains(&refused[0]))
+    );
+    assert_eq!(found.fit.rejected[0].lever, "checkpoint");
+}
+
+/// Each budget of a compiled model takes a run, which compiles it again.
+#[test]
+fn budgets_of_compiled_models_that_cannot_be_enough_are_not_run() {
+    let plain = PLAIN.used_bytes();
+    let wanted = Wanted {
+        total_bytes: plain / 100 * 65,
+        allow: Some(vec!["activation_memory_budget".to_owned()]),
+        ..wanted()
+    };
+    let percent = |made: &Made| -> Option<u64> {
+        let lever = serde_json::to_value(made.levers.first()?).unwrap();
+        lever["percent"].as_u64()
+    };
+    let (_, made) = found(wanted, |made| {
+        let used = percent(made).map_or(100, |percent| if percent > 10 { 90 } else { 60 });
+        let Ended::Through(mut run) = through(made, Some(plain / 100 * used)) else {
+            unreachable!("it goes through");
+        };
+        run.record.facts.compiled = true;
+        Some(Ended::Through(run))
+    });
+    let probed = made.iter().filter(|made| made.name.starts_with("probe-"));
+    assert_eq!(probed.filter_map(percent).collect::<Vec<_>>(), [70, 10]);
 }
 
 #[test]

@@ -118,12 +118,13 @@ impl Fitter<'_> {
             }
             Ended::Refused {
                 lever: Some(lever),
+                modules,
                 why,
             } => {
-                self.reject(&lever, &why);
+                self.leave_out(&lever, modules, &why);
                 return None;
             }
-            Ended::Refused { lever, why } | Ended::Failed { lever, why, .. } => {
+            Ended::Refused { lever, why, .. } | Ended::Failed { lever, why, .. } => {
                 self.reject_failed(plan, lever, &why);
                 return None;
             }

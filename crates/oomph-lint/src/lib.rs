@@ -81,6 +81,61 @@ pub struct Linted {
     pub problems: Vec<Problem>,
 }
 
+/// A source whose syntax was read once, for what it says to other files and for its own findings.
+pub struct Read<'s> {
+    source: &'s Source,
+    /// Not of a file that no rule is about, nor of one that nests so deeply that its tree needs a stack of its own.
+    module: Option<Module<'s>>,
+    problems: Vec<Problem>,
+    is_deep: bool,
+}
+
+impl<'s> Read<'s> {
+    /// Reads a source, and what it says to the other files of its project.
+    pub fn new(source: &'s Source) -> (FileFacts, Self) {
+        let is_deep = !source.is_shallow();
+        let keeps = !is_deep && project::may_have_findings(source);
+        let work = || {
+            let (module, problems) = source.parse();
+            let facts = FileFacts::of_parsed(source, module.as_ref());
+            (facts, module.filter(|_| keeps), problems)
+        };
+        let (facts, module, problems) = with_stack(source.code(), source.is_notebook(), work)
+            .unwrap_or_else(|problem| (FileFacts::default(), None, vec![problem]));
+        let read = Self {
+            source,
+            module,
+            problems,
+            is_deep,
+        };
+        (facts, read)
+    }
+
+    /// Lints the source as a part of its project.
+    pub fn lint(self, selection: &Selection, around: &Around) -> Linted {
+        if self.is_deep {
+            return lint_in(self.source, selection, around);
+        }
+        let Some(module) = &self.module else {
+            return Linted {
+                findings: Vec::new(),
+                problems: self.problems,
+            };
+        };
+        let work = || findings(self.source, module, selection, around);
+        match with_stack(self.source.code(), self.source.is_notebook(), work) {
+            Ok(findings) => Linted {
+                findings,
+                problems: self.problems,
+            },
+            Err(problem) => Linted {
+                findings: Vec::new(),
+                problems: vec![problem],
+            },
+        }
+    }
+}
+
 /// Lints a source by itself.
 pub fn lint(source: &Source, selection: &Selection) -> Linted {
     lint_in(source, selection, &Around::default())
@@ -133,8 +188,10 @@ fn findings(
         for report in reports.drain(..) {
             let range = report.range;
             if noqa.silences(rule.code, range, module)
-                || !rule.is_about_names() && queries::purpose::is_never_run(&model, range)
-                || rule.is_about_gpu_memory() && queries::devices::never_on_gpu(&model, range)
+                // A name that was renamed is old in code that nothing runs as well, unless the file cannot run at all.
+                || !(rule.is_about_names() && around.stops().is_none())
+                    && queries::purpose::is_never_run(&model, range)
+                || rule.is_about_gpu_memory() && queries::devices::in_cpu_branch(&model, range)
             {
                 continue;
             }

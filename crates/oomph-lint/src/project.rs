@@ -10,16 +10,17 @@ use std::sync::Arc;
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
 use oomph_python_source::{
-    Module, Ranged, Source, TextRange, dotted_name, imports_of, last_name, with_stack,
+    Module, Ranged, Source, TextRange, TextSize, dotted_name, imports_of, last_name, with_stack,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::queries::devices::Evidence;
-use crate::reach::{self, Definitions};
+use crate::queries::model_calls::is_layer_without_parameters;
+use crate::reach::{self, Constant, Definitions, Unreached};
 use crate::semantic::may_use_torch;
 
 /// Packages are not nested deeper than this below the folder that imports begin in.
-const MAX_FOLDERS: usize = 6;
+pub(crate) const MAX_FOLDERS: usize = 6;
 
 /// Who calls whom with gradients off is followed this far.
 const MAX_QUIET_CALLERS: usize = 4;
@@ -61,6 +62,10 @@ pub struct FileFacts {
     methods: Vec<(String, Method)>,
     /// Names of what is called while gradients are off.
     quiet_calls: Vec<String>,
+    /// Those of them that are functions of the file itself: another file's function of that name is another one.
+    own_quiet_calls: FxHashSet<String>,
+    /// Its functions, in no class.
+    functions: FxHashSet<String>,
     /// Other calls: in which function, and of what.
     loud_calls: Vec<(String, String)>,
     /// Whether `import *` may bring names in, by the index of the import.
@@ -80,19 +85,28 @@ pub(crate) struct Method {
 impl FileFacts {
     /// Reads the facts of one file. Files that cannot be parsed have none.
     pub fn of(source: &Source) -> Self {
-        let says_more = may_use_torch(source.code()) || source.code().contains("import *");
         with_stack(source.code(), source.is_notebook(), || {
             let (module, _) = source.parse();
-            module.map_or_else(Self::default, |module| Self {
-                definitions: Definitions::of(&module),
-                ..if says_more {
-                    Self::of_module(&module)
-                } else {
-                    Self::default()
-                }
-            })
+            Self::of_parsed(source, module.as_ref())
         })
         .unwrap_or_default()
+    }
+
+    pub(crate) fn of_parsed(source: &Source, module: Option<&Module<'_>>) -> Self {
+        let Some(module) = module else {
+            return Self {
+                definitions: Definitions::of_broken(),
+                ..Self::default()
+            };
+        };
+        Self {
+            definitions: Definitions::of(module, source.is_notebook()),
+            ..if may_have_findings(source) {
+                Self::of_module(module)
+            } else {
+                Self::default()
+            }
+        }
     }
 
     fn of_module(module: &Module<'_>) -> Self {
@@ -103,12 +117,16 @@ impl FileFacts {
             quiet: false,
             caller: String::new(),
             bodies: Vec::new(),
+            quiet_members: FxHashSet::default(),
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
         }
         let bodies = std::mem::take(&mut collect.bodies);
         let mut facts = collect.facts;
+        facts
+            .own_quiet_calls
+            .retain(|name| facts.functions.contains(name) && !collect.quiet_members.contains(name));
         // `sample_all` calls `self.sample`, which turns gradients off.
         let deciding: Vec<String> = facts
             .methods
@@ -139,6 +157,11 @@ impl FileFacts {
     }
 }
 
+/// Whether a file may name PyTorch, or what `import *` of another file brings in.
+pub(crate) fn may_have_findings(source: &Source) -> bool {
+    may_use_torch(source.code()) || source.code().contains("import *")
+}
+
 /// Whether a module has no parameters, so that there is no graph of its own: its `__init__` sets numbers and texts only.
 fn has_no_parameters(module: &Module<'_>, class: &StmtClassDef) -> bool {
     let mut bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
@@ -158,6 +181,7 @@ fn has_no_parameters(module: &Module<'_>, class: &StmtClassDef) -> bool {
                     text.starts_with("super(") || node.value.is_string_literal_expr()
                 }
                 // A test of the arguments that raises, or sets numbers.
+                Stmt::Assign(assign) if is_layer_without_parameters(&assign.value) => true,
                 Stmt::Assign(_) | Stmt::If(_) | Stmt::Assert(_) => {
                     let text = module.slice(stmt.range());
                     ![
@@ -206,6 +230,8 @@ struct Collect<'m> {
     caller: String,
     /// Where the methods are, in their order.
     bodies: Vec<TextRange>,
+    /// Names of attributes that are called while gradients are off.
+    quiet_members: FxHashSet<String>,
 }
 
 impl Collect<'_> {
@@ -221,8 +247,15 @@ impl<'a> Visitor<'a> for Collect<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         if let Expr::Call(call) = expr {
             self.facts.detaches_gradients |= detaches_gradient(call);
-            if let Some(name) = last_name(&call.func).filter(|_| !steps_an_optimizer(call)) {
+            if let Some(name) =
+                last_name(&call.func).filter(|_| !steps_an_optimizer(call) && !switches_mode(call))
+            {
                 if self.quiet {
+                    if call.func.is_name_expr() {
+                        self.facts.own_quiet_calls.insert(name.to_owned());
+                    } else {
+                        self.quiet_members.insert(name.to_owned());
+                    }
                     self.facts.quiet_calls.push(name.to_owned());
                 } else {
                     self.facts
@@ -282,6 +315,8 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
                     self.bodies.push(def.range());
+                } else {
+                    self.facts.functions.insert(def.name.to_string());
                 }
                 let outer = (self.in_class, self.quiet);
                 let caller = std::mem::replace(&mut self.caller, def.name.to_string());
@@ -322,6 +357,13 @@ impl<'a> Visitor<'a> for Collect<'_> {
     }
 }
 
+/// `model.eval()`, `model.train()`: no function that evaluates or trains.
+fn switches_mode(call: &ExprCall) -> bool {
+    call.arguments.is_empty()
+        && matches!(&*call.func, Expr::Attribute(method) if matches!(method.attr.as_str(), "eval" | "train")
+            && last_name(&method.value) != Some("self"))
+}
+
 /// `optimizer.step()` calls no `step` of the project, which a tracker or an environment may have.
 fn steps_an_optimizer(call: &ExprCall) -> bool {
     matches!(&*call.func, Expr::Attribute(method) if method.attr.as_str() == "step"
@@ -356,10 +398,12 @@ struct OfFile {
     moves_near: bool,
     /// Names of what it calls.
     calls: Arc<FxHashSet<String>>,
+    /// Functions of its own that it calls while gradients are off.
+    own_quiet_calls: FxHashSet<String>,
     part: Arc<Part>,
     torch_names: Vec<(String, String)>,
-    /// The names of its functions, classes and methods that nothing runs.
-    unreached: FxHashSet<String>,
+    /// What nothing runs in it.
+    unreached: Unreached,
 }
 
 /// What the files that imports connect say together.
@@ -374,6 +418,8 @@ struct Part {
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
     quiet_calls: FxHashSet<String>,
+    /// Those of them that are not only called in the file that has them.
+    shared_quiet_calls: FxHashSet<String>,
     loud_calls: FxHashMap<String, FxHashSet<String>>,
 }
 
@@ -398,6 +444,7 @@ impl Part {
             }
             for name in spread {
                 self.loud_calls.remove(&name);
+                self.shared_quiet_calls.insert(name.clone());
                 self.quiet_calls.insert(name);
             }
         }
@@ -406,8 +453,9 @@ impl Part {
 }
 
 impl Project {
-    /// Connects files by their imports. A path is as the linter was given it.
-    pub fn new(files: &[(PathBuf, FileFacts)]) -> Self {
+    /// Connects files by their imports. A path is as the linter was given it. `is_there` answers whether a module or
+    /// a folder lies beside these files, by its path without an extension: one that git ignores, or that is compiled.
+    pub fn new(files: &[(PathBuf, FileFacts)], is_there: &dyn Fn(&Path) -> bool) -> Self {
         let by_path: FxHashMap<PathBuf, usize> = files
             .iter()
             .enumerate()
@@ -453,6 +501,11 @@ impl Project {
                 from_cpu.insert(root);
             }
             part.quiet_calls.extend(facts.quiet_calls.iter().cloned());
+            let shared = facts
+                .quiet_calls
+                .iter()
+                .filter(|name| !facts.own_quiet_calls.contains(*name));
+            part.shared_quiet_calls.extend(shared.cloned());
             for (caller, name) in &facts.loud_calls {
                 part.loud_calls
                     .entry(name.clone())
@@ -484,7 +537,7 @@ impl Project {
                 says: &facts.definitions,
             })
             .collect();
-        let of_files = reach::unreached(&says, &by_path)
+        let of_files = reach::unreached(&says, &by_path, is_there)
             .into_iter()
             .enumerate()
             .map(|(index, unreached)| OfFile {
@@ -497,6 +550,7 @@ impl Project {
                         .iter()
                         .any(|file| files[*file].1.evidence.moves),
                 calls: Arc::clone(&calls[index]),
+                own_quiet_calls: files[index].1.own_quiet_calls.clone(),
                 torch_names: star_names(files, &by_path, index),
                 part: by_root
                     .get(&root(&mut parents, index))
@@ -537,7 +591,7 @@ impl Around {
     #[must_use]
     pub fn called_by_others(mut self) -> Self {
         if let Some(file) = &mut self.part {
-            Arc::make_mut(file).unreached.clear();
+            Arc::make_mut(file).unreached = Unreached::default();
         }
         self
     }
@@ -573,7 +627,18 @@ impl Around {
     pub(crate) fn is_unreached(&self, name: &str) -> bool {
         self.part
             .as_ref()
-            .is_some_and(|file| file.unreached.contains(name))
+            .is_some_and(|file| file.unreached.names.contains(name))
+    }
+
+    /// What a name stands for that the file imports, if it is bound once, to a literal: `RESUME`, `settings.RESUME`.
+    pub(crate) fn constant(&self, name: &str) -> Option<&Constant> {
+        self.part.as_ref()?.unreached.constants.get(name)
+    }
+
+    /// Where the file stops when it is run or imported, if it cannot go on: nothing runs what follows, nor what other
+    /// files import of it.
+    pub(crate) fn stops(&self) -> Option<TextSize> {
+        self.part.as_ref()?.unreached.stops
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.
@@ -603,9 +668,9 @@ impl Around {
 
     /// Whether a file of the project calls what has this name while gradients are off.
     pub(crate) fn calls_quietly(&self, name: &str) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.quiet_calls.contains(name))
+        self.part.as_ref().is_some_and(|file| {
+            file.own_quiet_calls.contains(name) || file.part.shared_quiet_calls.contains(name)
+        })
     }
 
     /// What the project's classes say of a method: nothing if none of them has it.
@@ -768,7 +833,7 @@ mod tests {
                 (PathBuf::from(path), FileFacts::of(&source))
             })
             .collect();
-        Project::new(&facts)
+        Project::new(&facts, &|_| false)
     }
 
     #[test]

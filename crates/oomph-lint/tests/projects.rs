@@ -21,7 +21,7 @@ fn found(files: &[(&str, &str)]) -> Vec<&'static str> {
         .iter()
         .map(|(path, source)| (path.clone(), FileFacts::of(source)))
         .collect();
-    let project = Project::new(&facts);
+    let project = Project::new(&facts, &|_| false);
     lint_in(&sources[0].1, &Selection::default(), &project.around(0))
         .findings
         .iter()
@@ -88,7 +88,7 @@ def evaluate(path):
 evaluate(1)
 "
     );
-    let tools = "import torch\ndef restore(net, path): pass\n";
+    let tools = "import torch\nclass Net: pass\ndef restore(net, path): pass\n";
     let files = [("tools.py", tools), ("train.py", TRAIN)];
     let first = |code| [&[("val.py", code)][..], &files[..]].concat();
     let trains = format!("{made}get_model(1)\n");
@@ -285,4 +285,210 @@ def main(path):
 main('last.pth')
 ";
     assert!(!found(&[("train.py", either)]).contains(&"OOM503"));
+}
+
+const LOADS: &str = "net = torch.nn.Linear(2, 2).cuda()
+net.load_state_dict(torch.load('last.pth'))
+torch.save(net.state_dict(), 'last.pth')
+";
+
+#[test]
+fn a_file_that_stops_at_its_top_says_nothing() {
+    let script = |stop: &str| format!("import sys\nimport torch\n{stop}\n{LOADS}");
+    assert_eq!(found(&[("a.py", &script(""))]), ["OOM501"]);
+    for stop in ["assert False", "raise SystemExit", "sys.exit(0)", "exit()"] {
+        assert_eq!(found(&[("a.py", &script(stop))]), [""; 0], "{stop}");
+    }
+    // A condition may not hold.
+    let asks = script("assert torch.cuda.is_available()\nif len(sys.argv) > 9:\n    exit()");
+    assert_eq!(found(&[("a.py", &asks)]), ["OOM501"]);
+}
+
+#[test]
+fn who_imports_what_the_project_does_not_have_says_nothing() {
+    let script = |import: &str| format!("import torch\n{import}\n{LOADS}");
+    let package = [
+        ("nets/__init__.py", "from .net import Net\n"),
+        ("nets/net.py", "class Net: pass\n"),
+        (
+            "nets/stops.py",
+            "import torch\nassert False\nclass Old: pass\n",
+        ),
+        ("nets/broken.py", "def old(:\n"),
+        ("tools.py", "from nets.net import *\ndef helps(): pass\n"),
+        ("other.py", "from tools import helps\n"),
+    ];
+    let found = |import: &str| {
+        let script = script(import);
+        let mut files = vec![("a.py", script.as_str())];
+        files.extend(package);
+        found(&files)
+    };
+    for import in [
+        "from nets.other import Net",
+        "import nets.other",
+        "from nets import Other",
+        "from nets.net import Other",
+        "from tools import Other",
+        "from nets.stops import Old",
+        "from nets.broken import old",
+    ] {
+        assert_eq!(found(import), [""; 0], "{import}");
+    }
+    for import in [
+        "from nets import Net, net",
+        "from nets.net import Net",
+        "from tools import Net, helps",
+        // A library, or what is caught.
+        "import timm.models",
+        "from statistics import mean",
+        "try:\n    from nets.other import Net\nexcept ImportError:\n    pass",
+        "if torch.cuda.is_available():\n    from nets.other import Net",
+    ] {
+        assert_eq!(found(import), ["OOM501"], "{import}");
+    }
+}
+
+#[test]
+fn a_package_of_a_librarys_name_is_not_what_its_own_files_import() {
+    let script = format!("import torch\nfrom torch.nn import functional\n{LOADS}");
+    let files = [
+        ("jobs/torch/net.py", script.as_str()),
+        ("jobs/torch/__init__.py", ""),
+        ("jobs/torch/utils.py", ""),
+        ("jobs/__init__.py", ""),
+        ("main.py", "from jobs.torch import net\n"),
+    ];
+    assert_eq!(found(&files), ["OOM501"]);
+}
+
+#[test]
+fn a_module_that_was_not_read_may_be_there_all_the_same() {
+    let script = format!("import torch\nfrom nets.compiled import fast\n{LOADS}");
+    let sources = [("a.py", script.as_str()), ("nets/__init__.py", "")].map(|(path, code)| {
+        let source = Source::python(code.to_string()).unwrap();
+        (PathBuf::from(path), source)
+    });
+    let facts: Vec<(PathBuf, FileFacts)> = sources
+        .iter()
+        .map(|(path, source)| (path.clone(), FileFacts::of(source)))
+        .collect();
+    let count = |is_there: &dyn Fn(&std::path::Path) -> bool| {
+        let around = Project::new(&facts, is_there).around(0);
+        lint_in(&sources[0].1, &Selection::default(), &around)
+            .findings
+            .len()
+    };
+    assert_eq!(count(&|_| false), 0);
+    assert_eq!(count(&|path| path.ends_with("nets/compiled")), 1);
+}
+
+#[test]
+fn what_a_constant_switches_off_says_nothing() {
+    let script = |before: &str, test: &str| {
+        let body = LOADS.replace('\n', "\n    ");
+        format!(
+            "import torch\nimport settings\nfrom settings import RESUME, KEEP\n{before}\nif {test}:\n    {body}\n"
+        )
+    };
+    let settings = "RESUME = None\nKEEP = 'last'\nSET = 0\n";
+    let found = |before: &str, test: &str| {
+        found(&[
+            ("a.py", &script(before, test)),
+            ("settings.py", settings),
+            ("b.py", "import settings\nsettings.SET = 2\n"),
+        ])
+    };
+    for (before, test) in [
+        ("LOAD = False", "LOAD"),
+        ("LOAD = True", "not LOAD"),
+        ("LOAD = None", "LOAD is not None"),
+        ("MODE = 'train'", "MODE == 'test'"),
+        ("LOAD = 0", "LOAD and torch.cuda.is_available()"),
+        ("", "RESUME"),
+        ("", "settings.RESUME is not None"),
+        ("", "KEEP == 'first'"),
+    ] {
+        assert_eq!(found(before, test), [""; 0], "{before} {test}");
+    }
+    for (before, test) in [
+        ("LOAD = True", "LOAD"),
+        ("LOAD = False\nLOAD = input()", "LOAD"),
+        (
+            "LOAD = False\ndef f():\n    global LOAD\n    LOAD = True",
+            "LOAD",
+        ),
+        ("LOAD = False", "LOAD or torch.cuda.is_available()"),
+        ("", "settings.SET"),
+        ("", "KEEP"),
+    ] {
+        assert_eq!(found(before, test), ["OOM501"], "{before} {test}");
+    }
+}
+
+#[test]
+fn a_function_of_the_same_name_in_another_file_is_another_one() {
+    let file = "import torch
+from nets import batches
+def validate(net, loader):
+    net.eval()
+    for x in loader:
+        print(net(x.cuda()))
+";
+    let quiet = "import torch
+import nets
+def validate(loader): print(nets)
+with torch.no_grad():
+    validate(1)
+";
+    let calls = format!("{file}validate(torch.nn.Linear(2, 2).cuda(), batches)\n");
+    let nets = "import torch\nbatches = []\n";
+    assert_eq!(
+        found(&[("a.py", &calls), ("b.py", quiet), ("nets.py", nets)]),
+        ["OOM201"]
+    );
+    let imports = "import torch
+from a import validate
+with torch.no_grad():
+    validate(1, 2)
+";
+    assert_eq!(
+        found(&[("a.py", file), ("b.py", imports), ("nets.py", nets)]),
+        [""; 0]
+    );
+}
+
+#[test]
+fn what_a_dictionary_of_a_package_may_give_is_kept() {
+    let learner = format!(
+        "import torch\nclass Learner:\n    def __init__(self):\n        {}",
+        LOADS.replace('\n', "\n        ")
+    );
+    let init = "from . import default\n";
+    let main = "import learners\nlearners.__dict__[input()].__dict__[input()]()\n";
+    assert_eq!(
+        found(&[
+            ("learners/default.py", &learner),
+            ("learners/__init__.py", init),
+            ("main.py", main),
+        ]),
+        ["OOM501"]
+    );
+}
+
+#[test]
+fn a_call_that_a_constant_switches_off_is_none() {
+    let script = |before: &str| {
+        let body = LOADS.replace('\n', "\n    ");
+        format!(
+            "import torch\n{before}\ndef restore():\n    {body}\ndef main():\n    if RESUME is not None:\n        restore()\nmain()\n"
+        )
+    };
+    assert_eq!(found(&[("a.py", &script("RESUME = None"))]), [""; 0]);
+    assert_eq!(
+        found(&[("a.py", &script("RESUME = 'last.pth'"))]),
+        ["OOM501"]
+    );
+    let set = "RESUME = None\ndef ask():\n    global RESUME\n    RESUME = input()\nask()";
+    assert_eq!(found(&[("a.py", &script(set))]), ["OOM501"]);
 }

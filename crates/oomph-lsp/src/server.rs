@@ -412,7 +412,8 @@ impl<H: Host> Server<'_, H> {
 
     /// Connects the project's files anew.
     fn connect(&mut self) {
-        self.project = Project::new(&self.facts);
+        // A file that is not open may be written any moment.
+        self.project = Project::new(&self.facts, &|_| true);
         for document in self.documents.values_mut() {
             document.waits = true;
         }

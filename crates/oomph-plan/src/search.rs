@@ -17,8 +17,8 @@ use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
 use crate::units::Sequence;
 
-/// Events that a whole search may play: a second's worth.
-const PLAYED_EVENTS: usize = 4_500_000;
+/// Events that a whole search may play: a second's worth, or two.
+const PLAYED_EVENTS: usize = 9_000_000;
 /// Fewest and most combinations that are played.
 const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
 /// What plans may do to the results, the strictest first.
@@ -114,7 +114,14 @@ fn candidates<'a>(
     let kinds = KINDS.iter().filter(move |kind| (kind.stage)() == stage);
     kinds.map(|kind| {
         let mut found = (kind.candidates)(model, options);
-        found.retain(|lever| options.permits(lever));
+        found.retain_mut(|lever| {
+            let name = lever.name();
+            lever.without(|module| options.leaves(name, module));
+            let names_any = lever
+                .modules_mut()
+                .is_none_or(|modules| !modules.is_empty());
+            names_any && options.permits(lever)
+        });
         found
     })
 }
@@ -196,6 +203,8 @@ pub struct Options {
     pub lessons: Vec<Lesson>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
+    /// Levers by name, and modules that they are not for.
+    pub left: Vec<(String, String)>,
     /// The links between GPUs, and what a step of the plain job sends over them.
     pub cluster: Option<(Fabric, Volume)>,
     /// When to give up.
@@ -205,7 +214,7 @@ pub struct Options {
 impl Options {
     /// What runs of plans with the same levers taught; else of the most alike.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
-        let names: Vec<&str> = levers.iter().map(Lever::taught_as).collect();
+        let names = taught(levers);
         let alike = self
             .lessons
             .iter()
@@ -230,7 +239,7 @@ impl Options {
     pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
         // What was thought had what was known before in it.
         let known = self.lesson(levers);
-        let levers: Vec<&'static str> = levers.iter().map(Lever::taught_as).collect();
+        let levers = taught(levers);
         self.lessons.retain(|lesson| lesson.levers != levers);
         self.lessons.push(Lesson {
             levers,
@@ -249,6 +258,12 @@ impl Options {
             && !self.forbid.iter().any(|other| other == name)
     }
 
+    /// Whether a lever of this name is not for a module.
+    fn leaves(&self, name: &str, module: &str) -> bool {
+        let mut left = self.left.iter();
+        left.any(|(lever, other)| lever == name && other == module)
+    }
+
     /// Whether a lever may be used.
     pub fn permits(&self, lever: &Lever) -> bool {
         self.wants(lever.name()) && !(self.keep_results && lever.results() > Results::Rounding)
@@ -262,6 +277,20 @@ pub struct Lesson {
     pub levers: Vec<&'static str>,
     /// What was measured over what the model alone predicts.
     pub factors: Factors,
+}
+
+/// What runs of these levers teach of. Where a backward pass runs changes nothing that a model could get wrong, so a plan
+/// learns from another that differs in this alone.
+fn taught(levers: &[Lever]) -> Vec<&'static str> {
+    let names = |chosen: &dyn Fn(&&Lever) -> bool| -> Vec<&'static str> {
+        levers.iter().filter(chosen).map(Lever::taught_as).collect()
+    };
+    let found = names(&|lever| lever.stage() != Stage::Combined(Group::Backward));
+    if found.is_empty() {
+        names(&|_| true)
+    } else {
+        found
+    }
 }
 
 /// By how much a model is wrong.
@@ -426,7 +455,11 @@ impl<'a> Searcher<'a> {
         let sequences: Vec<(&Kind, Sequence)> = KINDS
             .iter()
             .filter(|kind| (kind.of_modules)(Vec::new()).is_some_and(|lever| permitted(&lever)))
-            .map(|kind| (kind, (kind.sequence)(&draft)))
+            .map(|kind| {
+                let mut sequence = (kind.sequence)(&draft);
+                sequence.without(|module| self.options.leaves(kind.name, module));
+                (kind, sequence)
+            })
             .filter(|(_, sequence)| !sequence.is_empty())
             .collect();
         let each = 1 + sequences.len() * LEAST_GRID;
@@ -544,16 +577,18 @@ impl<'a> Searcher<'a> {
         while chosen.len() < most && !(points.is_empty() && keeping.is_empty()) {
             for points in [&mut keeping, &mut points] {
                 let mut quickest = f64::INFINITY;
+                let mut front: Vec<(f64, usize)> = Vec::new();
                 points.retain(|&(_, time, index)| {
                     let first = time < quickest;
                     if first {
                         quickest = time;
-                        if !chosen.contains(&index) && chosen.len() < most {
-                            chosen.push(index);
+                        if !chosen.contains(&index) && !front.iter().any(|one| one.1 == index) {
+                            front.push((time, index));
                         }
                     }
                     !first && !chosen.contains(&index)
                 });
+                chosen.extend(spread(&front, most - chosen.len()));
             }
         }
         chosen
@@ -846,6 +881,33 @@ impl<'a> Searcher<'a> {
     }
 }
 
+/// At most `most` of those that promise the least time for some amount of memory, by their times (the longest first): as many
+/// quick ones as slow ones, by ratios. A job leaves room for few where its steps have many events, and any budget should have
+/// one near it.
+fn spread(front: &[(f64, usize)], most: usize) -> Vec<usize> {
+    let mut left: Vec<(f64, usize)> = front
+        .iter()
+        .map(|&(time, index)| (time.ln(), index))
+        .collect();
+    let (Some(&(slowest, _)), Some(&(quickest, _))) = (left.first(), left.last()) else {
+        return Vec::new();
+    };
+    let mut chosen = Vec::new();
+    for place in 0..most.min(front.len()) {
+        let at = place as f64 / (most.min(front.len()) - 1).max(1) as f64;
+        let wanted = quickest + (slowest - quickest) * at;
+        let nearest = (0..left.len()).min_by(|&a, &b| {
+            let off = |at: usize| {
+                left.get(at)
+                    .map_or(f64::INFINITY, |one| (one.0 - wanted).abs())
+            };
+            off(a).total_cmp(&off(b))
+        });
+        chosen.extend(nearest.map(|nearest| left.remove(nearest).1));
+    }
+    chosen
+}
+
 /// Whether levers compute in a lower precision.
 fn has_precision(levers: &[Lever]) -> bool {
     let is = |lever: &Lever| lever.stage() == Stage::Combined(Group::Precision);
@@ -984,6 +1046,46 @@ mod tests {
             ..options.clone()
         };
         assert!(ladder(&model, &exact).is_empty());
+    }
+
+    #[test]
+    fn a_plan_learns_from_one_that_differs_in_the_thread_alone() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let both = [
+            lever(r#"{"name": "set_to_none"}"#),
+            lever(r#"{"name": "single_threaded_backward"}"#),
+        ];
+        let (other, thread) = both.split_at(1);
+        let mut options = Options::default();
+        options.correct(&both, 1.5, 1.0);
+        let percent = |options: &Options, levers: &[Lever]| {
+            (options.lesson(levers).memory * 100.0).round() as u32
+        };
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 100)
+        );
+        // Alone it teaches of itself.
+        options.correct(thread, 1.1, 1.0);
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 110)
+        );
+    }
+
+    /// All that a search has room for would else be the least of memory, at any price.
+    #[test]
+    fn combinations_that_are_played_are_quick_ones_and_slow_ones() {
+        let front: Vec<(f64, usize)> = [16.0, 15.0, 14.0, 13.0, 12.0, 4.0, 2.0, 1.1, 1.0]
+            .into_iter()
+            .zip(0..)
+            .collect();
+        assert_eq!(spread(&front, 5), [8, 6, 5, 4, 0]);
+        assert_eq!(spread(&front, 1), [8]);
+        let mut all = spread(&front, 20);
+        all.sort_unstable();
+        assert_eq!(all, (0..9).collect::<Vec<_>>());
+        assert_eq!(spread(&[], 3), [0_usize; 0]);
     }
 
     #[test]

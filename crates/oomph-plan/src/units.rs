@@ -30,6 +30,14 @@ impl Sequence {
         Self { steps }
     }
 
+    /// Leaves modules out.
+    pub(crate) fn without(&mut self, left: impl Fn(&str) -> bool) {
+        for step in &mut self.steps {
+            step.retain(|module| !left(module));
+        }
+        self.steps.retain(|step| !step.is_empty());
+    }
+
     /// How long it is.
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -111,8 +119,9 @@ pub fn repeated(model: &Model) -> Vec<String> {
     found
 }
 
-/// The repeated blocks, and modules outside of them and not around them whose class occurs more than
-/// once, outermost ones only: networks written with an attribute for each block (`down1`, `down2`, …).
+/// The repeated blocks, and modules with parts outside of them and not around them whose class occurs more than
+/// once, outermost ones only: networks written with an attribute for each block (`down1`, `down2`, …), of a class of their own
+/// or a `Sequential`.
 fn blocks(model: &Model) -> Vec<String> {
     let mut found = repeated(model);
     found.extend(alike(model, &found));
@@ -129,8 +138,7 @@ fn alike(model: &Model, blocks: &[String]) -> Vec<String> {
         .iter()
         .filter(|module| {
             let name = module.name.as_str();
-            !module.container
-                && name.contains('.')
+            name.contains('.')
                 && with_parts.contains(name)
                 && called.contains(name)
                 && !around.contains(name)
@@ -283,6 +291,38 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Call;
+    use oomph_run::record::Module;
+
+    /// A U-Net whose levels are a `Sequential` each, held by attributes.
+    #[test]
+    fn sequentials_by_attribute_are_blocks() {
+        let modules = [
+            ("Net", "Net"),
+            ("Net.down1", "Sequential"),
+            ("Net.down1.0", "Conv2d"),
+            ("Net.down2", "Sequential"),
+            ("Net.down2.0", "Conv2d"),
+            ("Net.head", "Conv2d"),
+        ];
+        let mut model = Model {
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        for (name, kind) in modules {
+            model.modules.push(Module {
+                name: name.to_owned(),
+                kind: kind.to_owned(),
+                container: kind == "Sequential",
+                ..Module::default()
+            });
+            model.calls.push(Call {
+                module: name.to_owned(),
+                ..Call::default()
+            });
+        }
+        assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
 
     #[test]
     fn ancestors_of_a_name() {

@@ -65,6 +65,11 @@ impl Source {
         self.notebook.is_some()
     }
 
+    /// Whether the code nests so little that any thread can walk and drop its tree.
+    pub fn is_shallow(&self) -> bool {
+        crate::stack::is_flat(&self.text)
+    }
+
     /// The cells of a notebook that [`code`](Self::code) has, in order: the number of each, from 1, and
     /// the bytes of the code that it is. None for a script.
     pub fn cells(&self) -> impl Iterator<Item = (usize, std::ops::Range<usize>)> + '_ {

@@ -25,7 +25,7 @@ pub fn with_stack<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> Result<T, Problem> {
     let failed = || Problem::new(1, 1, "oomph failed on this file; please report it");
-    if depth_bound(code) <= SMALL_DEPTH {
+    if is_flat(code) {
         // The parser asserts what it believes of itself. A belief that one file disproves must not
         // end the run for all others.
         return std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).map_err(|_| failed());
@@ -52,7 +52,12 @@ pub fn with_stack<T: Send>(
 
 /// Whether code nests so little that any thread can parse it.
 pub(crate) fn is_shallow(code: &str) -> bool {
-    depth_bound(code) <= SMALL_DEPTH || token_depth(code, false) <= SMALL_DEPTH
+    is_flat(code) || token_depth(code, false) <= SMALL_DEPTH
+}
+
+/// Whether the bytes alone say that code nests so little that any thread can parse it, and walk and drop its tree.
+pub(crate) fn is_flat(code: &str) -> bool {
+    depth_bound(code) <= SMALL_DEPTH
 }
 
 /// A bound on how deep the parser recurses, from the bytes alone: never too small, often too

@@ -549,9 +549,9 @@ fn replaced(
             .iter()
             .zip(&built)
             .filter(|(new, built)| {
-                // Of the same kind; or training went on with another one, and never came back; or it was only built then.
-                let alike = new.name == old.name && new.elements == old.elements;
-                let instead = alike || new.optimized && old.optimized;
+                // Training went on with another one, and never came back; or it was only built then. What was there before the older
+                // one's last call is a part beside it.
+                let instead = new.optimized && old.optimized;
                 let built_after = built.is_some_and(|built| built > old.last_us);
                 new.first_us > old.last_us && (instead || built_after)
             })
@@ -590,6 +590,9 @@ fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashS
     let row_of = |time: i64, address: &u64| {
         life_at(trace, by_address.get(address)?, time).map(|life| life.alloc)
     };
+    let filled: HashSet<usize> = (record.filled.iter())
+        .filter_map(|(address, time)| row_of(*time, address))
+        .collect();
     let mut found = HashSet::new();
     // How often each row was given to a model together with others of its size.
     let mut given: HashMap<usize, usize> = HashMap::new();
@@ -600,9 +603,14 @@ fn caches(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> HashS
             .filter_map(|(_, time, address, _)| row_of(*time, address));
         match marks.first().map(|mark| mark.0.as_str()) {
             Some(CACHE) => found.extend(rows.map(|row| row as u32)),
-            Some("input" | "given") if marks.len() >= LAYERS => {
+            Some("input" | "given") => {
                 let mut by_size: HashMap<u64, HashSet<usize>> = HashMap::new();
                 for row in rows {
+                    // One tensor for all layers is written part by part.
+                    if filled.contains(&row) {
+                        *given.entry(row).or_default() += 1;
+                        continue;
+                    }
                     by_size
                         .entry(trace.events.size(row).0)
                         .or_default()

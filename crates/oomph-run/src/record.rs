@@ -156,6 +156,9 @@ pub struct Record {
     /// Whether the user's own modules import or name activation checkpointing.
     #[serde(default)]
     pub uses_checkpointing: bool,
+    /// Whether the user's own modules call for a backward pass, whether or not one came.
+    #[serde(default)]
+    pub goes_backward: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     #[serde(default)]
     pub wants_freezing: bool,

@@ -33,7 +33,7 @@ use crate::input;
 use crate::units::Bytes;
 
 use origin::Origin;
-pub use program::{Memory, Program};
+pub use program::{Hardware, Memory, Program};
 use readers::{Found, Noted};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
@@ -92,8 +92,6 @@ fn cut(text: &str, most: usize) -> String {
 pub enum MessageKind {
     /// PyTorch's caching allocator, `CUDA out of memory. Tried to allocate …`.
     Native,
-    /// A request of 1 EiB or more: a size computed wrongly.
-    MoreThanExbibyte,
     /// Rejected before it was tried, because of `per_process_memory_fraction` (2.13+).
     Rejected,
     /// The `cudaMallocAsync` backend.
@@ -131,7 +129,6 @@ impl MessageKind {
     pub const fn id(self) -> &'static str {
         match self {
             Self::Native => "pytorch",
-            Self::MoreThanExbibyte => "more_than_1eb",
             Self::Rejected => "rejected_by_fraction",
             Self::Async => "cuda_malloc_async",
             Self::Warning => "warning",
@@ -173,6 +170,17 @@ pub struct OtherProcess {
     pub used: Bytes,
 }
 
+/// What a pool that counts in tokens says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tokens {
+    /// Tokens asked for.
+    pub asked: Option<u64>,
+    /// Tokens that were to be had, those included that another request would have to give back.
+    pub available: Option<u64>,
+    /// Of these, tokens that nothing held.
+    pub free: Option<u64>,
+}
+
 /// An out-of-memory message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomMessage {
@@ -182,6 +190,10 @@ pub struct OomMessage {
     pub inside: Option<Program>,
     /// Which memory ran out.
     pub memory: Memory,
+    /// Whose accelerator it is.
+    pub hardware: Hardware,
+    /// What the program was doing, after `while`.
+    pub during: Option<&'static str>,
     /// Which error.
     pub kind: MessageKind,
     /// Whether it is a warning after which the program went on.
@@ -208,6 +220,10 @@ pub struct OomMessage {
     pub allocator: Option<String>,
     /// What the program itself says would fit: tokens of a request.
     pub fits: Option<u64>,
+    /// Tokens asked for, of a pool that counts in tokens.
+    pub tokens: Option<Tokens>,
+    /// How often the container was started again.
+    pub restarts: Option<u64>,
     /// The setting that the message is about, if it is not the program's usual one.
     pub setting: Option<&'static str>,
     /// The device.
@@ -250,6 +266,8 @@ impl OomMessage {
             program: Program::Pytorch,
             inside: None,
             memory: Memory::Device,
+            hardware: Hardware::default(),
+            during: None,
             kind,
             handled: false,
             line,
@@ -263,6 +281,8 @@ impl OomMessage {
             job: None,
             allocator: None,
             fits: None,
+            tokens: None,
+            restarts: None,
             setting: None,
             device: None,
             requested: None,
@@ -378,7 +398,7 @@ impl OomMessage {
         Some(
             self.total?
                 .saturating_sub(self.free?)
-                .saturating_sub(self.reserved?),
+                .saturating_sub(self.reserved.or(self.allocated)?),
         )
     }
 }
@@ -517,6 +537,8 @@ struct Log {
     before: Option<(String, bool)>,
     /// The message whose text may go on in the next line.
     open: Option<Open>,
+    /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
+    rank: Option<u32>,
 }
 
 /// Whether the digits that `text` begins with may be the end of a size: not if a date, a time or a word goes on behind them.
@@ -585,6 +607,7 @@ impl Log {
             self.open = None;
             return;
         }
+        let named_rank = origin.rank;
         let place = readers::Place {
             number,
             part: self.parts,
@@ -598,6 +621,7 @@ impl Log {
         } else {
             self.wrapped(text, &place)
         };
+        let new = matches!(found, Found::Message(..));
         match found {
             Found::Message(mut message, reader) => {
                 self.before = None;
@@ -614,8 +638,8 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
-                self.go_on(text, &place);
-                self.before = Some((cut(text, MAX_JOINED), marked));
+                let goes_on = self.go_on(text, &place);
+                self.before = (!goes_on).then(|| (cut(text, MAX_JOINED), marked));
                 if let Some(last) = self.traceback.back_mut() {
                     let code = text.trim();
                     if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
@@ -623,6 +647,13 @@ impl Log {
                     }
                 }
             }
+        }
+        self.rank = named_rank.or(self.rank);
+        if !new
+            && let Some(last) = self.messages.last_mut()
+            && self.parts - last.last <= WRAPPED
+        {
+            last.during = last.during.or_else(|| origin::during(text));
         }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
@@ -654,27 +685,28 @@ impl Log {
         nothing
     }
 
-    /// Adds what the line says of the message before it.
-    fn go_on(&mut self, text: &str, place: &readers::Place<'_>) {
+    /// Adds what the line says of the message before it; whether that is something.
+    fn go_on(&mut self, text: &str, place: &readers::Place<'_>) -> bool {
         let Some(open) = self.open.as_mut() else {
-            return;
+            return false;
         };
         open.lines += 1;
         let message = self.messages.get_mut(open.message);
         let Some(message) = message.filter(|_| open.lines <= WRAPPED) else {
             self.open = None;
-            return;
+            return false;
         };
         let Some(reader) = open.reader else {
-            if general::read_further(&open.text, text, message) {
+            let more = general::read_further(&open.text, text, message);
+            if more {
                 message.last = self.parts;
             }
             open.text = cut(text, MAX_JOINED);
-            return;
+            return more;
         };
         if open.text.len() >= MAX_JOINED || place.origin != &Origin::default() {
             self.open = None;
-            return;
+            return false;
         }
         let cut_in_number = open
             .text
@@ -682,7 +714,7 @@ impl Log {
             .ends_with(|c: char| c.is_ascii_digit() || c == '.');
         if cut_in_number && text.starts_with(|c: char| c.is_ascii_digit()) && !ends_a_number(text) {
             self.open = None;
-            return;
+            return false;
         }
         let mut joined = joined(&open.text, text);
         // The one that says the most.
@@ -696,15 +728,22 @@ impl Log {
             message.take_figures(whole);
             message.last = self.parts;
             open.text = joined.swap_remove(number);
+            true
         } else {
             open.text = joined.swap_remove(0);
+            false
         }
     }
 
     /// Adds what the lines around a message say of it.
     fn complete(&mut self, message: &mut OomMessage, origin: Origin, text: &str) {
         message.last = self.parts;
-        message.rank = origin.rank.or(message.rank).or_else(|| {
+        let continued = text
+            .trim_start_matches("> ")
+            .starts_with([')', ' '])
+            .then_some(self.rank)
+            .flatten();
+        message.rank = origin.rank.or(message.rank).or(continued).or_else(|| {
             let head = text.get(..text.floor_char_boundary(MAX_PREFIX))?;
             general::rank(&head.to_ascii_lowercase())
         });
@@ -712,21 +751,30 @@ impl Log {
         message.pid = message.pid.or(origin.pid);
         message.host = message.host.take().or(origin.host);
         message.traceback = self.traceback.drain(..).collect();
+        message.during = message.during.or_else(|| {
+            let mut frames = message.traceback.iter().rev();
+            frames.find_map(|frame| {
+                let called = format!("{} {}(", frame.code, frame.function);
+                origin::during(&called).or_else(|| origin::during(&frame.file))
+            })
+        });
         let near = || {
             let mut files = message.traceback.iter().rev();
             files.find_map(|frame| origin::inside(&frame.file))
         };
+        let another = |inside: &Program| *inside != message.program;
         let inside = origin
             .inside
             .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
+            .filter(another)
             .or_else(near);
-        if message.program == Program::Unknown && message.kind == MessageKind::Unknown {
-            let recent = || {
-                self.recent
-                    .iter()
-                    .rev()
-                    .find_map(|line| origin::inside(line))
-            };
+        let recent = || {
+            let mut lines = self.recent.iter().rev();
+            lines.find_map(|line| origin::inside(line))
+        };
+        if message.program == Program::Unknown
+            && matches!(message.kind, MessageKind::Unknown | MessageKind::Budget)
+        {
             if let Some(program) = inside.or_else(recent) {
                 message.program = program;
             }
@@ -734,8 +782,12 @@ impl Log {
                 message.memory = Memory::Device;
             }
         } else {
-            message.inside =
-                inside.filter(|inside| message.program.runs_inside() && *inside != message.program);
+            message.inside = inside
+                .filter(|inside| message.program.runs_inside() && *inside != message.program)
+                .or_else(|| {
+                    let inside = message.program.runs_inside().then(recent).flatten()?;
+                    inside.starts_others().then_some(inside)
+                });
         }
         let said = [
             message.requested,
@@ -743,7 +795,8 @@ impl Log {
             message.free,
             message.used(),
         ];
-        let alone = said.iter().all(Option::is_none) && message.kind == MessageKind::Allocation;
+        let alone = said.iter().all(Option::is_none)
+            && matches!(message.kind, MessageKind::Allocation | MessageKind::Cuda);
         if alone {
             general::complete(text, message);
         }
@@ -752,8 +805,23 @@ impl Log {
         }
     }
 
+    /// Names the container of a message of Kubernetes by the lines above it, `kubectl describe pod` as it is printed.
+    fn name_container(&self, message: &mut OomMessage) {
+        if message.program != Program::Kubernetes || message.process.is_some() {
+            return;
+        }
+        message.host = message.host.take().or_else(|| self.noted.pod.clone());
+        message.process = self.recent.iter().rev().find_map(|line| {
+            let name = line.trim().strip_suffix(':')?;
+            // Headings have capital letters, names of containers none.
+            let plain =
+                |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+            (!name.is_empty() && name.bytes().all(plain)).then(|| name.to_owned())
+        });
+    }
+
     /// Adds a message unless it repeats one: launchers and ranks print an error several times. Returns where that stands.
-    fn add(&mut self, message: OomMessage) -> Option<usize> {
+    fn add(&mut self, mut message: OomMessage) -> Option<usize> {
         if let Some((place, earlier)) = self
             .messages
             .iter_mut()
@@ -771,8 +839,42 @@ impl Log {
             self.dropped += 1;
             return None;
         }
+        message.hardware = self
+            .recent
+            .iter()
+            .fold(message.hardware, |known, line| known.or(Hardware::of(line)));
+        self.name_container(&mut message);
         self.messages.push(message);
         Some(self.messages.len() - 1)
+    }
+
+    /// A message that does not say which memory it means, means that of its program's other messages near by.
+    fn name_memories(&mut self) {
+        const NEAR: usize = 8;
+        let known: Vec<(Program, usize, Memory, Option<u32>)> = self
+            .messages
+            .iter()
+            .filter(|message| message.memory != Memory::Unknown)
+            .map(|message| {
+                (
+                    message.program,
+                    message.line,
+                    message.memory,
+                    message.device,
+                )
+            })
+            .collect();
+        for message in &mut self.messages {
+            let near = known.iter().find(|(program, line, ..)| {
+                *program == message.program && line.abs_diff(message.line) <= NEAR
+            });
+            if message.memory == Memory::Unknown
+                && let Some((_, _, memory, device)) = near
+            {
+                message.memory = *memory;
+                message.device = message.device.or(*device);
+            }
+        }
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
@@ -785,6 +887,7 @@ impl Log {
             self.messages
                 .retain(|message| message.kind != MessageKind::Unknown);
         }
+        self.name_memories();
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
         for message in &mut self.messages {
             if message.memory == Memory::Host {
@@ -976,7 +1079,7 @@ mod tests {
         for (text, kind) in [
             (
                 "CUDA out of memory. Tried to allocate more than 1EB memory.",
-                MessageKind::MoreThanExbibyte,
+                MessageKind::Native,
             ),
             (
                 "CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: 1048576",
@@ -1020,7 +1123,7 @@ mod tests {
         }
         let nccl = one("NCCL WARN Failed to CUDA calloc 6291456 bytes");
         assert_eq!(nccl.requested, Some(Bytes(6_291_456)));
-        let text = "Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 22.18 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\nFree (according to CUDA): 13.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n";
+        let text = "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 22.18 GiB\nRequested               : 1.00 GiB\nDevice limit            : 23.69 GiB\nFree (according to CUDA): 13.00 MiB\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n";
         let message = one(text);
         assert_eq!(message.allocated, gib(22.18));
         assert_eq!(message.total, gib(23.69));
@@ -1172,7 +1275,7 @@ mod tests {
                 Host,
                 None,
             ),
-            ("\"OOMKilled\": true,", Program::Shell, Host, None),
+            ("\"OOMKilled\": true,", Program::Docker, Host, None),
             (
                 "memory allocation of 1048576 bytes failed",
                 Program::Unknown,

@@ -9,6 +9,8 @@ its metadata, see `scopes.py`), and which tensors are parameters, gradients, opt
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import pickle
 import sys
@@ -35,7 +37,7 @@ from oomph._recorder.passes import Passes
 from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
-from oomph._recorder.sources import sources, use_checkpointing
+from oomph._recorder.sources import go_backward, sources, use_checkpointing
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
@@ -56,6 +58,9 @@ _POOLS = (
     "off; there is no history of stacks, and memory is not attributed to lines"
 )
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
+_EXPORTED = (
+    "a model is exported with strict=True: memory is not attributed to modules from there on"
+)
 _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not counted"
 
 
@@ -176,14 +181,24 @@ class Recorder:
             self._compiles()
             return compile_method(module, *args, **kwargs)
 
+        export = torch.export.export
+        strict = inspect.signature(export).parameters["strict"].default
+
+        @functools.wraps(export)
+        def exported(*args, **kwargs):
+            if kwargs.get("strict", strict):
+                self._compiles(_EXPORTED)  # Dynamo traces it
+            return export(*args, **kwargs)
+
+        torch.export.export = exported
         torch.compile = compiled
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
-    def _compiles(self) -> None:
+    def _compiles(self, what: str = _COMPILED) -> None:
         if self._modules.stop():
             self._facts.compiled = True
             self._progress.words[BoxWord.COMPILED] = 1
-            self.assumptions.add("attribution", _COMPILED, user_line())
+            self.assumptions.add("attribution", what, user_line())
 
     # ---- leaving a job that repeats itself ----
 
@@ -455,6 +470,7 @@ class Recorder:
             levers=levers,
             became=self.resize.became if self.resize else [],
             uses_checkpointing=use_checkpointing(files),
+            goes_backward=go_backward(files),
             sources=files,
             **self._progress.as_dict(),
             **self._scopes.as_dict(),

@@ -61,6 +61,19 @@ def _uses_checkpointing(name: str) -> bool:
     return False
 
 
+def go_backward(files: list[str]) -> bool:
+    """Whether modules among `files` call for a backward pass, now or later on."""
+    return any(map(_goes_backward, files))
+
+
+def _goes_backward(name: str) -> bool:
+    try:
+        with open(name, "rb") as file:
+            return name.endswith(".py") and b".backward(" in file.read()
+    except OSError:
+        return False
+
+
 def sources(own: str) -> list[str]:
     """Those of them that are there: modules that are imported, files that were read, none below `own`."""
     names = {getattr(module, "__file__", None) for module in list(sys.modules.values())}

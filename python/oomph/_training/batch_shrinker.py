@@ -15,6 +15,7 @@ from oomph._training.ladder import Ladder, Rung
 from oomph._training.memory_model import GpuMemory
 from oomph._training.optimizer_guard import OptimizerGuard, first_line
 from oomph._training.release import clear_error, release_caches
+from oomph._training.size_limit import GROW_AFTER, SizeLimit
 from oomph.levers._shared.base import CannotApply
 
 log = logging.getLogger("oomph")
@@ -23,23 +24,29 @@ log = logging.getLogger("oomph")
 class BatchShrinker:
     """How many samples of a batch go through a model at once."""
 
-    def __init__(self, rungs: Ladder | Sequence[Rung] | None, coupled: str, option: str) -> None:
+    def __init__(
+        self,
+        rungs: Ladder | Sequence[Rung] | None,
+        coupled: str,
+        option: str,
+        grow_after: int = GROW_AFTER,
+    ) -> None:
         """`option`: the user's setting for the batch size, for messages."""
         if coupled not in ("refuse", "warn"):
             raise ValueError(f'coupled: expected "refuse" or "warn"; found {coupled!r}')
         self.ladder = Ladder.of(rungs)
-        self.limit = 0
-        """Samples at once; 0 before the first batch."""
         self.phase = "forward"
         """forward or backward, as the callback says."""
         self.errors: list[str] = []
         """The first lines of the errors that were survived."""
-        self._coupled, self._option = coupled, option
+        self._coupled, self._option, self._grow_after = coupled, option, grow_after
+        self._capacity = 0.0
 
     def bind(self, model: nn.Module, gpu_memory: GpuMemory) -> None:
         """Use this model."""
         self._model, self._gpu_memory = model, gpu_memory
         self._guards: dict[int, OptimizerGuard] = {}
+        self._limit = SizeLimit(gpu_memory, self._grow_after)
         self.ladder.bind(model, gpu_memory, self._guards)
 
     def guard(self, optimizer: Any, protect: str) -> OptimizerGuard:
@@ -52,10 +59,17 @@ class BatchShrinker:
             guard.rescue = self.ladder.rescue
         return guard
 
+    def begin(self) -> None:
+        """A step begins: nothing of it is allocated."""
+        if not self._gpu_memory.measures:
+            return
+        coming = sum(guard.coming() for guard in self._guards.values())
+        self._capacity = self._gpu_memory.usable() - self._gpu_memory.allocated() - coming
+        self._limit.allowed(self._capacity)
+
     def parts(self, size: int) -> int:
         """How many parts to split a batch of `size` samples into."""
-        self.limit = self.limit or size
-        return -(-size // self.limit)
+        return -(-size // int(min(self._limit.units, size)))
 
     @contextlib.contextmanager
     def forward(self) -> Iterator[None]:
@@ -74,22 +88,28 @@ class BatchShrinker:
         """
         again = True
         while True:
-            smallest = self.limit == 1 or not self.may_split()
+            smallest = self._limit.units == 1 or not self.may_split()
+            retries = self._gpu_memory.retries()
             result, failure = self._try(attempt, smallest and not again)
             if not failure:
+                flushed = self._gpu_memory.retries() > retries and self.may_split()
+                self._succeeded(size(), flushed)
                 return result
             undo()
             release_caches()
             if failure == _REFUSED:
                 continue
             self.errors.append(failure)
-            smallest = smallest or min(self.limit, size()) == 1
+            smallest = smallest or min(self._limit.units, size()) == 1
             if smallest and again:
                 # The error may have been transient; this time, measure what is missing.
                 again = False
             else:
                 again = again and not smallest
                 self._shrink(size(), failure)
+
+    def _succeeded(self, size: int, flushed: bool) -> None:
+        self._limit.quiet(self.parts(size), lambda n: -(-size // n), self._capacity, flushed)
 
     def _try(self, attempt: Callable[[], Any], measured: bool) -> tuple[Any, str]:
         try:
@@ -110,10 +130,12 @@ class BatchShrinker:
         return self._coupled == "warn" or not coupled_layers(self._model)
 
     def _shrink(self, size: int, failure: str) -> None:
-        now = min(self.limit, size)
+        now = int(min(self._limit.units, size))
         if now > 1 and self.may_split():
-            self.limit = now // 2
-            log.warning("out of memory: repeating the step, %d samples at a time", self.limit)
+            self._limit.set(int(self._limit.failed(now, self._capacity)))
+            log.warning(
+                "out of memory: repeating the step, %d samples at a time", self._limit.units
+            )
             return
         pulled = self.ladder.pull(self.phase, failure, now)
         if pulled:

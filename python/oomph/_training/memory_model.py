@@ -151,25 +151,23 @@ class GpuMemory:
             limit = min(limit, int(total * fraction(self.device)))
         return limit
 
-    def reserve(self, large: int, small: int = 0) -> bool:
-        """Fill the allocator's cache: `large` bytes in one piece, `small` in small blocks.
+    def reserve(self, large: Iterable[int], small: int = 0) -> list[torch.Tensor] | None:
+        """Blocks of `large` bytes each, and `small` bytes in small ones: once dropped, they are in the cache.
 
-        Returns False if the memory is not available.
+        None if the memory is not available.
         """
         if not self.measures:
-            return True
+            return []
         try:
             # Small blocks have segments of their own; 1 MiB is the largest that is small.
-            held = [
+            return [
                 torch.empty(size, dtype=torch.uint8, device=self.device)
-                for size in [large] * (large > 0) + [1 << 20] * -(-small // (1 << 20))
+                for size in [*large, *[1 << 20] * -(-small // (1 << 20))]
             ]
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            return False
-        del held
-        return True
+            return None
 
     def synchronize(self) -> None:
         """Wait for the GPU."""

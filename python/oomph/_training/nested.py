@@ -13,10 +13,21 @@ from typing import Any
 import torch
 
 from oomph._containers import children, is_array, is_namedtuple, rebuild, tensors
+from oomph._older_python import pairwise
 
 
 class BatchError(TypeError):
     """The structure of a batch could not be understood; the message says where."""
+
+
+def bounds(size: int, parts: int) -> list[tuple[int, int]]:
+    """Where `parts` parts of `size` samples begin and end, as equal as can be.
+
+    The larger ones come first: smaller ones then find room where those were.
+    """
+    least, more = divmod(size, parts)
+    ends = [least * n + min(n, more) for n in range(parts + 1)]
+    return list(pairwise(ends))
 
 
 def _sizes(value: Any, top: bool) -> set[int] | None:

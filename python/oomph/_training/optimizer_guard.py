@@ -6,7 +6,7 @@ leaves them half updated. Four mechanisms prevent that:
 - *journal*: copy what the step may change to the CPU first, and restore it after an error. Used
   for the first step, which creates the state, and whenever the next mechanism is unavailable.
 - *reserve*: a step needs the same memory each time, so it is measured once. Before each later step
-  a block of that size is allocated and returned to the cache: a failure happens
+  as much is allocated, in blocks of the parameters' sizes, and returned to the cache: a failure happens
   there, before anything has changed, and the step itself finds its memory in the cache.
 - *chunks*: after an error, step the parameters in groups, so that the temporaries of multi-tensor
   optimizers are only as large as a group's. Each parameter's update is the same to the bit.
@@ -17,6 +17,7 @@ leaves them half updated. Four mechanisms prevent that:
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -33,6 +34,9 @@ STATE_LEVER = OptimizerOnCpu.name
 
 CHUNKS = (1, 4, 16, 64, 256)
 """Numbers of parameter groups to try in turn, before each parameter steps alone."""
+
+HELD = 32 << 20
+"""A reserve of at most so many bytes is kept between steps."""
 
 RESERVE_MARGIN = 1.25
 """The reserve is a step's measured need times this factor, since the allocator may fragment it."""
@@ -65,6 +69,7 @@ class OptimizerGuard:
         # Bytes that a step takes from the pools of large and small blocks; None before the first.
         self._need: tuple[int, int] | None = None
         self._settled = False
+        self._held: list[torch.Tensor] | None = None
         self._streamed: Callable[[], Any] | None = None
         self.rescue: Callable[[str], bool] | None = None
         """Called with the error's text when a step does not fit in any way; returns True to try again."""
@@ -92,6 +97,8 @@ class OptimizerGuard:
             if not failure and not self._settled:
                 # The step that created the state needed that much more than those that follow.
                 self._need, self._settled = self._gpu_memory.peaks_above_start(), True
+            if not failure:
+                self._hold()
             if failure:
                 raise StateLost(
                     "memory ran out inside optimizer.step although its memory had been reserved: "
@@ -129,17 +136,39 @@ class OptimizerGuard:
         streamed = lever.through(self.optimizer)
         lever.evict(self.optimizer)
         self._streamed = streamed
-        self._chunks, self._need, self._settled = 1, None, False
+        self._chunks, self._need, self._settled, self._held = 1, None, False, None
 
     def _is_reserved(self) -> bool:
         """Whether the next step finds its memory in the allocator's cache."""
         if self._need is None or not self._gpu_memory.caches:
             return False
         large, small = (int(size * RESERVE_MARGIN) for size in self._need)
-        if self._gpu_memory.reserve(large, small):
-            return True
-        release_caches()
-        return self._gpu_memory.reserve(large, small)
+        blocks = list(self._blocks(large))
+        self._held = self._held or self._gpu_memory.reserve(blocks, small)
+        if self._held is None:
+            release_caches()
+            self._held = self._gpu_memory.reserve(blocks, small)
+        found, self._held = self._held is not None, None
+        return found
+
+    def _hold(self) -> None:
+        """Keep a small reserve until the next step: where memory is full, making it empties the cache."""
+        if self._need is not None and self._gpu_memory.caches:
+            large, small = (int(size * RESERVE_MARGIN) for size in self._need)
+            if 0 < large + small <= HELD:
+                self._held = self._gpu_memory.reserve(list(self._blocks(large)), small)
+
+    def _blocks(self, size: int) -> Iterator[int]:
+        """`size` bytes in blocks as large as parameters, as the temporaries of steps are.
+
+        In one piece they would seldom be there: the cache consists of what activations left.
+        """
+        sizes = [p.numel() * p.element_size() for p in _stepped(self.optimizer)]
+        for block in itertools.cycle([s for s in sizes if s > 1 << 20] or [size]):
+            if size <= 0:
+                return
+            yield min(size, block)
+            size -= block
 
     def _journaled(self, how: Callable[[], Any]) -> None:
         journal = self._write_journal()

@@ -13,26 +13,24 @@ import torch
 from torch import nn
 
 from oomph._containers import map_tensors, tensors
-from oomph._older_python import pairwise, zip
+from oomph._older_python import zip
 from oomph._training import nested
 from oomph._training.coupled_samples import coupled_layers, loss_is_mean
 from oomph._training.errors import CannotFit, MemoryNotRecovered, Refused, is_out_of_memory
 from oomph._training.ladder import Ladder, Rung
 from oomph._training.loss_weights import WeightFunction, weight_function
-from oomph._training.memory_model import MARGIN, GpuMemory, MemoryModel, devices_of
+from oomph._training.memory_model import MARGIN, GpuMemory, devices_of
 from oomph._training.optimizer_guard import OptimizerGuard, first_line
 from oomph._training.rank_agreement import FAILED, FINE, Ranks, check_parallelism
 from oomph._training.release import clear_error, format_bytes, release_caches
+from oomph._training.size_limit import GROW_AFTER, LEAKED, SizeLimit
 from oomph._training.step_state import StepState
 from oomph.levers._shared.base import CannotApply
 
 log = logging.getLogger("oomph")
 
-GROW_AFTER = 100
-"""Quiet steps before a larger micro-batch is tried; doubled each time."""
-
-LEAKED = 64 << 20
-"""Additional bytes after a step that do not count as leaked: workspaces, caches."""
+TIGHT = 0.01
+"""The share of memory left free by default: a size that turns out to be too large is undone."""
 
 PROBE_GROWTH = 1.25
 """A trial must need this many times the memory of one sample before its slope counts: allocations are
@@ -138,7 +136,7 @@ class TrainStep:
         global_weight: bool = False,
         retry: bool = True,
         grow_after: int = GROW_AFTER,
-        margin: float = MARGIN,
+        margin: float = TIGHT,
         generators: Sequence[torch.Generator] = (),
         samples: Callable[[Any], int] | None = None,
         part: Callable[[Any, int, int], Any] | None = None,
@@ -175,7 +173,6 @@ class TrainStep:
         self._check_loss = check_loss
         self._global_weight = global_weight
         self._retry = retry
-        self._grow_after = grow_after
         self._margin = margin
         self._samples = samples or nested.batch_size
         self._own_part = part
@@ -183,17 +180,14 @@ class TrainStep:
         self._gpu_memory = GpuMemory(self._device)
         self._guard = OptimizerGuard(optimizer, self._gpu_memory, protect)
         self._guard.rescue = self._ladder.rescue
-        self._ladder.bind(self.model, self._gpu_memory, {id(optimizer): self._guard}, margin)
+        guards = {id(optimizer): self._guard}
+        self._ladder.bind(self.model, self._gpu_memory, guards, max(margin, MARGIN))
         self._state = StepState(self.model, self._devices, self._scaler, generators)
-        self._model_of_memory = MemoryModel()
         self._micro_batch = micro_batch
-        # The limit of units (elements of a part), and the most that worked.
-        self._limit = float("inf")
-        self._worked = 0.0
-        self._worked_baseline = 0
-        self._calm = 0
-        self._patience = grow_after
-        self._thrashed = 0
+        # Units are elements of a part.
+        self._limit = SizeLimit(self._gpu_memory, grow_after)
+        # Bytes allocated before a step, and what there was for it.
+        self._room = (0, 0.0)
         self._may_split = False
         self._phase = ""
         self.steps = 0
@@ -229,13 +223,13 @@ class TrainStep:
         self._ranks.share_buffers()
         self._save()
         baseline = self._gpu_memory.allocated()
-        retries = self._gpu_memory.retries()
-        parts = self._choose(batch, size, units, baseline)
+        parts, capacity = self._choose(batch, size, units, baseline)
         errors: list[str] = []
         same_again = True
         while True:
             # After the first error at the smallest size, measure what is missing.
             smallest = parts == size or not self._split_allowed()
+            retries = self._gpu_memory.retries()
             with self._ladder.measuring(smallest and bool(errors)):
                 report, failure = self._attempt(batch, size, parts, units, baseline)
             status, most = self._ranks.agree(FAILED if failure else FINE, parts)
@@ -244,7 +238,6 @@ class TrainStep:
                 if failure is None:
                     break
             self.failed_attempts += 1
-            self._calm = 0
             self._undo()
             release_caches()
             if failure and not failure.refused:
@@ -255,7 +248,7 @@ class TrainStep:
                         "changed the batch in place. Work on a copy (`x = x + 1`, not `x += 1`).",
                         failure.text,
                     )
-                worked = _largest(units, size, parts) <= self._worked
+                worked = _largest(units, size, parts) <= self._limit.worked
                 # A size that worked before, or must not be split, gets a second try: the cause may be
                 # fragmentation, or another process.
                 if not (same_again and (worked or smallest)):
@@ -265,7 +258,10 @@ class TrainStep:
             _, most = self._ranks.agree(FAILED, max(most, parts))
             parts = min(size, most)
         self._optimizer_step()
-        self._end(units, size, parts, baseline, retries)
+        self._clear_gradients()
+        self.steps += 1
+        flushed = self._gpu_memory.retries() > retries and self._split_allowed()
+        self._limit.quiet(parts, lambda n: _largest(units, size, min(n, size)), capacity, flushed)
         report.attempts = len(errors) + 1
         report.errors = errors
         report.rungs = list(self._ladder.applied)
@@ -312,7 +308,7 @@ class TrainStep:
         self, batch: Any, size: int, parts: int, units: list[int], baseline: int
     ) -> tuple[StepReport | None, _Failure | None]:
         """Gradients of the whole batch, or what failed. Retries happen outside the handler."""
-        measured = self._gpu_memory.measures and _largest(units, size, parts) != self._worked
+        measured = self._gpu_memory.measures and _largest(units, size, parts) != self._limit.worked
         try:
             if measured:
                 self._gpu_memory.begin()
@@ -334,7 +330,7 @@ class TrainStep:
 
     def _accumulate(self, batch: Any, size: int, parts: int) -> StepReport:
         """Forward and backward of all parts."""
-        bounds = _bounds(size, parts)
+        bounds = nested.bounds(size, parts)
         weights, total = [1.0], 1.0
         if parts > 1 or (self._global_weight and not self._ranks.alone):
             weights = [float(self._weight(self._part(batch, a, b, size))) for a, b in bounds]
@@ -463,37 +459,6 @@ class TrainStep:
         if self._scheduler is not None:
             self._scheduler.step()
 
-    def _end(self, units: list[int], size: int, parts: int, baseline: int, retries: int) -> None:
-        self._clear_gradients()
-        self.steps += 1
-        largest = _largest(units, size, parts)
-        if largest >= self._worked:
-            self._worked, self._worked_baseline = largest, baseline
-        self._calm += 1
-        if self._gpu_memory.measures and self._gpu_memory.retries() > retries:
-            # The first time may be the allocator settling down.
-            self._thrashed += 1
-            self._calm = 0
-            if self._thrashed > 1 and parts < size and self._split_allowed():
-                self._limit = _largest(units, size, parts + 1)
-                self._worked = min(self._worked, self._limit)
-                self._thrashed = 0
-                log.warning(
-                    "the allocator empties its cache in every step: continuing in %d parts",
-                    parts + 1,
-                )
-        if (
-            self._grow_after
-            and self._calm >= self._patience
-            and parts > 1
-            and largest >= self._limit / 2
-        ):
-            wanted = _largest(units, size, parts - 1)
-            if wanted > self._limit and self._predicted_to_fit(wanted, baseline):
-                self._limit = wanted
-                self._patience *= 2
-            self._calm = 0
-
     # ---- sizes ----
 
     def _units(self, batch: Any, size: int) -> list[int]:
@@ -504,29 +469,28 @@ class TrainStep:
                 return each
         return [max(1, nested.elements(batch) // size)] * size
 
-    def _choose(self, batch: Any, size: int, units: list[int], baseline: int) -> int:
-        """Into how many parts to cut the batch."""
+    def _choose(self, batch: Any, size: int, units: list[int], baseline: int) -> tuple[int, float]:
+        """Into how many parts to cut the batch, and the bytes that there are for the step."""
         wish = -(-size // self._micro_batch) if self._micro_batch else 1
+        known = self._limit.memory
+        whole = float(sum(units))
+        before, capacity = self._room
         if (
-            self._gpu_memory.measures
-            and not self._micro_batch
-            and size > 1
-            and not len(self._model_of_memory)
-            and self._limit == float("inf")
+            wish == 1
+            and whole <= min(self._limit.worked, self._limit.units)
+            and baseline <= before * 1.01 + LEAKED
         ):
+            return 1, capacity  # as before, and the driver need not be asked
+        chosen = bool(self._micro_batch) or not self._gpu_memory.measures
+        if not chosen and size > 1 and not len(known) and self._limit.units == float("inf"):
             self._probe(batch, size, units, baseline)
-        limit = self._limit
-        known = (
-            _largest(units, size, wish) <= self._worked
-            and baseline <= self._worked_baseline * 1.01 + LEAKED
-        )
-        if (
-            self._gpu_memory.measures
-            and not known
-            and len(self._model_of_memory)
-            and not self._micro_batch
-        ):
-            limit = min(limit, self._room(baseline))
+        capacity = self._capacity(baseline)
+        self._room = baseline, capacity
+        limit = self._limit.units if chosen else self._limit.allowed(capacity)
+        # A batch in one part has its activations and its gradients one after the other.
+        alone = known.predict(whole) - self._gradient_bytes()
+        if not chosen and len(known) and alone <= capacity:
+            limit = max(limit, min(self._limit.units, whole))
         parts = _fewest(units, size, limit, wish)
         if parts > 1:
             try:
@@ -535,29 +499,28 @@ class TrainStep:
                 if wish > 1:
                     raise
                 # Try the whole batch even if that may fail: it may fit.
-                return 1
-        return parts
+                return 1, capacity
+        return parts, capacity
 
-    def _room(self, baseline: int) -> float:
-        """The most units that the measured memory allows."""
-        capacity = self._gpu_memory.usable() * (1 - self._margin) - baseline - self._guard.coming()
-        return self._model_of_memory.largest(max(0.0, capacity))
+    def _capacity(self, baseline: int) -> float:
+        """Bytes for what a step makes."""
+        return self._gpu_memory.usable() * (1 - self._margin) - baseline - self._guard.coming()
 
-    def _predicted_to_fit(self, units: float, baseline: int) -> bool:
-        if not self._gpu_memory.measures or not len(self._model_of_memory):
-            return True
-        return units <= self._room(baseline)
+    def _gradient_bytes(self) -> int:
+        return sum(p.numel() * p.element_size() for p in self._parameters if p.requires_grad)
 
     def _probe(self, batch: Any, size: int, units: list[int], baseline: int) -> None:
         """Measure forward and backward of a few samples; has no lasting effect.
 
         The longest samples, with gradients in place as in the later parts of a step; as many as it
-        takes until memory grows with them.
+        takes until memory grows with them, and they need enough of it to tell what many will need.
         """
         if coupled_layers(self.model):
             return
         longest = max(range(size), key=lambda i: units[i])
         first = 0
+        enough = self._capacity(baseline) / 16
+        known = self._limit.memory
         try:
             with self._ranks.without_collectives():
                 for number, count in enumerate((1, 1, *_probe_sizes(size))):
@@ -570,17 +533,17 @@ class TrainStep:
                     if not number:
                         continue  # it made gradients and work spaces
                     peak = self._gpu_memory.peak() - baseline
-                    self._model_of_memory.observe(sum(units[start : start + count]), peak)
+                    known.observe(sum(units[start : start + count]), peak)
                     first = first or peak
-                    if peak > first * PROBE_GROWTH:
+                    if peak > max(first * PROBE_GROWTH, enough):
                         break
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             clear_error(error)
-            if not len(self._model_of_memory):
+            if not len(known):
                 # Not even one sample: no need to try the whole batch, half of it, …
-                self._limit = float(units[longest])
+                self._limit.units = float(units[longest])
         self._undo()
         # Blocks of the probes' sizes would only be in the way.
         release_caches()
@@ -589,8 +552,8 @@ class TrainStep:
         peak = self._gpu_memory.peak() - baseline
         if parts == 1:
             # A later part finds the gradients there.
-            peak += sum(p.numel() * p.element_size() for p in self._parameters if p.requires_grad)
-        self._model_of_memory.observe(units, peak)
+            peak += self._gradient_bytes()
+        self._limit.memory.observe(units, peak)
 
     def _more(
         self, batch: Any, size: int, parts: int, units: list[int], baseline: int, failure: _Failure
@@ -599,12 +562,9 @@ class TrainStep:
         leaked = self._gpu_memory.allocated() - baseline
         failed_units = _largest(units, size, parts)
         if parts < size and self._split_or_pull(batch, size, parts, failure):
-            limit = failed_units / 2
-            if self._gpu_memory.measures and len(self._model_of_memory) > 1:
-                limit = max(limit, min(self._room(baseline), failed_units * 0.9))
+            limit = self._limit.failed(failed_units, self._capacity(baseline))
             more = max(parts + 1, _fewest(units, size, limit, 1))
-            self._limit = min(self._limit, _largest(units, size, more))
-            self._worked = min(self._worked, self._limit)
+            self._limit.set(_largest(units, size, more))
             log.warning(
                 "out of memory in %s: repeating the step in %d parts (before: %d)",
                 failure.where, more, parts,
@@ -619,7 +579,8 @@ class TrainStep:
             )
         if parts < size or self._pull(failure, size, parts):
             # Larger parts may fit now. Where nothing is measured they are found by growing.
-            self._limit = float("inf") if self._gpu_memory.measures else float(failed_units)
+            if not self._gpu_memory.measures:
+                self._limit.units = float(failed_units)
             return parts
         raise CannotFit(
             f"a single sample does not fit: {failure.text} In {failure.where}; levers applied: "
@@ -643,8 +604,7 @@ class TrainStep:
         samples = -(-size // parts)
         pulled = self._ladder.pull(failure.where, failure.text, samples)
         if pulled:
-            self._model_of_memory.clear()
-            self._worked = 0.0
+            self._limit.reset()
             log.warning(
                 "out of memory in %s with %s: continuing with %s",
                 failure.where,
@@ -716,20 +676,20 @@ class TrainStep:
     def state_dict(self) -> dict[str, Any]:
         """The sizes found so far: a new process that loads them starts at the right size."""
         return dict(
-            limit=self._limit,
-            worked=self._worked,
-            observations=self._model_of_memory.points(),
+            limit=self._limit.units,
+            worked=self._limit.worked,
+            observations=self._limit.memory.points(),
             rungs=self._ladder.state(),
             steps=self.steps,
         )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load the sizes that another process found; applies the rungs that it had applied."""
-        self._limit = float(state["limit"])
+        self._limit.units = float(state["limit"])
         self.steps = int(state["steps"])
         self._ladder.load(state["rungs"])
         for units, peak in state["observations"]:
-            self._model_of_memory.observe(units, peak)
+            self._limit.memory.observe(units, peak)
 
 
 def train_step(
@@ -777,17 +737,11 @@ def _probe_sizes(size: int) -> list[int]:
     return [n for n in sizes if n <= size]
 
 
-def _bounds(size: int, parts: int) -> list[tuple[int, int]]:
-    """Where the parts begin and end: as equal as can be."""
-    edges = [index * size // parts for index in range(parts + 1)]
-    return list(pairwise(edges))
-
-
 def _largest(units: list[int], size: int, parts: int) -> int:
     """Units of the largest part."""
     if units[0] == units[-1] and len(set(units)) == 1:
         return -(-size // parts) * units[0]
-    return max(sum(units[a:b]) for a, b in _bounds(size, parts))
+    return max(sum(units[a:b]) for a, b in nested.bounds(size, parts))
 
 
 def _fewest(units: list[int], size: int, limit: float, at_least: int) -> int:

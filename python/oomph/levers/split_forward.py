@@ -50,6 +50,8 @@ SEQUENCE_FIRST = (torch.nn.RNNBase, torch.nn.Transformer, torch.nn.MultiheadAtte
 """Modules whose first dimension is not the samples unless `batch_first` says so."""
 COMPARED = 4
 """Samples of which the outputs are compared, together and apart."""
+FEW = 1 << 16
+"""Entries of a saved tensor up to which it is kept for a look at the graph."""
 TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3}
 """Relative to the largest output; other types have `COARSE`."""
 COARSE = 0.1
@@ -258,15 +260,23 @@ class Call:
         self._check_modules()
         random, before = self._random(), self._buffers(None)
         try:
-            # One sample alone cannot show what compares samples; but two may be more than a part is.
+            # One sample alone cannot show what compares samples; but two may be more than a part is. What their graph saves
+            # is not kept then: it is looked at, and gone through only if the pass itself goes backward.
             part = self.ranges[0][1]
-            try:
-                return self._look(before, max(2, part))
-            except torch.OutOfMemoryError:
-                if part > 1:
+            if part > 1:
+                return self._look(before, part)
+            for kept in (_without_saved(), contextlib.nullcontext()):
+                try:
+                    with kept:
+                        return self._look(before, 2)
+                except (CannotSplit, Inseparable):
                     raise
-            self._set_buffers(before)
-            random.restore()
+                except Exception as error:
+                    last = error.with_traceback(None)  # whose frames hold tensors
+                self._set_buffers(before)
+                random.restore()
+            if not isinstance(last, torch.OutOfMemoryError):
+                raise last
             return self._look(before, 1)
         except (CannotSplit, Inseparable, torch.OutOfMemoryError):
             raise
@@ -342,7 +352,7 @@ class Call:
 
     def _compare(self, before: dict[tuple[int, str], torch.Tensor], layout: Layout) -> None:
         """Whether a few samples together give what they give apart, in evaluation mode."""
-        count = min(COMPARED, self.size)
+        count = min(COMPARED, self.size, max(2, self.ranges[0][1]))
         training = [part for part in self.modules if part.training]
         for part in training:
             part.training = False
@@ -765,6 +775,25 @@ def _saves_inside(root: torch.nn.Module) -> bool:
     single = next(root.children(), None) is None
     own = type(root).__module__.startswith("torch.nn.modules")
     return not (single and own) or isinstance(root, torch.nn.RNNBase)
+
+
+def _without_saved() -> Any:
+    """Within it graphs save no large tensors, but for integers (targets): zeros of their shapes stand for them."""
+
+    def pack(tensor: torch.Tensor) -> Any:
+        if not tensor.is_floating_point() or tensor.numel() <= FEW:
+            return tensor
+        return torch.Size(tensor.shape), tensor.dtype, tensor.device
+
+    def unpack(kept: Any) -> torch.Tensor:
+        if isinstance(kept, torch.Tensor):
+            return kept
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError("a backward pass needs what was not saved")
+        shape, dtype, device = kept
+        return torch.zeros((), dtype=dtype, device=device).expand(shape)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
 
 
 def _elements(tensors: list[torch.Tensor]) -> int:

@@ -17,6 +17,8 @@ const MIN_SCORES: u64 = 1 << 20;
 
 /// Scores are at least this many times the product with the values that follows: as many as the length is times a head's width.
 const BROUGHT_BACK: u64 = 6;
+/// A vector for a pair of places is at least so many times its score.
+const PAIR: u64 = 8;
 /// That product is one of the next few; scores may be sums of several.
 const NEXT_PRODUCTS: usize = 4;
 
@@ -42,7 +44,7 @@ const ON_SCORES: [&str; 17] = [
 ];
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
-    let written_out = written_out(facts);
+    let (written_out, additive) = written_out(facts);
     // Attention's functions also make queries, keys, values and outputs, whether or not scores are kept.
     let sizes = facts.trace.labels.as_ref().map(|_| eager_sizes(facts));
     let is_score = |block: &Live| {
@@ -53,8 +55,9 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         })
     };
     let in_attention = |block: &Live| {
-        facts.stacks.get(block.stack).in_eager_attention() && is_score(block)
-            || written_out.contains(&block.id)
+        !facts.is_left_behind(block)
+            && (facts.stacks.get(block.stack).in_eager_attention() && is_score(block)
+                || written_out.contains(&block.id))
     };
     let scores: u64 = facts
         .live
@@ -110,6 +113,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         fixes: vec![
             if is_unfused {
                 fuse(split.saves(0.0))
+            } else if additive {
+                Fix::advice(
+                    "products",
+                    "score each pair by a product (scaled_dot_product_attention): a sum of both keeps a vector for each pair",
+                    split.saves(0.0),
+                    Basis::Estimated,
+                    "another model",
+                )
             } else {
                 fix(split.saves(0.0))
             },
@@ -127,12 +138,12 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
 /// The line of the user's own attention that keeps its scores, whether or not memory ran out, and what a fused
 /// kernel in its place would save.
 pub(crate) fn of_own_code(facts: &Facts) -> Option<(String, u64)> {
-    let (written_out, unfused) = (written_out(facts), unfused_modules(facts));
+    let ((written_out, additive), unfused) = (written_out(facts), unfused_modules(facts));
     let stacks = top_stacks(facts, |block| {
         written_out.contains(&block.id) && !unfused.contains(&facts.module(block))
     });
     let scores: u64 = stacks.iter().map(|&(_, bytes, _)| bytes).sum();
-    if facts.share(scores) < DECISIVE {
+    if additive || facts.share(scores) < DECISIVE {
         return None;
     }
     let is_own = |stack| {
@@ -219,11 +230,11 @@ fn fuse(scores: u64) -> Fix {
 /// Blocks of attention that is written out: what has the size of the scores, or of their mask, or in another precision.
 ///
 /// In a module, scores are what a batch of products and a softmax make in the same size; or what a softmax or a batch of
-/// products makes, and a product that follows brings back to a small part of it. Labels name operators and modules; without them
+/// products makes, and a product that follows brings back to a small part of it. The second is whether there are vectors for pairs. Labels name operators and modules; without them
 /// nothing is found.
-fn written_out(facts: &Facts) -> HashSet<u32> {
+fn written_out(facts: &Facts) -> (HashSet<u32>, bool) {
     let Some(labels) = &facts.trace.labels else {
-        return HashSet::new();
+        return (HashSet::new(), false);
     };
     let strings = &facts.trace.strings;
     let mut calls: HashMap<StringId, Vec<(&str, u64)>> = HashMap::new();
@@ -239,12 +250,17 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
                 .push((bare(strings.get(label.op)), allocation.requested));
         }
     }
+    let mut additive = false;
     let scores: HashMap<&str, HashSet<u64>> = calls
         .into_iter()
-        .map(|(module, calls)| (strings.get(module), score_sizes(&calls)))
+        .map(|(module, calls)| {
+            let (sizes, of_pairs) = score_sizes(&calls);
+            additive |= of_pairs;
+            (strings.get(module), sizes)
+        })
         .filter(|(_, sizes)| !sizes.is_empty())
         .collect();
-    facts
+    let found = facts
         .every()
         .filter(|block| {
             let row = facts.row_of(block);
@@ -269,18 +285,18 @@ fn written_out(facts: &Facts) -> HashSet<u32> {
                         .any(|&like| facts.config.round_size(like) == block.bytes)
                 })
         })
-        .map(|block| block.id)
-        .collect()
+        .map(|block| block.id);
+    (found.collect(), additive)
 }
 
-/// The sizes of scores among what a module's operators made, in their order.
-fn score_sizes(calls: &[(&str, u64)]) -> HashSet<u64> {
+/// The sizes of scores among what a module's operators made, in their order, and whether some are vectors for pairs.
+fn score_sizes(calls: &[(&str, u64)]) -> (HashSet<u64>, bool) {
     let products: HashSet<u64> = calls
         .iter()
         .filter(|(operator, _)| matches!(*operator, "bmm" | "baddbmm"))
         .map(|&(_, size)| size)
         .collect();
-    let mut found = HashSet::new();
+    let (mut found, mut of_pairs) = (HashSet::new(), false);
     for (index, &(operator, size)) in calls.iter().enumerate() {
         if size < MIN_SCORES {
             continue;
@@ -298,7 +314,24 @@ fn score_sizes(calls: &[(&str, u64)]) -> HashSet<u64> {
                 .take(NEXT_PRODUCTS)
                 .any(|&(_, product)| product.saturating_mul(BROUGHT_BACK) <= size)
         };
+        // Additive attention has a vector for each pair until a layer makes a score of it.
+        let pairs: Vec<u64> = (calls.iter().take(index).rev())
+            .filter(|(_, earlier)| *earlier >= MIN_SCORES)
+            .take_while(|(name, earlier)| {
+                !products.contains(earlier)
+                    && is_on_scores(name)
+                    && earlier % size == 0
+                    && earlier / size >= PAIR
+            })
+            .map(|&(_, earlier)| earlier)
+            .collect();
+        let follows = |name: &str| calls.iter().skip(index + 1).any(|call| call.0 == name);
         let is_scores = match operator {
+            "softmax" if !pairs.is_empty() && follows("bmm") => {
+                found.extend(pairs);
+                of_pairs = true;
+                true
+            }
             "softmax" => of_products() || brought_back(&["bmm", "baddbmm", "mm"]),
             "bmm" | "baddbmm" => brought_back(&["bmm", "baddbmm"]),
             _ => false,
@@ -307,5 +340,5 @@ fn score_sizes(calls: &[(&str, u64)]) -> HashSet<u64> {
             found.insert(size);
         }
     }
-    found
+    (found, of_pairs)
 }

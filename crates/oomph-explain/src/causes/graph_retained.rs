@@ -116,10 +116,22 @@ fn within_step(facts: &Facts) -> Option<Cause> {
     })
 }
 
+/// Whether passes of models in training mode leave their graphs behind before the first backward pass that the script calls for: what
+/// is collected for an update, such as rewards. An evaluation sets the model to evaluate.
+pub(super) fn is_before_training(facts: &Facts) -> bool {
+    let seen = &facts.options.seen;
+    let evaluates = |block: &Live| seen.evaluating.contains(&facts.row_of(block));
+    let left = |block: &&Live| facts.is_left_behind(block);
+    seen.goes_backward
+        && !facts.trains()
+        && is_graph(&facts.growth)
+        && !facts.live.iter().filter(left).any(evaluates)
+}
+
 fn over_steps(facts: &Facts) -> Option<Cause> {
     let growth = &facts.growth;
     let confidence = confidence(facts)?;
-    if !is_graph(growth) || !growth.with_backward {
+    if !is_graph(growth) || !growth.with_backward && !is_before_training(facts) {
         return None;
     }
     Some(Cause {

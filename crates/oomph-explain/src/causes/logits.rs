@@ -56,7 +56,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let copies: u64 = facts
         .live
         .iter()
-        .filter(|block| is_copy(block.bytes))
+        .filter(|block| is_copy(block.bytes) && !facts.is_left_behind(block))
         .map(|block| block.bytes)
         .sum::<u64>()
         + if failed_for_copy { facts.request } else { 0 };

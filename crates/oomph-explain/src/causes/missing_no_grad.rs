@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use oomph_trace::{Bytes, Category, StringId};
 
-use super::graph_retained::{confidence, growth_evidence, is_graph};
+use super::graph_retained::{confidence, growth_evidence, is_before_training, is_graph};
 use super::{Basis, Cause, Evidence, Fix, calling_line, stack_evidence, top_stacks, user_line};
 use crate::facts::{Facts, Live};
 
@@ -61,7 +61,7 @@ fn unused(facts: &Facts) -> Option<Cause> {
     evidence.extend(stack_evidence(facts, is_unused));
     Some(Cause {
         id: "missing_no_grad",
-        confidence: if is_of_training(facts, is_unused) {
+        confidence: if is_of_training(facts, is_unused) || is_before_training(facts) {
             // What keeps them comes first; either fix helps.
             BESIDE
         } else {

@@ -472,6 +472,45 @@ fn enough_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
     }
 }
 
+/// What only passes need.
+const OF_PASSES: [&str; 8] = [
+    "graph_retained",
+    "missing_no_grad",
+    "input_spike",
+    "logits",
+    "attention_scores",
+    "workspace",
+    "mitigation_inert",
+    "batch_too_large",
+];
+
+/// Whether memory ran out before any pass, in a job that goes on to run some.
+fn before_passes(cut: &Facts, whole: &Facts) -> bool {
+    let runs = |facts: &Facts| {
+        facts.every().any(|block| {
+            facts.row_of(&block) < facts.row as u32
+                && !matches!(block.phase, Phase::Setup | Phase::Load | Phase::Unknown)
+        })
+    };
+    matches!(cut.failure_phase(), Phase::Setup | Phase::Load) && !runs(cut) && runs(whole)
+}
+
+/// Puts what memory was full of before any pass above what passes would have needed later on.
+fn setup_first(cut: &Facts, whole: &Facts, causes: &mut [Cause]) {
+    if !before_passes(cut, whole) {
+        return;
+    }
+    let is_of_passes = |cause: &Cause| OF_PASSES.contains(&cause.id);
+    let best = (causes.iter().filter(|cause| !is_of_passes(cause)))
+        .map(|cause| cause.confidence)
+        .fold(0.0, f64::max);
+    if best >= DECISIVE {
+        for cause in causes.iter_mut().filter(|cause| is_of_passes(cause)) {
+            cause.confidence = cause.confidence.min(best - BELOW);
+        }
+    }
+}
+
 /// Every cause that the facts support, the most likely first.
 pub fn assess(facts: &Facts) -> Vec<Cause> {
     assess_both(facts, facts)
@@ -524,6 +563,7 @@ pub fn assess_both(cut: &Facts, whole: &Facts) -> Vec<Cause> {
         }
     }
     enough_first(cut, whole, &mut causes);
+    setup_first(cut, whole, &mut causes);
     // Stable: among equals the order above decides.
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     let mut named = HashSet::new();

@@ -105,6 +105,12 @@ fn idle(facts: &Facts) -> Option<Cause> {
                 || block.step.is_none_or(|step| step + 1 < current))
             && facts.is_idle(block)
     };
+    let in_use = in_use_since(facts);
+    let is_part = |block: &Live| {
+        let beside = in_use.get(root(facts, block)).zip(facts.last_read(block));
+        beside.is_some_and(|(&made, last)| made < last)
+    };
+    let is_idle = |block: &Live| is_idle(block) && !is_part(block);
     let stale = repeats::bytes(facts, is_idle);
     if !facts.is_decisive(stale, DECISIVE) {
         return None;
@@ -125,6 +131,27 @@ fn idle(facts: &Facts) -> Option<Cause> {
         ),
         evidence,
     ))
+}
+
+/// Where nothing trains: when the first weights were made that are in use, by the class of their model. One that was called after that
+/// is a part beside them, whose turn is over.
+fn in_use_since<'a>(facts: &'a Facts) -> HashMap<&'a str, u32> {
+    let mut since = HashMap::new();
+    let weights = facts.live.iter().filter(|block| {
+        !facts.trains() && block.category == Category::Parameter && !facts.is_idle(block)
+    });
+    for block in weights {
+        let made = facts.row_of(block);
+        let first = since.entry(root(facts, block)).or_insert(made);
+        *first = made.min(*first);
+    }
+    since
+}
+
+/// The class of the outermost model that a block belongs to; empty if it is none's.
+fn root<'a>(facts: &'a Facts, block: &Live) -> &'a str {
+    let module = facts.trace.strings.get(facts.module(block));
+    module.split('.').next().unwrap_or(module)
 }
 
 /// What the sizes say: parameters of a second model repeat those of the first.

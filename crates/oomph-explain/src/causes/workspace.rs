@@ -37,9 +37,10 @@ pub(super) fn is_the_difference(cut: &Facts, whole: &Facts) -> bool {
         let stack = facts.failure_stack();
         facts.bytes_of(Category::Workspace) + if stack.is_workspace { facts.request } else { 0 }
     };
-    // A job that ran for some steps and then failed with hardly any had them in an earlier step, and got them.
+    // A job that ran for some steps and then failed with hardly any had them in an earlier step, and got them. If it was full of
+    // them, each step had brought more, as where each works on a stream of its own.
     let came_far = cut.current_step().is_some_and(|step| step >= STEPS_BEFORE);
-    if came_far && held(cut) < held(whole) / 2 {
+    if came_far && held(cut) < held(whole) / 2 && cut.share(held(cut)) <= DOMINANT {
         return false;
     }
     // If they are most of what is needed, smaller ones are the first thing to ask for, enough or not.

@@ -17,6 +17,8 @@ use crate::lever;
 
 /// From this share of the reserved memory on, free pieces are more than ordinary loss.
 const FRAGMENTED: f64 = 0.2;
+/// Below this share they are next to nothing, whatever was asked for.
+const SOME: f64 = 0.08;
 /// Memory that CUDA's context, kernels and the libraries of one job take at most.
 const LIBRARIES: u64 = 8 << 30;
 /// If others hold this share of the device, that is the cause.
@@ -62,6 +64,28 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
              device's free memory does not matter"
         ));
     }
+    if let Some(used) = message
+        .used()
+        .filter(|used| other::is_more_than_a_gpu(message, *used))
+    {
+        corrections.push(format!(
+            "no GPU has {used}: the program counts wrongly what is in use, and the figure says nothing"
+        ));
+    }
+    if let Some((used, total)) = message.allocated.zip(message.total)
+        && used > total
+        && message.memory == Memory::Device
+    {
+        corrections.push(format!(
+            "PyTorch holds {used}, more than the GPU's {total}: the driver keeps the rest in host memory, as on Windows"
+        ));
+    }
+    if message.text.contains("17179869184.00 GiB") {
+        corrections.push(
+            "17179869184.00 GiB is no figure: under WSL and Windows the driver does not say what a process holds"
+                .to_owned(),
+        );
+    }
     if message.text.contains("try setting") && !is_fragmented(message) {
         corrections.push(
             "every such message has the hint about fragmentation; it does not apply here"
@@ -71,11 +95,11 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
     let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0);
     MessageReport {
         program: message.program.id(),
-        program_name: message.program.name(),
+        program_name: next::program_name(message),
         inside: message.inside.map(Program::id),
         inside_name: message.inside.map(Program::name),
         memory: message.memory.id(),
-        memory_name: message.memory.name(),
+        memory_name: next::memory_name(message),
         kind: message.kind.id(),
         handled: message.handled,
         versions: message.versions,
@@ -107,7 +131,7 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
     let weight = |message: &OomMessage| match (message.kind, message.program) {
         _ if message.handled => 0,
         (MessageKind::Native, _) => 7,
-        (MessageKind::Async | MessageKind::Rejected | MessageKind::MoreThanExbibyte, _) => 6,
+        (MessageKind::Async | MessageKind::Rejected, _) => 6,
         (MessageKind::Budget, _) => 5,
         (MessageKind::Allocation | MessageKind::OnChip | MessageKind::Host, _) => 4,
         (
@@ -115,6 +139,7 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             Program::Kernel
             | Program::Slurm
             | Program::Kubernetes
+            | Program::Docker
             | Program::Ray
             | Program::Systemd,
         ) => 3,
@@ -132,14 +157,18 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
 }
 
 /// `rank 3`, or `ranks 0, 1, 2`; of many, how many more there are.
-pub(crate) fn named_ranks(ranks: &[u32]) -> String {
+fn named(what: &str, numbers: &[u32]) -> String {
     const SHOWN: usize = 8;
-    let names: Vec<String> = ranks.iter().take(SHOWN).map(ToString::to_string).collect();
+    let names: Vec<String> = numbers
+        .iter()
+        .take(SHOWN)
+        .map(ToString::to_string)
+        .collect();
     let names = names.join(", ");
-    match ranks.len() {
-        1 => format!("rank {names}"),
-        count if count <= SHOWN => format!("ranks {names}"),
-        count => format!("ranks {names} and {} more", count - SHOWN),
+    match numbers.len() {
+        1 => format!("{what} {names}"),
+        count if count <= SHOWN => format!("{what}s {names}"),
+        count => format!("{what}s {names} and {} more", count - SHOWN),
     }
 }
 
@@ -158,6 +187,49 @@ pub(crate) fn ranks(messages: &[OomMessage]) -> Vec<u32> {
     ranks
 }
 
+/// What stands around a verdict: who else said the same, on which devices, and what the program was doing.
+pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> String {
+    let Some(primary) = primary(messages) else {
+        return String::new();
+    };
+    let mut devices: Vec<u32> = messages
+        .iter()
+        .filter(|message| message.memory == primary.memory && message.handled == primary.handled)
+        .filter_map(|message| message.device)
+        .collect();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut jobs: Vec<&str> = messages
+        .iter()
+        .filter(|message| message.program == primary.program && message.kind == MessageKind::Killed)
+        .filter_map(|message| message.job.as_deref())
+        .collect();
+    jobs.sort_unstable();
+    jobs.dedup();
+    let mut said = Vec::new();
+    match jobs.as_slice() {
+        [] => {}
+        [one] => said.push(format!("step {one}")),
+        _ => said.push(format!("steps {}", jobs.join(", "))),
+    }
+    if ranks.len() > 1 {
+        said.push(named("rank", ranks));
+    }
+    match (devices.as_slice(), ranks.len()) {
+        ([one], 2..) => said.push(format!("all on GPU {one}")),
+        ([_, _, ..], _) => said.push(named("GPU", &devices)),
+        _ => {}
+    }
+    let said_already = cause.id == "optimizer_state" || other::is_context(primary);
+    let during = primary.during.filter(|_| !said_already);
+    said.extend(during.map(|what| format!("while {what}")));
+    if said.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", said.join(", "))
+    }
+}
+
 /// What the allocator has reserved and not given out.
 fn cached(message: &OomMessage) -> Option<Bytes> {
     let rest = || Some(message.reserved?.saturating_sub(message.allocated?));
@@ -168,6 +240,10 @@ fn is_fragmented(message: &OomMessage) -> bool {
     let (Some(cached), Some(reserved)) = (cached(message), message.reserved) else {
         return false;
     };
+    let share = cached.0 as f64 / reserved.0.max(1) as f64;
+    if share < SOME {
+        return false;
+    }
     // Together with what the device had, it would have been enough.
     if let (Some(requested), Some(free), None) = (message.requested, message.free, message.allowed)
         && free + cached >= requested
@@ -176,11 +252,9 @@ fn is_fragmented(message: &OomMessage) -> bool {
     {
         return true;
     }
-    let unallocated = cached;
-    let share = unallocated.0 as f64 / reserved.0.max(1) as f64;
     let large_enough = message
         .requested
-        .is_none_or(|requested| unallocated.0.saturating_mul(10) >= requested.0.saturating_mul(9));
+        .is_none_or(|requested| cached.0.saturating_mul(10) >= requested.0.saturating_mul(9));
     share >= FRAGMENTED && large_enough
 }
 
@@ -222,21 +296,14 @@ fn request_evidence(message: &OomMessage) -> Vec<Evidence> {
 
 /// The causes that a message decides by itself.
 pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
+    if let Some(verdict) = other::absurd(message) {
+        return vec![simple(message, verdict)];
+    }
     if !is_pytorchs(message) {
         return vec![simple(message, other::verdict(message))];
     }
     let mut causes = match message.kind {
         MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
-        MessageKind::MoreThanExbibyte => vec![simple(
-            message,
-            (
-                "huge_request",
-                0.9,
-                "the job requested more than an exbibyte: a size was computed wrongly (negative, or \
-                 multiplied twice)"
-                    .to_owned(),
-            ),
-        )],
         MessageKind::Workspace => vec![simple(
             message,
             (
@@ -291,7 +358,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         && message.allowed.is_none()
     {
         let others: Bytes = message.others.iter().map(|other| other.used).sum();
+        // What the process holds beside PyTorch is its own, if the message says what it holds in all.
         let outside = message.outside_pytorch().unwrap_or_default();
+        let own = process_outside(message).filter(|own| *own <= LIBRARIES / 4);
+        let outside = outside.saturating_sub(Bytes(own.unwrap_or(0)));
         let share = outside.0 as f64 / total.0.max(1) as f64;
         let decisive = outside.0 > LIBRARIES || share > FOREIGN;
         // The driver keeps the last few pieces, and gives them in pieces of its own.
@@ -305,11 +375,15 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 ),
                 Evidence::of(free.0, "free on the device"),
             ];
+            let mut largest = message.others.clone();
+            largest.sort_by_key(|other| std::cmp::Reverse(other.used));
             evidence.extend(
-                message.others.iter().map(|other| {
+                largest.iter().map(|other| {
                     Evidence::of(other.used.0, format!("held by process {}", other.pid))
                 }),
             );
+            // Where the message lists them, it is known who holds it.
+            let counted = others.0 > outside.0 / 2 || own.is_some();
             let mine = message
                 .this_process
                 .zip(message.reserved)
@@ -326,11 +400,21 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
             causes.push(Cause {
                 id: "other_process",
-                confidence: 0.85,
+                confidence: if counted || outside.0 > 2 << 30 {
+                    0.85
+                } else {
+                    0.6
+                },
                 verdict: format!(
-                    "the GPU is full although PyTorch holds only {}: {outside} of {total} are held \
-                     by other processes",
-                    message.reserved.unwrap_or_default()
+                    "the GPU is full although PyTorch holds only {}: {outside} of {total} are held {}",
+                    message.reserved.unwrap_or_default(),
+                    if counted {
+                        "by other processes"
+                    } else if outside.0 > 2 << 30 {
+                        "outside it, most likely by other processes (a little by this one's context and libraries)"
+                    } else {
+                        "outside it: by this process's context and libraries, by the desktop, or by other processes"
+                    }
                 ),
                 evidence: evidence.clone(),
                 fixes: vec![
@@ -366,14 +450,18 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     if let Some(allowed) = message.allowed.filter(|&allowed| requested <= allowed) {
         causes.push(own_limit(message, allowed));
     }
-    if is_fragmented(message) {
-        let unallocated = cached(message).unwrap_or_default();
+    let decided = causes.iter().any(|cause| cause.id == "other_process");
+    let unallocated = cached(message).unwrap_or_default();
+    let small = unallocated.0 < message.total.unwrap_or_default().0 / 64;
+    if is_fragmented(message) && !(decided && small) {
         let free = message.free.unwrap_or_default();
         let mut evidence = vec![Evidence::of(
             unallocated.0,
             "reserved by PyTorch and free, but fragmented",
         )];
         let together = unallocated < requested;
+        let is_much =
+            unallocated.0 as f64 >= FRAGMENTED * message.reserved.unwrap_or_default().0 as f64;
         if together {
             evidence.push(Evidence::of(
                 free.0,
@@ -383,7 +471,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         evidence.extend(request_evidence(message));
         causes.push(Cause {
             id: "fragmentation",
-            confidence: 0.8,
+            confidence: if together || !is_much { 0.6 } else { 0.8 },
             verdict: format!(
                 "{unallocated} of {} reserved by PyTorch are free{}, but in pieces too small for the \
                  request of {requested}",
@@ -393,7 +481,13 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 } else {
                     String::new()
                 }
-            ),
+            ) + if together {
+                ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
+            } else if !is_much {
+                ": that is not much, so a job that needs less helps as well"
+            } else {
+                ""
+            },
             evidence,
             fixes: vec![
                 Fix::lever(
@@ -489,6 +583,14 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
             "free on the device, which does not matter",
         ));
     }
+    if let Some((all, own)) = message.this_process.zip(message.allocated)
+        && is_on_mac(message)
+    {
+        evidence.push(Evidence::of(
+            all.saturating_sub(own).0,
+            "in other allocations, which count",
+        ));
+    }
     let (verdict, setting) = if is_on_mac(message) {
         (
             format!(
@@ -519,24 +621,37 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
     }
 }
 
-/// How much was free where far more was than asked for, and no limit is named.
-fn free_all_the_same(message: &OomMessage) -> Option<Bytes> {
+/// How much was free, where more was than asked for, and no limit is named; and whether it was far more.
+fn free_all_the_same(message: &OomMessage) -> Option<(Bytes, bool)> {
+    if !is_pytorchs(message) {
+        return None;
+    }
     let (requested, free) = (message.requested?, message.free?);
-    let plenty = free.0 / 4 > requested.0 && free.0 > message.total?.0 / 16;
-    (plenty && message.allowed.is_none()).then_some(free)
+    // The driver keeps the last pieces.
+    let more = free > requested && free.0 > message.total?.0 / 16;
+    (more && message.allowed.is_none()).then_some((free, free.0 / 4 > requested.0))
 }
 
 /// What to say if the message is not enough to decide.
 pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     let mut evidence = request_evidence(message);
-    if let Some(free) = free_all_the_same(message) {
+    if let Some((free, far)) = free_all_the_same(message) {
+        if let Some(reserved) = message.reserved {
+            evidence.push(Evidence::of(reserved.0, "held by PyTorch's allocator"));
+        }
         return Cause {
             id: "not_enough_evidence",
             confidence: 1.0,
             verdict: format!(
-                "the driver refused {} although {free} are free: it is not memory that ran out, but something that the \
-                 message does not name (mappings, a limit of the system, a fault of the device)",
-                message.requested.unwrap_or_default()
+                "the driver refused {} although {free} are free: {}",
+                message.requested.unwrap_or_default(),
+                if far {
+                    "it is not memory that ran out, but something that the message does not name (mappings, a limit of \
+                     the system, a fault of the device)"
+                } else {
+                    "it was not to be had in one piece, another process held it at that moment, or a limit of the system \
+                     (Windows gives a process less than the card has); the message does not say which"
+                }
             ),
             evidence,
             fixes: Vec::new(),
@@ -548,6 +663,17 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             format!("in use by PyTorch, of {reserved} reserved: memory was full"),
         ));
     }
+    if let Some(free) = message.free {
+        evidence.push(Evidence::of(free.0, "free on the device"));
+    }
+    let outside = message.outside_pytorch().unwrap_or_default();
+    if outside >= Bytes::gib(1) {
+        evidence.push(Evidence::of(
+            outside.0,
+            "held outside PyTorch's allocator: the context, libraries, CUDA graphs, or other processes (in a \
+             container the numbers of processes do not tell which)",
+        ));
+    }
     evidence.push(Evidence::new(
         "a batch that is too large and memory that leaks from step to step look alike in a \
          message. Record the job: torch.cuda.memory._record_memory_history(\
@@ -557,11 +683,34 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     Cause {
         id: "not_enough_evidence",
         confidence: 1.0,
-        verdict: match message.allocated {
-            Some(_) => "memory was full of tensors in use; the message does not say why",
-            None => "memory ran out; the message does not say what was in use, or why",
-        }
-        .to_owned(),
+        verdict: match (
+            message.allocated,
+            message.total,
+            message.requested,
+            message.free,
+        ) {
+            (Some(used), Some(total), Some(asked), Some(free)) if free.0 > total.0 / 16 => format!(
+                "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
+                 does not say what they are"
+            ),
+            (Some(used), Some(total), ..) if used > total => format!(
+                "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
+                 is used up as well; the message does not say why"
+            ),
+            (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
+                "memory was full: tensors hold {used} of {total}, and {outside} lie outside PyTorch's allocator; the \
+                 message does not say why"
+            ),
+            (Some(used), Some(total), ..) => format!(
+                "memory was full of tensors in use, {used} of {total}; the message does not say why"
+            ),
+            (Some(_), ..) => {
+                "memory was full of tensors in use; the message does not say why".to_owned()
+            }
+            (None, ..) => {
+                "memory ran out; the message does not say what was in use, or why".to_owned()
+            }
+        },
         evidence,
         fixes: Vec::new(),
     }

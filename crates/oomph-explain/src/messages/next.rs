@@ -3,7 +3,7 @@
 //! One function for each program, in one table. A message about the host's memory never gets a step that acts on
 //! the GPU's, and the other way round; `tests/messages.rs` checks it.
 
-use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program};
 use oomph_trace::{Bytes, is_users_own};
 use serde::Serialize;
 
@@ -36,6 +36,29 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     if message.memory == Memory::Host {
         return on_the_host(message);
     }
+    if super::other::absurd(message).is_some() {
+        return vec![
+            advice("print the shapes and the sizes at the line that asked, from the traceback"),
+            advice("if it loads a file: check that the file is whole (its size, its checksum)"),
+        ];
+    }
+    let mut steps = of_program(message);
+    if message.memory == Memory::Device
+        && message
+            .requested
+            .is_some_and(super::other::is_larger_than_gpus)
+    {
+        steps.insert(
+            0,
+            advice(
+                "a shorter input (a sequence, a context), a smaller batch or smaller shapes: look at the sizes at that line",
+            ),
+        );
+    }
+    steps
+}
+
+fn of_program(message: &OomMessage) -> Vec<NextStep> {
     match message.program {
         Program::Pytorch => pytorch(message),
         Program::Jax if message.memory == Memory::OnChip => vec![
@@ -52,6 +75,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         // Its own words for it are known: this is something else that ran out in it.
         Program::Vllm if message.kind == MessageKind::Unknown => inside_vllm(),
         Program::Sglang if message.kind == MessageKind::Unknown => inside_sglang(),
+        Program::Vllm | Program::Sglang if message.setting == Some("workspace") => {
+            let setting = if message.program == Program::Vllm {
+                "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824"
+            } else {
+                "SGLANG_FLASHINFER_WORKSPACE_SIZE=1073741824"
+            };
+            vec![
+                step(setting, "a larger workspace, in bytes"),
+                advice("fewer or shorter requests at once, so that less workspace is needed"),
+            ]
+        }
         Program::Vllm => vllm(message),
         Program::Sglang if message.setting == Some("--max-running-requests") => vec![
             step("--max-running-requests 32", "fewer requests at once"),
@@ -81,7 +115,7 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
             ),
             step("--max-total-tokens 4096", "shorter requests"),
         ],
-        Program::LlamaCpp => llama(),
+        Program::LlamaCpp | Program::Ollama => llama(message),
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
         Program::Triton => vec![
@@ -108,36 +142,127 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         )],
         Program::Cublas | Program::Cudnn | Program::Cuda => library(message),
         _ if message.memory == Memory::Device => vec![
-            others_on_the_gpu(),
+            others_on_the_gpu(message),
             advice("a smaller batch, smaller inputs, or weights in fewer bits"),
         ],
         _ => vec![
-            others_on_the_gpu(),
+            others_on_the_gpu(message),
             step("free -h", "how much of the host's memory is free"),
         ],
     }
 }
 
-fn llama() -> Vec<NextStep> {
-    vec![
-        step(
-            "-ngl 20",
-            "fewer layers on the GPU; count down until it loads",
-        ),
+fn llama(message: &OomMessage) -> Vec<NextStep> {
+    if message.inside == Some(Program::Ollama) || message.program == Program::Ollama {
+        return vec![
+            step(
+                "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
+                "a shorter context has a smaller cache (in a session: /set parameter num_ctx 4096)",
+            ),
+            step(
+                "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
+                "keep keys and values in 8 bits",
+            ),
+            step(
+                "/set parameter num_gpu 20",
+                "fewer layers on the GPU; count down until it loads",
+            ),
+            step(
+                "ollama ps",
+                "which models are loaded: `ollama stop NAME` frees one",
+            ),
+            advice("a smaller model, or a smaller quantisation of it"),
+        ];
+    }
+    if message.setting == Some("one allocation") {
+        return vec![
+            step(
+                "-ub 256 -b 1024",
+                "smaller batches have smaller buffers for computing",
+            ),
+            step("-c 4096", "a shorter context has a smaller cache"),
+            step(
+                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
+                "with Vulkan: buffers of at most so many bytes",
+            ),
+            step("-ngl 20", "fewer layers on the GPU"),
+        ];
+    }
+    let mut steps = vec![
         step("-c 4096", "a shorter context has a smaller cache"),
+        step(
+            "-ub 256 -b 1024",
+            "smaller batches have smaller buffers for computing",
+        ),
         step(
             "--cache-type-k q8_0 --cache-type-v q8_0",
             "keep keys and values in 8 bits",
         ),
-        others_on_the_gpu(),
-    ]
+    ];
+    // Whatever the layers hold, one request may be too large by itself.
+    let first = usize::from(
+        message
+            .requested
+            .is_some_and(super::other::is_larger_than_gpus),
+    ) * 3;
+    steps.insert(
+        first,
+        step(
+            "-ngl 20",
+            "fewer layers on the GPU; count down until it loads",
+        ),
+    );
+    steps.push(others_on_the_gpu(message));
+    steps
 }
 
-fn others_on_the_gpu() -> NextStep {
-    step(
-        "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
-        "which processes hold the GPU",
-    )
+/// The memory in a sentence, as the makers of its hardware call it.
+pub(super) fn memory_name(message: &OomMessage) -> &'static str {
+    match (message.memory, message.hardware) {
+        (Memory::Device, Hardware::Tpu) => "TPU memory (HBM)",
+        (Memory::Device, Hardware::Apple) => "the memory that this Mac's GPU may use",
+        (Memory::Device, Hardware::Ascend) => "NPU memory",
+        // XLA says the same on all of them.
+        (Memory::Device, Hardware::Gpu)
+            if message.program == Program::Jax
+                && message.device.is_none()
+                && message.inside.is_none()
+                && !["GPU", "gpu", "CUDA", "cuda"]
+                    .iter()
+                    .any(|word| message.text.contains(word)) =>
+        {
+            "device memory (a GPU's or a TPU's)"
+        }
+        (memory, _) => memory.name(),
+    }
+}
+
+/// The program in a sentence; AMD's runtime keeps CUDA's codes.
+pub(super) fn program_name(message: &OomMessage) -> &'static str {
+    match (message.program, message.hardware) {
+        (Program::Cuda, Hardware::Amd) => "HIP (ROCm)",
+        (program, _) => program.name(),
+    }
+}
+
+fn others_on_the_gpu(message: &OomMessage) -> NextStep {
+    let command = match message.hardware {
+        Hardware::Gpu => "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
+        Hardware::Amd => "rocm-smi --showpids --showmeminfo vram",
+        Hardware::Intel => "xpu-smi ps",
+        Hardware::Ascend => "npu-smi info",
+        Hardware::Apple => {
+            return step(
+                "top -l 1 -o mem -n 10",
+                "which processes hold the Mac's memory, which its GPU shares",
+            );
+        }
+        Hardware::Vulkan => {
+            return advice("close other programs that use the GPU: browsers, games, other models");
+        }
+        Hardware::Tpu => return advice("one process at a time may use a TPU"),
+    };
+    step(command, "which processes hold the GPU")
 }
 
 /// The script of a traceback, or a name that stands for it.
@@ -165,7 +290,42 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     match message.inside {
         Some(Program::Vllm) => return inside_vllm(),
         Some(Program::Sglang) => return inside_sglang(),
+        Some(Program::ComfyUi) => {
+            return vec![
+                step(
+                    "python main.py --lowvram",
+                    "keep only a part of the model on the GPU at a time",
+                ),
+                advice("a smaller image, fewer images or frames at once, tiled decoding"),
+                advice("a model in fewer bits (fp8, GGUF)"),
+                advice("the console's log has the figures that a report lacks"),
+            ];
+        }
+        Some(Program::StableDiffusion) => {
+            return vec![
+                step(
+                    "--medvram",
+                    "keep only a part of the model on the GPU at a time (--lowvram: even less)",
+                ),
+                advice("a smaller image, fewer images at once, upscaling in tiles"),
+                others_on_the_gpu(message),
+            ];
+        }
         _ => {}
+    }
+    if message.hardware == Hardware::Apple {
+        return vec![
+            advice("a smaller batch or smaller inputs, or weights in fewer bits"),
+            others_on_the_gpu(message),
+            step(
+                "torch.mps.empty_cache()",
+                "give back what PyTorch keeps but no tensor uses",
+            ),
+            step(
+                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+                "no limit at all: the Mac itself may then run out",
+            ),
+        ];
     }
     let script = script(message);
     // What the process may use, where it limited itself.
@@ -184,6 +344,24 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
+    if let Some((_, far)) = super::free_all_the_same(message) {
+        // Where far more was free, a smaller job is no cure.
+        if far {
+            steps.clear();
+        }
+        steps.splice(
+            0..0,
+            [
+                others_on_the_gpu(message),
+                advice(
+                    "start the process again, then the machine: the driver refuses what it reports as free",
+                ),
+                advice(
+                    "another version of the driver, or of PyTorch; on Windows a larger page file, elsewhere vm.max_map_count",
+                ),
+            ],
+        );
+    }
     if message.kind == MessageKind::Workspace {
         steps.push(step(
             "torch.backends.cudnn.benchmark = False",
@@ -229,8 +407,21 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "what holds the memory, by line (for pprof)",
     );
     let batch = advice("a smaller batch, or shard it over more devices");
-    if message.setting == Some("TPU") {
+    if message.hardware == Hardware::Tpu {
         return vec![recompute, batch, profile];
+    }
+    if message
+        .requested
+        .is_some_and(super::other::is_larger_than_gpus)
+    {
+        return vec![
+            recompute,
+            step(
+                "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
+                "let the GPU use the host's memory as well, which is slow",
+            ),
+            profile,
+        ];
     }
     let share = if message.memory == Memory::Unknown {
         "if JAX ran on the GPU: let it take more of it (the default is 0.75); if on the CPU, the host's \
@@ -243,7 +434,7 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         recompute,
         batch,
         profile,
-        others_on_the_gpu(),
+        others_on_the_gpu(message),
     ]
 }
 
@@ -261,7 +452,7 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
             "an allocator that loses less to pieces",
         ),
         advice("a smaller batch or smaller inputs"),
-        others_on_the_gpu(),
+        others_on_the_gpu(message),
     ]
 }
 
@@ -301,17 +492,27 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
 
 fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("TensorRT-LLM") {
+        let split = step("--tp_size 2", "split the engine over more GPUs");
+        if message.during == Some("an engine was loaded") {
+            return vec![
+                split,
+                advice(
+                    "an engine with weights in fewer bits (FP8, INT4): the engine itself did not fit",
+                ),
+                others_on_the_gpu(message),
+            ];
+        }
         return vec![
             step(
                 "kv_cache_config.free_gpu_memory_fraction=0.7",
                 "a smaller cache of keys and values (the default is 0.9 of what is free)",
             ),
-            step("--tp_size 2", "split the engine over more GPUs"),
+            split,
             step(
                 "--max_batch_size 8 --max_num_tokens 2048",
                 "an engine for fewer tokens at once",
             ),
-            others_on_the_gpu(),
+            others_on_the_gpu(message),
         ];
     }
     vec![
@@ -320,7 +521,7 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
             "a workspace that fits into what is free (trtexec: --memPoolSize=workspace:1024)",
         ),
         step("--fp16", "an engine in 16 bits, or for smaller inputs"),
-        others_on_the_gpu(),
+        others_on_the_gpu(message),
     ]
 }
 
@@ -373,12 +574,12 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
         ));
     }
     if held_by_others(message) {
-        steps.insert(0, others_on_the_gpu());
+        steps.insert(0, others_on_the_gpu(message));
         steps.push(advice(
             "end the processes that hold the GPU: an earlier server, a notebook",
         ));
     } else {
-        steps.push(others_on_the_gpu());
+        steps.push(others_on_the_gpu(message));
     }
     steps
 }
@@ -408,7 +609,7 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
     steps.push(advice(
         "smaller arrays, float32 instead of float64, or work in chunks",
     ));
-    steps.push(others_on_the_gpu());
+    steps.push(others_on_the_gpu(message));
     steps
 }
 
@@ -424,24 +625,38 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
                 "raise the limit of RMM's pool",
             ),
             spill,
-            others_on_the_gpu(),
+            others_on_the_gpu(message),
         ];
     }
-    vec![spill, others_on_the_gpu()]
+    vec![spill, others_on_the_gpu(message)]
 }
 
 /// A library or the driver found the GPU full: what filled it was another allocator, or another process.
 fn library(message: &OomMessage) -> Vec<NextStep> {
+    if super::other::is_context(message) {
+        return vec![
+            others_on_the_gpu(message),
+            advice("end what holds it: an earlier run of this job, a notebook, a server"),
+            step(
+                "CUDA_VISIBLE_DEVICES=1",
+                "use a GPU that is free, by its number",
+            ),
+        ];
+    }
     let mut steps = match message.inside {
         Some(Program::Jax) => jax(message),
         Some(Program::Tensorflow) => tensorflow(message),
         Some(Program::OnnxRuntime) => onnxruntime(message),
         Some(Program::Cupy) => cupy(message),
-        Some(Program::LlamaCpp) => llama(),
+        Some(Program::LlamaCpp | Program::Ollama) => llama(message),
         Some(Program::Vllm) => inside_vllm(),
         Some(Program::Sglang) => inside_sglang(),
-        _ => vec![
-            others_on_the_gpu(),
+        Some(Program::Numba) => vec![
+            advice("smaller arrays on the GPU, float32 instead of float64, or work in chunks"),
+            others_on_the_gpu(message),
+        ],
+        _ if is_perhaps_pytorch(message) => vec![
+            others_on_the_gpu(message),
             step(
                 format!("oomph run {}", script(message)),
                 "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
@@ -450,14 +665,38 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
                 "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
             ),
         ],
+        _ => vec![
+            others_on_the_gpu(message),
+            advice("a smaller batch or smaller inputs; leave the library some of the GPU"),
+        ],
     };
-    if message.program == Program::Cudnn && message.inside.is_none() {
+    if message.inside.is_none() && message.memory == Memory::Device {
+        steps.push(step(
+            if message.hardware == Hardware::Amd {
+                "AMD_SERIALIZE_KERNEL=3"
+            } else {
+                "CUDA_LAUNCH_BLOCKING=1"
+            },
+            "where it really fails: such errors may show up at a later call",
+        ));
+    }
+    if message.program == Program::Cudnn && message.inside.is_none() && is_perhaps_pytorch(message)
+    {
         steps.push(step(
             "torch.backends.cudnn.benchmark = False",
             "convolutions that need less workspace",
         ));
     }
     steps
+}
+
+/// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
+fn is_perhaps_pytorch(message: &OomMessage) -> bool {
+    !message.traceback.is_empty()
+        || message.inside == Some(Program::Pytorch)
+        || ["torch", "Error:", "CUDA error"]
+            .iter()
+            .any(|word| message.text.contains(word))
 }
 
 fn look_at_the_kernel() -> NextStep {
@@ -552,14 +791,31 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("also a limit (resources.limits.memory), so that one pod cannot fill the node"),
         ],
         Program::Systemd => systemd(message),
+        Program::Docker => vec![
+            step(
+                format!("docker run --memory={} …", more_than(message.total)),
+                "a higher limit for the container (Kubernetes: resources.limits.memory)",
+            ),
+            step(
+                format!(
+                    "docker inspect -f '{{{{.HostConfig.Memory}}}} {{{{.State.OOMKilled}}}}' {}",
+                    shell_word(message.process.as_deref()).unwrap_or("CONTAINER")
+                ),
+                "its limit in bytes, and whether it ended by it",
+            ),
+            look_at_the_kernel(),
+        ],
         Program::Kubernetes => vec![
             step(
                 limit_above(message.total),
                 "a higher limit for the container",
             ),
             step(
-                "kubectl describe pod POD",
-                "its limit, and which container was ended",
+                format!(
+                    "kubectl describe pod {}",
+                    shell_word(message.host.as_deref()).unwrap_or("POD")
+                ),
+                "its limit, and what else was ended",
             ),
             advice("load weights with mmap (safetensors), fewer workers"),
         ],
@@ -615,6 +871,18 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 look_at_the_host(),
             ]
         }
+        Program::Ollama => vec![
+            advice("a smaller model, or a smaller quantisation of it"),
+            step(
+                "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
+                "a shorter context has a smaller cache",
+            ),
+            step(
+                "ollama ps",
+                "which models are loaded: `ollama stop NAME` frees one",
+            ),
+            look_at_the_host(),
+        ],
         Program::LlamaCpp => vec![
             step("-c 4096", "a shorter context has a smaller cache"),
             step(
@@ -634,6 +902,16 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("smaller inputs, fewer workers, smaller buffers on the host, or more RAM"),
         ],
     }
+}
+
+/// A name of the text, if it is a plain word of a shell command.
+fn shell_word(name: Option<&str>) -> Option<&str> {
+    name.filter(|name| {
+        !name.starts_with('-')
+            && name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.'))
+    })
 }
 
 /// A process was ended, and nothing says by whom.
@@ -657,6 +935,7 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
         .chars()
         .take_while(char::is_ascii_alphanumeric)
         .collect();
+    let job = if job.is_empty() { "JOB" } else { &job };
     steps.push(step(
         format!("sacct -j {job} --format=JobID,MaxRSS,ReqMem,NodeList"),
         "what each step used and had asked for",

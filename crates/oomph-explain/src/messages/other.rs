@@ -1,9 +1,9 @@
 //! Messages of other programs than PyTorch's allocator: one sentence, and what the text cannot say.
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Tokens};
 
-use super::next::held_by_others;
+use super::next::{held_by_others, memory_name, program_name};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
@@ -24,9 +24,15 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             "outside_allocator",
             0.6,
             format!(
-                "out of memory in disguise: {} could not create its handle because {} was full (the \
-                 framework's own allocator had taken the rest, or another process)",
+                "out of memory in disguise: {} could not get {}, most likely because {} was full (the framework's \
+                 own allocator had taken the rest, or another process); the same code has other causes now and then, \
+                 such as an index out of range just before",
                 message.program.name(),
+                if message.during.is_some() {
+                    "the memory that it needs"
+                } else {
+                    "the memory of its handle"
+                },
                 device(message)
             ),
         ),
@@ -40,6 +46,27 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 device(message)
             ),
         ),
+        MessageKind::Cuda if is_context(message) => (
+            "other_process",
+            0.7,
+            format!(
+                "the GPU was full before the job asked for anything: {} could not even make its context there, so other \
+                 processes hold the memory, or an earlier one of this job",
+                program_name(message)
+            ),
+        ),
+        // They call CUDA for each request: its error is theirs.
+        MessageKind::Cuda if let Some(inside) = asks_by_itself(message) => (
+            "device_memory",
+            0.8,
+            format!(
+                "{inside} could not get {} of {} (CUDA's error 2){}",
+                asked(message, "what it asked for"),
+                message.memory.name(),
+                place(message)
+            ),
+        ),
+        MessageKind::Cuda if message.memory == Memory::Host => allocation(message),
         MessageKind::Cuda => (
             "outside_allocator",
             0.5,
@@ -85,41 +112,84 @@ fn device(message: &OomMessage) -> String {
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
 }
 
-/// More than any machine has.
-const ABSURD: Bytes = Bytes(1 << 50);
+/// CUDA made no context: nothing of the job was there yet.
+pub(super) fn is_context(message: &OomMessage) -> bool {
+    message.kind == MessageKind::Cuda
+        && message
+            .during
+            .is_some_and(|what| what.contains("context was made"))
+}
 
-fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
-    if let Some(requested) = message.requested.filter(|&requested| requested > ABSURD) {
-        return (
-            "huge_request",
-            0.9,
-            format!(
-                "{} bytes were asked for, more than any machine has: a size was computed wrongly (negative, or \
-                 multiplied twice), or the model's file is damaged",
-                requested.0
-            ),
-        );
-    }
-    let id = match message.memory {
-        Memory::Host => "host_memory",
-        Memory::Unknown => "not_enough_evidence",
-        _ => "device_memory",
+/// The framework whose own request it is, where it has no allocator of its own between it and CUDA.
+fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
+    let inside = message.inside?;
+    let own = match inside {
+        Program::Numba | Program::Cupy => true,
+        Program::Pytorch => message.text.contains("THC"),
+        _ => false,
     };
-    let what = if message.allocator.as_deref() == Some("/dev/shm") {
-        "the host's shared memory (/dev/shm)".to_owned()
-    } else {
-        message.memory.name().to_owned()
-    };
-    let place = match (message.memory, message.device) {
+    own.then_some(inside.name())
+}
+
+/// What no machine has is a size that was computed wrongly, whoever asked for it.
+pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)> {
+    const MOST: u64 = 1 << 50;
+    let requested = message.requested.filter(|requested| requested.0 > MOST)?;
+    Some((
+        "huge_request",
+        0.9,
+        format!(
+            "{} bytes{} were asked for, more than any machine has: a size was computed wrongly (negative, or \
+             multiplied twice), or the model's file is damaged",
+            requested.0,
+            if message.text.contains("more than 1EB") {
+                " (1 EiB) or more"
+            } else {
+                ""
+            }
+        ),
+    ))
+}
+
+fn place(message: &OomMessage) -> String {
+    match (message.memory, message.device) {
         (Memory::Device, Some(device)) => format!(" on GPU {device}"),
         (Memory::Unknown, _) => {
             ", of the GPU or of the host: the text does not say which".to_owned()
         }
         _ => String::new(),
+    }
+}
+
+/// Whether a figure of the GPU's memory cannot be right.
+pub(super) fn is_more_than_a_gpu(message: &OomMessage, used: Bytes) -> bool {
+    message.memory == Memory::Device && used > Bytes::gib(2048)
+}
+
+/// Whether one request alone is larger than nearly every GPU.
+pub(super) fn is_larger_than_gpus(requested: Bytes) -> bool {
+    requested > Bytes::gib(150)
+}
+
+/// A shortage of one kind of memory, by the figures that the text has.
+fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
+    let id = match message.memory {
+        Memory::Host => "host_memory",
+        Memory::Unknown => "not_enough_evidence",
+        _ => "device_memory",
     };
+    let what = match message.allocator.as_deref() {
+        Some("/dev/shm") => "the host's shared memory (/dev/shm)".to_owned(),
+        Some(part @ ("pinned memory" | "locked memory")) => format!("the host's {part}"),
+        _ => memory_name(message).to_owned(),
+    };
+    let place = place(message);
     let figures: Vec<String> = [
         message.free.map(|free| format!("{free} were free")),
-        message.used().map(|used| format!("{used} were in use")),
+        message
+            .used()
+            .filter(|used| !is_more_than_a_gpu(message, *used))
+            .map(|used| format!("{used} were in use")),
         message
             .total
             .map(|total| format!("{total} is all there is")),
@@ -156,11 +226,76 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             format!("{sentence}: no setting makes that fit, only smaller shapes or more devices"),
         );
     }
+    if message.setting == Some("one allocation") {
+        return (
+            "memory_budget",
+            0.8,
+            format!(
+                "{sentence}: the driver allows no single buffer that large, and its memory need not be full"
+            ),
+        );
+    }
+    // Next to no GPU has so much.
+    if message.memory == Memory::Device
+        && message.total.is_none()
+        && message.requested.is_some_and(is_larger_than_gpus)
+    {
+        return (
+            "huge_request",
+            0.8,
+            format!(
+                "{sentence}: next to no GPU has so much, so the request itself is too large (a length, a batch, a \
+                 shape), however empty the GPU is"
+            ),
+        );
+    }
+    if !message.handled
+        && let Some((asked, free)) = message.requested.zip(message.free)
+        && free > asked
+    {
+        return (
+            id,
+            0.6,
+            format!(
+                "{sentence}: more was free than was asked for, so a limit, or memory in pieces that are too small, \
+                 stood in the way"
+            ),
+        );
+    }
     (id, 0.9, sentence)
 }
 
 fn budget(message: &OomMessage) -> (&'static str, f64, String) {
     let name = message.program.name();
+    if message.memory == Memory::Host {
+        return (
+            "host_memory",
+            0.9,
+            format!(
+                "{name} looked before it loaded the model: that needs {} of {}, and {} are free",
+                asked(message, "more"),
+                message.memory.name(),
+                message
+                    .free
+                    .map_or_else(|| "fewer".to_owned(), |free| free.to_string())
+            ),
+        );
+    }
+    if message.setting == Some("workspace") {
+        let whose = message.allocator.as_deref().unwrap_or("a library's buffer");
+        return (
+            "memory_budget",
+            0.9,
+            format!(
+                "{whose}, a buffer whose size {name} sets at its start, has no room for {}: the GPU itself need not \
+                 be full",
+                asked(message, "what was asked for")
+            ),
+        );
+    }
+    if let Some(tokens) = message.tokens.filter(|tokens| tokens.asked.is_some()) {
+        return ("memory_budget", 0.8, pool(name, tokens));
+    }
     let sentence = match (message.requested, message.free, message.total) {
         (Some(asked), Some(free), Some(total)) if held_by_others(message) => {
             return (
@@ -197,6 +332,28 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
     ("memory_budget", 0.9, sentence)
 }
 
+/// A pool of keys and values, which counts in tokens.
+fn pool(name: &str, tokens: Tokens) -> String {
+    let asked = tokens.asked.unwrap_or_default();
+    let free = tokens
+        .free
+        .map(|free| {
+            format!(", of which {free} are free and the rest would have to be given back first")
+        })
+        .unwrap_or_default();
+    let counted = tokens
+        .available
+        .map(|available| format!("; it counts {available} as available{free}"))
+        .unwrap_or_default();
+    let why = match tokens.available {
+        Some(available) if available >= asked => {
+            "the server did not get back what it counts on, which is its own fault or that of its schedule, not the GPU's"
+        }
+        _ => "more requests ran at once than it holds",
+    };
+    format!("{name}'s pool of keys and values had no room for {asked} tokens{counted}: {why}")
+}
+
 fn on_chip(message: &OomMessage) -> String {
     let sizes = match (message.requested, message.total) {
         (Some(asked), Some(total)) => format!(
@@ -219,7 +376,12 @@ fn killed_confidence(message: &OomMessage) -> f64 {
 fn is_evident(message: &OomMessage) -> bool {
     matches!(
         message.program,
-        Program::Kernel | Program::Slurm | Program::Kubernetes | Program::Ray | Program::Systemd
+        Program::Kernel
+            | Program::Slurm
+            | Program::Kubernetes
+            | Program::Docker
+            | Program::Ray
+            | Program::Systemd
     ) || (message.program == Program::Unknown && says_memory(message))
 }
 
@@ -256,21 +418,28 @@ fn killed(message: &OomMessage) -> String {
              host",
             limit("of")
         ),
-        Program::Kernel => format!(
-            "the kernel's OOM killer ended {process}{held}: the host's memory (RAM) was used up"
-        ),
+        Program::Kernel => {
+            let ended = match message.text.split_once(" invoked oom-killer") {
+                Some((words, _)) if message.process.is_none() => format!(
+                    "was called when {} asked for memory, and what it ended the text does not say",
+                    words.rsplit(' ').next().unwrap_or("a process")
+                ),
+                _ => format!("ended {process}{held}"),
+            };
+            let group = if message.setting.is_some() {
+                ", or the limit of a container was reached: the text names a group of processes"
+            } else {
+                ""
+            };
+            format!("the kernel's OOM killer {ended}: the host's memory (RAM) was used up{group}")
+        }
         Program::Slurm => {
             let used = message
                 .in_use
                 .map(|used| format!(" It used {used}{}.", limit("of")))
                 .unwrap_or_default();
             format!(
-                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended{}.{used}",
-                message
-                    .job
-                    .as_ref()
-                    .map(|job| format!(" (step {job})"))
-                    .unwrap_or_default()
+                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended.{used}"
             )
             .trim_end_matches('.')
             .to_owned()
@@ -292,10 +461,39 @@ fn killed(message: &OomMessage) -> String {
             "a process of {process} was ended by the kernel's OOM killer: the host's memory (RAM) was used up, \
              or the unit's limit reached"
         ),
-        Program::Kubernetes => format!(
-            "Kubernetes ended the container: it reached its limit of host memory (RAM){}",
-            limit("of")
-        ),
+        Program::Kubernetes | Program::Docker => {
+            let container = message.process.as_ref().map_or_else(
+                || "the container".to_owned(),
+                |name| format!("container {name}"),
+            );
+            let pod = message
+                .host
+                .as_ref()
+                .map(|pod| format!(" of {pod}"))
+                .unwrap_or_default();
+            let again = message
+                .restarts
+                .filter(|times| *times > 0)
+                .map(|times| format!("; it was started again {times} times"))
+                .unwrap_or_default();
+            let limit = limit("of");
+            if message.program == Program::Kubernetes {
+                format!(
+                    "Kubernetes says that {container}{pod} was OOM-killed: it reached its limit of host memory (RAM){limit}, \
+                     or its node ran short{again}{}",
+                    if message.setting == Some("exit code 0") {
+                        "; its exit code is 0, so what was ended was hardly its main process"
+                    } else {
+                        ""
+                    }
+                )
+            } else {
+                format!(
+                    "Docker says that {container} ran out of host memory (RAM): it reached its limit{limit}, and the \
+                     kernel ended a process in it"
+                )
+            }
+        }
         Program::Ray => {
             let used = message
                 .in_use
@@ -354,7 +552,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.used().is_none() && message.free.is_none() {
         unsaid.push("how much was in use");
     }
-    let known = message.free.is_some() && message.total.is_some();
+    let known = (message.free.is_some() && message.total.is_some())
+        || message.this_process.is_some()
+        || message.tokens.is_some();
     if message.memory == Memory::Device && !known && message.others.is_empty() {
         unsaid.push("whether other processes held a part of it");
     }
@@ -373,12 +573,19 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
         _ => "all there is",
     };
     let free = match message.kind {
-        MessageKind::Budget if message.total.is_none() => "left for keys and values",
+        MessageKind::Budget if message.total.is_none() && message.memory == Memory::Device => {
+            "left for keys and values"
+        }
         _ => "free",
     };
     [
         (message.requested, "asked for"),
-        (message.used(), "in use"),
+        (
+            message
+                .used()
+                .filter(|used| !is_more_than_a_gpu(message, *used)),
+            "in use",
+        ),
         (message.free, free),
         (message.total, limit),
     ]

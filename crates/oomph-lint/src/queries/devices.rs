@@ -662,30 +662,6 @@ fn stays_where_it_is_made(model: &Model<'_>, call: &Call<'_>) -> bool {
         })
 }
 
-/// Whether a range is in code that never runs on a GPU: in the branch that runs without one, or in one that
-/// never runs, because its test is a name that is only ever `False`.
-pub(crate) fn never_on_gpu(model: &Model<'_>, range: TextRange) -> bool {
-    in_cpu_branch(model, range)
-        || branches_around(model, range).any(|(branch, place, func)| match place {
-            Place::Body => is_always(model, func, &branch.test, false),
-            Place::Else => is_always(model, func, &branch.test, true),
-            Place::Elsewhere => false,
-        })
-}
-
-/// Whether a test is a flag that is bound once, to this value.
-fn is_always(model: &Model<'_>, func: Option<FuncId>, test: &Expr, value: bool) -> bool {
-    let is_value = |expr: &Expr| matches!(expr, Expr::BooleanLiteral(flag) if flag.value == value);
-    match test {
-        Expr::BooleanLiteral(_) => is_value(test),
-        Expr::Name(name) => {
-            let bound: Vec<_> = model.assigns_to(func, name.id.as_str()).collect();
-            matches!(&*bound, [only] if only.bind == Bind::Set && only.expr.is_some_and(is_value))
-        }
-        _ => false,
-    }
-}
-
 /// Where in an `if` a range is.
 enum Place {
     Body,

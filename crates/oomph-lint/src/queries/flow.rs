@@ -542,7 +542,7 @@ impl<'a> Read<'_, '_, 'a> {
         let is_pass = known.is_some_and(|info| {
             info.callee.is_model()
                 || matches!(info.callee.kind, Kind::Criterion { .. })
-                || info.recv.is_model() && name == "forward"
+                || info.recv.is_model() && name.starts_with("forward")
         });
         let target = known.and_then(|info| info.target);
         let effect = if is_pass {
@@ -743,7 +743,7 @@ fn of_import(qual: &str) -> Effect {
     if PLAIN.contains(&root) || qual.ends_with("utils.save_image") || qual == "torch.save" {
         return Effect::Cuts;
     }
-    if qual.starts_with("torch.") {
+    if qual.starts_with("torch.") && !qual.starts_with("torch.distributions.") {
         return if torch::makes_no_graph(last) {
             Effect::Cuts
         } else if torch::is_tensor_function(qual) || last == "Variable" || last == "make_grid" {
@@ -752,7 +752,7 @@ fn of_import(qual: &str) -> Effect {
             Effect::Anything
         };
     }
-    if qual.starts_with("torchvision.") {
+    if qual.starts_with("torchvision.") || qual.starts_with("torch.distributions.") {
         return Effect::Carries;
     }
     of_function(last)
@@ -851,13 +851,14 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
         "log2",
         "log10",
         "log1p",
+        "entropy",
+        "log_prob",
     ];
     const ENDS: &[&str] = &[
         "detach",
         "item",
         "tolist",
         "numpy",
-        "decode",
         "batch_decode",
         "startswith",
         "endswith",
@@ -867,6 +868,15 @@ fn of_method(name: &str, info: Option<&Call<'_>>, is_dropped: bool) -> Effect {
         return Effect::Drops;
     }
     let of_tensor = info.is_some_and(|info| info.recv.is_tensor());
+    // A tokenizer makes a text of it, a model goes on.
+    if name == "decode" {
+        let of_model = info.is_some_and(|info| info.recv.is_model());
+        return if of_model {
+            Effect::Carries
+        } else {
+            Effect::Cuts
+        };
+    }
     if ENDS.contains(&name) || torch::makes_no_graph(name) {
         return Effect::Cuts;
     }

@@ -1,7 +1,7 @@
 //! Calls of models, and of what belongs to them.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
-use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt};
 use oomph_python_source::{
     Ranged, TextRange, TextSize, dotted_name, last_name, last_part, names_in,
 };
@@ -47,16 +47,28 @@ const WITHOUT_PARAMETERS: &[&str] = &[
     "ReflectionPad2d",
 ];
 
+/// `nn.AvgPool2d(2)`
+pub(crate) fn is_layer_without_parameters(expr: &Expr) -> bool {
+    matches!(expr, Expr::Call(made) if last_name(&made.func).is_some_and(|name| WITHOUT_PARAMETERS.contains(&name)))
+}
+
 /// Whether what a call runs is a layer of `torch.nn` without parameters, wherever it was made.
 pub(crate) fn has_no_parameters(model: &Model<'_>, place: &str) -> bool {
+    // `pool = pool.cuda()`
+    let is_moved = |made: &ExprCall| {
+        matches!(&*made.func, Expr::Attribute(moved)
+            if matches!(moved.attr.as_str(), "cuda" | "to") && dotted_name(&moved.value).as_deref() == Some(place))
+    };
     let mut made = model
         .assigns
         .iter()
         .filter(|assign| assign.place == place)
+        .map(|assign| assign.expr.and_then(Expr::as_call_expr))
+        .filter(|made| !made.is_some_and(is_moved))
         .peekable();
     made.peek().is_some()
-        && made.all(|assign| {
-            let Some(Expr::Call(made)) = assign.expr else {
+        && made.all(|made| {
+            let Some(made) = made else {
                 return false;
             };
             // `nn.CosineSimilarity().cuda()`

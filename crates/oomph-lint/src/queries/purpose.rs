@@ -1,11 +1,12 @@
 //! What a file or a function is for: training, evaluation, a unit test.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
-use oomph_python_source::ast::{Expr, Number};
-use oomph_python_source::{TextRange, dotted_name, last_name, last_part};
+use oomph_python_source::ast::{BoolOp, Expr, Number, Stmt, StmtIf, UnaryOp};
+use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
 
+use crate::reach::{Constant, goes_no_further};
 use crate::semantic::value::Kind;
-use crate::semantic::{CtxId, Model};
+use crate::semantic::{Bind, CtxId, CtxKind, FuncId, Model};
 
 /// Whether a context is in a unit test: it runs once, on a tiny model, to compare numbers.
 pub(crate) fn in_unit_test(model: &Model<'_>, ctx: CtxId) -> bool {
@@ -130,8 +131,130 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
             || model.module.text().contains("loss_scaler"))
 }
 
-/// Whether nothing in the project runs the function or class that a place is in.
+/// Whether nothing runs a place: it follows a `return` or `exit()` in its block, or is in a branch that a constant
+/// switches off.
+fn is_skipped(model: &Model<'_>, range: TextRange) -> bool {
+    let top = model.module.body().as_ptr();
+    model.stmts.iter().any(|info| {
+        if !info.node.range().contains_range(range) {
+            return false;
+        }
+        // The top of a script is the project's business, and cells of a notebook are run one by one.
+        let follows =
+            info.block.as_ptr() != top && info.block[..info.index].iter().any(goes_no_further);
+        let off = match info.node {
+            Stmt::If(branch) => {
+                is_in_branch_that_is_off(model, branch, model.func_of(info.ctx), range)
+            }
+            _ => false,
+        };
+        follows || off
+    })
+}
+
+/// Whether constants keep the branch of an `if` that a place is in from running.
+fn is_in_branch_that_is_off(
+    model: &Model<'_>,
+    branch: &StmtIf,
+    func: Option<FuncId>,
+    range: TextRange,
+) -> bool {
+    let is = |test: &Expr, value: bool| {
+        value_of(model, func, test).is_some_and(|known| known.is_true() == value)
+    };
+    let holds = |body: &[Stmt]| body.iter().any(|each| each.range().contains_range(range));
+    if holds(&branch.body) {
+        return is(&branch.test, false);
+    }
+    let mut passed = is(&branch.test, true);
+    for clause in &branch.elif_else_clauses {
+        if holds(&clause.body) {
+            return passed || clause.test.as_ref().is_some_and(|test| is(test, false));
+        }
+        passed |= clause.test.as_ref().is_some_and(|test| is(test, true));
+    }
+    false
+}
+
+/// What an expression is, if constants decide that.
+fn value_of(model: &Model<'_>, func: Option<FuncId>, expr: &Expr) -> Option<Constant> {
+    let known = |expr: &Expr| value_of(model, func, expr);
+    match expr {
+        Expr::Name(name) => constant(model, func, name.id.as_str()),
+        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?).cloned(),
+        Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
+            Some(Constant::Bool(!known(&node.operand)?.is_true()))
+        }
+        Expr::BoolOp(node) => {
+            let decides = node.op == BoolOp::Or;
+            let values: Vec<Option<bool>> = node
+                .values
+                .iter()
+                .map(|each| known(each).map(|value| value.is_true()))
+                .collect();
+            if values.contains(&Some(decides)) {
+                return Some(Constant::Bool(decides));
+            }
+            values
+                .iter()
+                .all(Option::is_some)
+                .then_some(Constant::Bool(!decides))
+        }
+        Expr::Compare(node) => match (&*node.ops, &*node.comparators) {
+            ([op], [right]) => Some(Constant::Bool(
+                known(&node.left)?.compare(*op, &known(right)?)?,
+            )),
+            _ => None,
+        },
+        other => Constant::of(other),
+    }
+}
+
+/// The value of a name that one statement binds, to a literal: in the function, in the file or in one that it imports.
+fn constant(model: &Model<'_>, func: Option<FuncId>, name: &str) -> Option<Constant> {
+    let is_parameter = func.is_some_and(|id| {
+        let mut parameters = model.func(id).node.parameters.iter();
+        parameters.any(|each| each.name().as_str() == name)
+    });
+    let is_global = model.stmts.iter().any(|info| match info.node {
+        Stmt::Global(node) => node.names.iter().any(|each| each.as_str() == name),
+        Stmt::Nonlocal(node) => node.names.iter().any(|each| each.as_str() == name),
+        _ => false,
+    });
+    if is_parameter || is_global {
+        return None;
+    }
+    let is_conditional = |ctx: CtxId| {
+        model.within_function(ctx).any(|id| {
+            matches!(
+                model.ctx(id).kind,
+                CtxKind::Branch(_)
+                    | CtxKind::Handler
+                    | CtxKind::Try
+                    | CtxKind::For
+                    | CtxKind::While
+            )
+        })
+    };
+    for scope in [func, None] {
+        let bound: Vec<_> = model.assigns_to(scope, name).collect();
+        match &*bound {
+            [] => {}
+            // Bound in a branch, it may not be bound at all.
+            [only] if only.bind == Bind::Set && !is_conditional(only.ctx) => {
+                return only.expr.and_then(Constant::of);
+            }
+            _ => return None,
+        }
+    }
+    model.around.constant(name).cloned()
+}
+
+/// Whether nothing in the project runs the function or class that a place is in, or the place itself.
 pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
+    if is_skipped(model, range) {
+        return true;
+    }
     let func = model
         .funcs
         .iter()
@@ -150,7 +273,12 @@ pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
         }
         (_, Some(func)) => func.name.to_string(),
         (Some(class), None) => class.name.to_string(),
-        (None, None) => return false,
+        (None, None) => {
+            return model
+                .around
+                .stops()
+                .is_some_and(|stop| range.start() >= stop);
+        }
     };
     model.around.is_unreached(&name)
 }

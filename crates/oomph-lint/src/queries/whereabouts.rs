@@ -3,6 +3,7 @@
 use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
+use crate::queries::devices::mentions_gpu as names_gpu;
 use crate::semantic::value::{Device, Kind, Tri};
 use crate::semantic::{Assign, Bind, Call, FuncId, Model, torch};
 
@@ -61,6 +62,64 @@ pub(crate) fn is_left_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
     };
     let func = model.func_of(pass.ctx);
     let of_self = place.starts_with("self.");
+    let hands_on = || {
+        model.calls.iter().any(|call| {
+            (of_self || model.func_of(call.ctx) == func)
+                && !call.is("torch.save")
+                && call.node.arguments.iter_source_order().any(|argument| {
+                    dotted_name(argument.value()).as_deref() == Some(place.as_str())
+                })
+        })
+    };
+    at(model, func, &place, pass.node.start(), 0) == Tri::No
+        && !is_brought(model, pass)
+        && !model.module.text().contains("set_default_")
+        && !hands_on()
+}
+
+/// Whether something shows that a pass runs on a GPU: what it is given is brought there, or a model of its name is;
+/// or somebody else made the model, in a project that works on one.
+pub(crate) fn is_brought_to_gpu(model: &Model<'_>, pass: &Call<'_>, place: &str) -> bool {
+    let func = model.func_of(pass.ctx);
+    let name = last_part(place);
+    let moved = || {
+        model.calls.iter().any(|call| {
+            moves(call) && moved_place(call).is_some_and(|moved| last_part(&moved) == name)
+        })
+    };
+    // As `self.model` stands for what the constructor is given.
+    let bound = || {
+        model
+            .assigns
+            .iter()
+            .filter(|assign| last_part(&assign.place) == name && assign.bind == Bind::Set)
+            .filter_map(|assign| assign.expr)
+    };
+    let is_parameter = |name: &str| {
+        model.funcs.iter().any(|func| {
+            func.node
+                .parameters
+                .iter()
+                .any(|each| each.name().as_str() == name)
+        })
+    };
+    let is_given = || {
+        let root = place.split('.').next().unwrap_or(place);
+        root != "self" && func.is_some_and(|id| parameter(model, id, root).is_some())
+            || place.starts_with("self.")
+                && bound().next().is_some()
+                && bound().all(|expr| dotted_name(expr).is_some_and(|name| is_parameter(&name)))
+    };
+    at(model, func, place, pass.node.start(), 0) == Tri::Yes
+        || moved()
+        || bound().any(|expr| mentions_move(model.text(expr)))
+        || is_brought(model, pass)
+        || is_given() && (model.around.used_on_gpu || names_gpu(model))
+}
+
+/// Whether what a pass is given is moved there, or was before in its function.
+fn is_brought(model: &Model<'_>, pass: &Call<'_>) -> bool {
+    let func = model.func_of(pass.ctx);
     let brings = |expr: &Expr| {
         let text = model.text(expr);
         mentions_move(text)
@@ -72,23 +131,10 @@ pub(crate) fn is_left_on_cpu(model: &Model<'_>, pass: &Call<'_>) -> bool {
                 })
             })
     };
-    let hands_on = || {
-        model.calls.iter().any(|call| {
-            (of_self || model.func_of(call.ctx) == func)
-                && !call.is("torch.save")
-                && call.node.arguments.iter_source_order().any(|argument| {
-                    dotted_name(argument.value()).as_deref() == Some(place.as_str())
-                })
-        })
-    };
-    at(model, func, &place, pass.node.start(), 0) == Tri::No
-        && !pass
-            .node
-            .arguments
-            .iter_source_order()
-            .any(|argument| brings(argument.value()))
-        && !model.module.text().contains("set_default_")
-        && !hands_on()
+    pass.node
+        .arguments
+        .iter_source_order()
+        .any(|argument| brings(argument.value()))
 }
 
 fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, depth: usize) -> Tri {
@@ -290,7 +336,8 @@ fn is_class_name(name: &str) -> bool {
 }
 
 fn mentions_move(text: &str) -> bool {
-    text.contains(".cuda(")
+    // `x.cuda()`, `to_cuda(x)`
+    text.contains("cuda(")
         || text.contains("device")
         || text
             .split(".to(")

@@ -2,10 +2,14 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{
-    Decorator, Expr, ExprCall, ExprContext, Stmt, StmtClassDef, StmtFunctionDef,
+    Decorator, Expr, ExprCall, ExprContext, Stmt, StmtClassDef, StmtFunctionDef, UnaryOp,
 };
-use oomph_python_source::{Module, dotted_name, imports_of, last_name, last_part};
-use rustc_hash::FxHashMap;
+use oomph_python_source::{
+    Module, Ranged, TextSize, dotted_name, imports_of, last_name, last_part,
+};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::constant::Constant;
 
 /// More functions and classes than this have no names of their own in a file that people wrote.
 const MAX_DEFINITIONS: usize = 20_000;
@@ -15,6 +19,10 @@ pub(super) type Dotted = Vec<String>;
 
 /// What one file says of who runs what.
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub(crate) struct Definitions {
     pub(super) all: Vec<Definition>,
     /// What the file does when it is run or imported.
@@ -26,6 +34,24 @@ pub(crate) struct Definitions {
     pub(super) names_by_text: bool,
     /// `import_module(…)`, `instantiate(config)`: any name of the project may be meant.
     pub(super) imports_by_text: bool,
+    /// Variables of the file that only one statement binds, to a literal.
+    pub(super) constants: FxHashMap<String, Constant>,
+    /// Names of attributes that the file sets, of whatever object: `settings.RESUME = …`
+    pub(super) sets: FxHashSet<String>,
+    /// Where the file ends for good: `assert False`, `raise`, `exit()` at its top.
+    pub(super) stops: Option<Stop>,
+    /// `sys.path.append(…)`: imports may mean files elsewhere.
+    pub(super) moves_path: bool,
+    /// It does not parse.
+    pub(super) is_broken: bool,
+}
+
+/// Where the top of a file goes no further.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stop {
+    /// How many references come before it.
+    pub(super) references: usize,
+    pub(super) at: TextSize,
 }
 
 /// A function, a class or a method. What is defined inside of a function belongs to that one.
@@ -57,6 +83,8 @@ pub(super) struct Bound {
     pub(super) parts: Vec<String>,
     pub(super) name: String,
     pub(super) star: bool,
+    /// Where it is, if the file cannot be imported without it: no branch, function or `try` is around it.
+    pub(super) needed: Option<Stop>,
 }
 
 /// One mention of something.
@@ -79,13 +107,54 @@ pub(super) enum Reference {
 }
 
 impl Definitions {
-    pub(crate) fn of(module: &Module<'_>) -> Self {
+    /// What a file says. The cells of a notebook are run one by one: none ends the others.
+    pub(crate) fn of(module: &Module<'_>, is_notebook: bool) -> Self {
         let mut collect = Collect::default();
-        collect.found.variables = bound_in(module.body());
+        let bound = Bind::of(module.body());
+        collect.found.constants = constants_of(module.body(), &bound);
+        // What a function binds anew is none.
+        for line in module.text().lines() {
+            if let Some(names) = line.trim_start().strip_prefix("global ") {
+                for name in names.split(',') {
+                    collect.found.constants.remove(name.trim());
+                }
+            }
+        }
+        collect.found.variables = bound.names;
         for stmt in module.body() {
+            collect.at_top = !is_notebook;
+            if collect.at_top && collect.found.stops.is_none() && goes_no_further(stmt) {
+                collect.found.stops = Some(collect.here(stmt));
+            }
             collect.visit_stmt(stmt);
         }
         collect.found
+    }
+
+    /// Of a file that does not parse.
+    pub(crate) fn of_broken() -> Self {
+        Self {
+            is_broken: true,
+            ..Self::default()
+        }
+    }
+}
+
+/// Whether nothing that follows a statement in its block ever runs.
+pub(crate) fn goes_no_further(stmt: &Stmt) -> bool {
+    match stmt {
+        Stmt::Raise(_) | Stmt::Return(_) | Stmt::Continue(_) | Stmt::Break(_) => true,
+        Stmt::Assert(node) => {
+            matches!(&*node.test, Expr::BooleanLiteral(flag) if !flag.value)
+        }
+        Stmt::Expr(node) => match &*node.value {
+            Expr::Call(call) => matches!(
+                dotted_name(&call.func).as_deref(),
+                Some("exit" | "quit" | "sys.exit" | "os._exit" | "os.abort")
+            ),
+            _ => false,
+        },
+        _ => false,
     }
 }
 
@@ -96,6 +165,8 @@ struct Collect {
     current: Option<usize>,
     class: Option<usize>,
     in_function: bool,
+    /// The statement is one of the file itself, in no block.
+    at_top: bool,
     /// The name of the method's own object.
     own: Option<String>,
     /// Names that the function binds: the class that each is made from.
@@ -103,6 +174,13 @@ struct Collect {
 }
 
 impl Collect {
+    fn here(&self, stmt: &Stmt) -> Stop {
+        Stop {
+            references: self.found.top.len(),
+            at: stmt.start(),
+        }
+    }
+
     fn note(&mut self, reference: Reference) {
         match self.current {
             Some(at) => self.found.all[at].references.push(reference),
@@ -118,6 +196,7 @@ impl Collect {
 
     /// A dotted name that is read.
     fn dotted(&mut self, parts: Dotted) {
+        self.found.moves_path |= parts.len() > 1 && parts[0] == "sys" && parts[1] == "path";
         let first = &parts[0];
         if self.own.as_ref() == Some(first) && parts.len() > 1 {
             self.note(Reference::Own(parts[1..].to_vec()));
@@ -131,6 +210,26 @@ impl Collect {
             }
         } else {
             self.note(Reference::Name(parts));
+        }
+    }
+
+    /// Whether a test holds, if a constant of the file decides that.
+    fn is_true(&self, test: &Expr) -> Option<bool> {
+        let value = |expr: &Expr| match expr {
+            Expr::Name(name) if !self.locals.contains_key(name.id.as_str()) => {
+                self.found.constants.get(name.id.as_str()).cloned()
+            }
+            other => Constant::of(other),
+        };
+        match test {
+            Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
+                Some(!value(&node.operand)?.is_true())
+            }
+            Expr::Compare(node) => match (&*node.ops, &*node.comparators) {
+                ([op], [right]) => value(&node.left)?.compare(*op, &value(right)?),
+                _ => None,
+            },
+            other => Some(value(other)?.is_true()),
         }
     }
 
@@ -296,6 +395,7 @@ impl<'a> Visitor<'a> for Collect {
     fn visit_annotation(&mut self, _: &'a Expr) {}
 
     fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        let needed = std::mem::take(&mut self.at_top).then(|| self.here(stmt));
         match stmt {
             Stmt::Import(_) | Stmt::ImportFrom(_) => {
                 for import in imports_of(stmt) {
@@ -323,6 +423,7 @@ impl<'a> Visitor<'a> for Collect {
                         parts,
                         name,
                         star,
+                        needed,
                     });
                 }
             }
@@ -351,6 +452,19 @@ impl<'a> Visitor<'a> for Collect {
                 }
                 walk_stmt(self, stmt);
             }
+            // What a constant switches off mentions nothing.
+            Stmt::If(branch) => {
+                let on = self.is_true(&branch.test);
+                self.visit_expr(&branch.test);
+                if on != Some(false) {
+                    self.visit_body(&branch.body);
+                }
+                if on != Some(true) {
+                    for clause in &branch.elif_else_clauses {
+                        self.visit_elif_else_clause(clause);
+                    }
+                }
+            }
             Stmt::AnnAssign(assign) => {
                 self.own_attribute(&assign.target, assign.value.as_deref());
                 walk_stmt(self, stmt);
@@ -367,6 +481,9 @@ impl<'a> Visitor<'a> for Collect {
                 }
             }
             Expr::Attribute(attribute) => {
+                if attribute.ctx == ExprContext::Store {
+                    self.found.sets.insert(attribute.attr.to_string());
+                }
                 if let Some(name) = dotted_name(expr) {
                     self.dotted(split(&name));
                     return;
@@ -463,26 +580,52 @@ fn made_from(value: &Expr) -> Option<Dotted> {
     }
 }
 
+/// The variables of a file that one statement in no block binds, to a literal, and nothing else does.
+fn constants_of(body: &[Stmt], bind: &Bind) -> FxHashMap<String, Constant> {
+    let literal = |stmt: &Stmt| {
+        let (target, value) = match stmt {
+            Stmt::Assign(assign) => match &*assign.targets {
+                [target] => (target, &*assign.value),
+                _ => return None,
+            },
+            Stmt::AnnAssign(assign) => (&*assign.target, assign.value.as_deref()?),
+            _ => return None,
+        };
+        let Expr::Name(name) = target else {
+            return None;
+        };
+        let once = bind.times.get(name.id.as_str()) == Some(&1);
+        once.then_some((name.id.to_string(), Constant::of(value)?))
+    };
+    body.iter().filter_map(literal).collect()
+}
+
 /// The names that a block binds, outside of functions and classes inside it.
 fn bound_in(body: &[Stmt]) -> FxHashMap<String, Option<Dotted>> {
-    let mut bind = Bind::default();
-    for stmt in body {
-        bind.visit_stmt(stmt);
-    }
-    for name in bind.global {
-        bind.names.remove(&name);
-    }
-    bind.names
+    Bind::of(body).names
 }
 
 #[derive(Default)]
 struct Bind {
     names: FxHashMap<String, Option<Dotted>>,
+    times: FxHashMap<String, usize>,
     global: Vec<String>,
 }
 
 impl Bind {
+    fn of(body: &[Stmt]) -> Self {
+        let mut bind = Self::default();
+        for stmt in body {
+            bind.visit_stmt(stmt);
+        }
+        for name in &bind.global {
+            bind.names.remove(name);
+        }
+        bind
+    }
+
     fn bind(&mut self, name: &str, made: Option<Dotted>) {
+        *self.times.entry(name.to_owned()).or_default() += 1;
         self.names
             .entry(name.to_owned())
             .and_modify(|known| *known = None)

@@ -5,17 +5,20 @@
 //! Of an object that is not known, each class that something makes may have the method. Where names are made up
 //! while the program runs (`getattr`, `eval`, `import_module`), all that they may mean counts as run.
 
+mod broken;
 mod collect;
+mod constant;
 
 use std::path::{Path, PathBuf};
 
-use oomph_python_source::last_part;
+use oomph_python_source::{TextSize, last_part};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::project::{find, root};
-use collect::{Bound, Definition, DefinitionKind, Reference};
+use collect::{Bound, Definition, DefinitionKind, Reference, Stop};
 
-pub(crate) use collect::Definitions;
+pub(crate) use collect::{Definitions, goes_no_further};
+pub(crate) use constant::Constant;
 
 /// Names are followed through this many files that only import them.
 const MAX_FILES_OF_A_NAME: usize = 8;
@@ -50,12 +53,26 @@ pub(crate) struct File<'p> {
     pub(crate) says: &'p Definitions,
 }
 
-/// The names of what nothing runs, file by file: `f`, `Class.method`, `Class`.
+/// What nothing runs in a file.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Unreached {
+    /// `f`, `Class.method`, `Class`
+    pub(crate) names: FxHashSet<String>,
+    /// Where the file stops when it is run or imported, if it cannot go on.
+    pub(crate) stops: Option<TextSize>,
+    /// What the file imports that is bound once, to a literal: `RESUME`, `settings.RESUME`
+    pub(crate) constants: FxHashMap<String, Constant>,
+}
+
+/// What nothing runs, file by file. `is_there` answers whether a module, or a folder, lies beside the files that were
+/// read: one that git ignores, or that is compiled.
 pub(crate) fn unreached(
     files: &[File<'_>],
     by_path: &FxHashMap<PathBuf, usize>,
-) -> Vec<FxHashSet<String>> {
+    is_there: &dyn Fn(&Path) -> bool,
+) -> Vec<Unreached> {
     let mut reach = Reach::new(files, by_path);
+    reach.find_stops(is_there);
     reach.run();
     reach.unreached()
 }
@@ -79,6 +96,8 @@ struct Reach<'p> {
     by_stem: FxHashMap<&'p str, Vec<usize>>,
     /// The file of each import, and how many of its parts name it.
     resolved: Vec<Vec<Option<(usize, usize)>>>,
+    /// Imports whose file was only found by its name: which file and which of its imports.
+    guessed: FxHashSet<(usize, usize)>,
     /// The definitions of a name at the top of each file.
     names: Vec<FxHashMap<&'p str, Vec<usize>>>,
     /// Which imports bind a name, by the first part of it.
@@ -91,6 +110,10 @@ struct Reach<'p> {
     /// Groups that a group's files import something of by its name alone.
     heard: FxHashMap<usize, FxHashSet<usize>>,
     families: Families,
+    /// Where files stop that cannot run as they stand.
+    stops: Vec<Option<Stop>>,
+    /// The file whose references are followed.
+    from: usize,
     reached: FxHashSet<Node>,
     whole: FxHashSet<usize>,
     next: Vec<Node>,
@@ -171,6 +194,7 @@ impl<'p> Reach<'p> {
             by_path,
             by_stem,
             resolved,
+            guessed: FxHashSet::default(),
             names,
             imported,
             methods,
@@ -178,6 +202,8 @@ impl<'p> Reach<'p> {
             folders: FxHashMap::default(),
             heard: FxHashMap::default(),
             families: Families::default(),
+            stops: Vec::new(),
+            from: 0,
             reached: FxHashSet::default(),
             whole: FxHashSet::default(),
             next: Vec::new(),
@@ -229,6 +255,7 @@ impl<'p> Reach<'p> {
                         .max_by_key(|index| shared_folders(self.files[**index].path, from));
                     if let Some(nearest) = nearest {
                         self.resolved[file][at] = Some((*nearest, end));
+                        self.guessed.insert((file, at));
                         self.heard
                             .entry(group)
                             .or_default()
@@ -301,6 +328,11 @@ impl<'p> Reach<'p> {
     fn run(&mut self) {
         for file in 0..self.files.len() {
             let says = self.files[file].says;
+            self.from = file;
+            if let Some(stop) = self.stops[file] {
+                self.follow(file, None, &says.top[..stop.references]);
+                continue;
+            }
             self.follow(file, None, &says.top);
             let published = self.is_published(file);
             for (at, each) in says.all.iter().enumerate() {
@@ -320,6 +352,7 @@ impl<'p> Reach<'p> {
             }
         }
         while let Some(node) = self.next.pop() {
+            self.from = node.0;
             let definition = self.definition(node);
             let class = match definition.kind {
                 DefinitionKind::Method(class) => Some((node.0, class)),
@@ -348,6 +381,10 @@ impl<'p> Reach<'p> {
     }
 
     fn reach(&mut self, node: Node) {
+        // Who imports a file that stops gets nothing of it.
+        if self.stops[node.0].is_some() && node.0 != self.from {
+            return;
+        }
         if self.reached.insert(node) {
             self.next.push(node);
         }
@@ -355,7 +392,7 @@ impl<'p> Reach<'p> {
 
     /// Everything that a file defines or imports.
     fn reach_whole(&mut self, file: usize) {
-        if !self.whole.insert(file) {
+        if self.stops[file].is_some() || !self.whole.insert(file) {
             return;
         }
         let says = self.files[file].says;
@@ -625,8 +662,12 @@ impl<'p> Reach<'p> {
                         self.reach_whole(to);
                         return;
                     };
+                    // `nets.__dict__[name]`, `nets.__dict__[file].__dict__[name]`
                     if part == "__dict__" {
                         self.reach_whole(to);
+                        for inner in self.resolved[to].clone().into_iter().flatten() {
+                            self.reach_whole(inner.0);
+                        }
                         return;
                     }
                     at += 1;
@@ -727,7 +768,46 @@ impl<'p> Reach<'p> {
         Meaning::Unknown
     }
 
-    fn unreached(&self) -> Vec<FxHashSet<String>> {
+    /// The constants of other files that a file imports. None counts that somebody may set from outside.
+    fn constants_in(&self, file: usize, set: &FxHashSet<&str>) -> FxHashMap<String, Constant> {
+        let mut constants = FxHashMap::default();
+        for (import, to) in self.files[file]
+            .says
+            .imports
+            .iter()
+            .zip(&self.resolved[file])
+        {
+            let Some((to, used)) = to else { continue };
+            let of_file = self.files[*to]
+                .says
+                .constants
+                .iter()
+                .filter(|(name, _)| !set.contains(name.as_str()));
+            let prefix = if import.star {
+                String::new()
+            } else if *used == import.parts.len() {
+                format!("{}.", import.name)
+            } else {
+                let taken = &import.parts[*used];
+                constants.extend(
+                    of_file
+                        .filter(|(name, _)| *name == taken)
+                        .map(|(_, value)| (import.name.clone(), value.clone())),
+                );
+                continue;
+            };
+            constants
+                .extend(of_file.map(|(name, value)| (format!("{prefix}{name}"), value.clone())));
+        }
+        constants
+    }
+
+    fn unreached(&self) -> Vec<Unreached> {
+        let set: FxHashSet<&str> = self
+            .files
+            .iter()
+            .flat_map(|file| file.says.sets.iter().map(String::as_str))
+            .collect();
         let of_file = |(file, each): (usize, &File<'_>)| {
             let full = |definition: &Definition| match definition.kind {
                 DefinitionKind::Method(class) => {
@@ -745,7 +825,11 @@ impl<'p> Reach<'p> {
                 }
             }
             unreached.retain(|name| !reached.contains(name));
-            unreached
+            Unreached {
+                names: unreached,
+                stops: self.stops[file].map(|stop| stop.at),
+                constants: self.constants_in(file, &set),
+            }
         };
         self.files.iter().enumerate().map(of_file).collect()
     }

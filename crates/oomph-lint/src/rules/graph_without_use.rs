@@ -1,3 +1,4 @@
+use oomph_python_source::ast::Stmt;
 use oomph_python_source::{dotted_name, last_part};
 
 use super::fake_not_detached::{Role, role_of};
@@ -7,10 +8,11 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
-use crate::queries::whereabouts::stays_on_cpu;
+use crate::queries::whereabouts::{is_brought_to_gpu, stays_on_cpu};
+use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
-use crate::semantic::{Call, FuncId, Grad, Model};
+use crate::semantic::value::{Kind, Value};
+use crate::semantic::{Call, CtxId, FuncId, Grad, Model};
 
 declare_rule! {
     /// A graph is built that no `backward()` uses.
@@ -21,8 +23,9 @@ declare_rule! {
     /// everything made of it is detached, compared, drawn, measured or made a number, and nothing reaches a
     /// `backward()`. So it finds evaluation without `model.eval()`, samples that are drawn between training steps,
     /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Where other code
-    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, and methods of
-    /// modules that do not train, are left out.
+    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, methods of
+    /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
+    /// left out: the model, or what it is given, is moved there, or somebody else made the model.
     ///
     /// ## Why it costs memory
     ///
@@ -61,7 +64,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, default: false }
+    OOM207 "graph-without-use" { fix: None, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -77,8 +80,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     let mut flow = Flow::of_graphs(model);
-    // One `no_grad()` around a function's passes of a model is enough.
-    let mut seen: Vec<(Option<FuncId>, String)> = Vec::new();
+    // One `no_grad()` around the passes of a model in one loop, or in what is around the loops, is enough.
+    let mut seen: Vec<(Option<FuncId>, Option<CtxId>, String)> = Vec::new();
     for call in passes {
         let place = if is_model_call(call) {
             model_place(call)
@@ -88,15 +91,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(place) = place else {
             continue;
         };
-        let func = model.func_of(call.ctx);
+        let looped = model.loops_around(call.ctx).next().map(|looped| looped.ctx);
+        let around = (model.func_of(call.ctx), looped, place.clone());
         // A pass has an input; what has none is a method of that name of something else.
-        if call.node.arguments.is_empty() || func.is_some() && seen.contains(&(func, place.clone())) {
+        if call.node.arguments.is_empty() || seen.contains(&around) {
             continue;
         }
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
         if is_name_of_class(model, call)
+            || takes_or_is_of_a_model(call)
             || quiet_caller
             || is_part_of_module(model, call)
             || model.in_lightning(call.ctx)
@@ -116,10 +121,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .loops_around(call.ctx)
                 .any(|looped| leaves_batches_on_cpu(model, looped))
             || is_of_published_inception(model, call)
+            || runs_once(model, call)
+            || !is_brought_to_gpu(model, call, &place)
         {
             continue;
         }
-        seen.push((func, place.clone()));
+        seen.push(around);
         out.push(
             Report::new(
                 call.node,
@@ -128,6 +135,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call it under `with torch.no_grad():`"),
         );
     }
+}
+
+/// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.
+fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(looped) = model.loops_around(call.ctx).next() else {
+        return false;
+    };
+    model.stmts.iter().any(|info| match info.node {
+        Stmt::For(node) => {
+            node.range == looped.range
+                && node.body.last().is_some_and(|last| {
+                    !last.is_continue_stmt() && goes_no_further(last)
+                })
+        }
+        _ => false,
+    })
+}
+
+/// Whether what is called is given a model, or is a method of one by its name alone: `accelerator.unwrap_model(net)`,
+/// `model.train_model(loader)`.
+fn takes_or_is_of_a_model(call: &Call<'_>) -> bool {
+    call.args.iter().any(Value::is_model)
+        || call.callee.weak && call.callee.is_model() && call.recv.is_model()
 }
 
 /// Whether a call is in a method of a module that does not train: the caller decides whether there is a graph.

@@ -140,6 +140,18 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
         if name.contains("freeze") || name.contains("set_requires_grad") || name.contains("toggle_grad") {
             return true;
         }
+        // `for param in ema_model.parameters(): param.detach_()`
+        if name == "detach_" && looped_over(each.ctx).is_some() {
+            let makes_it = model.assigns.iter().any(|assign| {
+                last_part(&assign.place) == last_part(place)
+                    && assign.expr.and_then(Expr::as_call_expr).is_some_and(|made| {
+                        last_name(&made.func) == model.func_name(each.ctx)
+                    })
+            });
+            let is_it = looped_over(each.ctx)
+                .is_some_and(|frozen| last_part(&frozen) == last_part(place));
+            return makes_it || is_it && model.func_of(each.ctx) == func;
+        }
         name == "requires_grad_"
             && !each.recv.is_tensor()
             && concerns(each.ctx, looped_over(each.ctx).or_else(|| each.recv_place()))

@@ -143,7 +143,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let only_pass = calls().filter(|call| is_pass(call)).count() == 1;
         let forward = calls().find(|call| {
             is_pass(call)
-                && call.grad == Grad::On
+                // `with torch.set_grad_enabled(training):`
+                && matches!(call.grad, Grad::On | Grad::Maybe)
                 && call.node.end() < at
                 && !runs_on_cpu(model, call)
                 && (only_pass || trains_with(model, call))

@@ -96,8 +96,6 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         "model"
             | "net"
             | "network"
-            | "netg"
-            | "netd"
             | "generator"
             | "discriminator"
             | "encoder"
@@ -109,7 +107,12 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
             | "student"
             | "policy_net"
             | "target_net"
-    ) || name.ends_with("_model")
+    )
+        // `netG`, `netE`
+        || name
+            .strip_prefix("net")
+            .is_some_and(|rest| rest.len() == 1 && rest.starts_with(|c: char| c.is_ascii_alphabetic() && c != 's'))
+        || name.ends_with("_model")
         || name.ends_with("_net")
         || name.ends_with("_network")
         || (name.starts_with("model_")

@@ -26,7 +26,7 @@ def distill_detached(loader, student, teacher):
     optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
     for x, y in loader:
         x, y = x.to(device), y.to(device)
-        t = teacher(x).detach()
+        t = teacher(x).detach()  # OOM207
         loss = F.mse_loss(student(x), t)
         optimizer.zero_grad()  # OOM416
         loss.backward()

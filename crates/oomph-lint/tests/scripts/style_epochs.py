@@ -30,7 +30,7 @@ def run_epoch_right(model, loader, optimizer=None):
         for x, y in loader:
             loss = F.cross_entropy(model(x.to(device)), y.to(device))
             if train:
-                optimizer.zero_grad()
+                optimizer.zero_grad()  # OOM416
                 loss.backward()
                 optimizer.step()
 

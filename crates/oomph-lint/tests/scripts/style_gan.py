@@ -65,7 +65,7 @@ def sums(dataloader):
     running_d = 0
     for real in dataloader:
         real = real.to(device)
-        fake = netG(torch.randn(real.size(0), 8, device=device)).detach()
+        fake = netG(torch.randn(real.size(0), 8, device=device)).detach()  # OOM207
         errD = criterion(netD(fake), real)
         optimizerD.zero_grad()  # OOM416
         errD.backward()

@@ -82,7 +82,7 @@ class DQN:
     def learn_detached(self):
         state, next_state, reward = random.choice(self.memory)
         q = self.policy_net(state)
-        next_q = self.target_net(next_state).max(1)[0].detach()
+        next_q = self.target_net(next_state).max(1)[0].detach()  # OOM207
         loss = F.smooth_l1_loss(q, reward + 0.99 * next_q)
         self.optimizer.zero_grad()  # OOM416
         loss.backward()

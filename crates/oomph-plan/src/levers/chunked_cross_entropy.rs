@@ -7,12 +7,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use oomph_trace::Phase;
+use oomph_trace::{Category, Phase};
 
+use crate::blocks::Edits;
 use crate::by_hand::Script;
 use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Group, Results, Stage};
-use crate::model::Model;
+use crate::model::{Event, Model, Tensor};
 use crate::search::Options;
 
 /// Operators of the loss.
@@ -23,6 +24,71 @@ const LINEAR: [&str; 3] = ["::mm", "::addmm", "::linear"];
 const LEAST_BYTES: u64 = 64 << 20;
 /// How many parts: more save little and launch more.
 const CHUNKS: u32 = 8;
+
+/// The gradients of the head's weight, summed in fp32, and of what it is given are there from the loss on: its backward pass
+/// makes no more than their multiples.
+fn gradients_with_the_loss(
+    draft: &mut Draft<'_>,
+    head: u32,
+    logits: u64,
+    is_linear: impl Fn(&str) -> bool,
+    widened: bool,
+) {
+    let (model, template) = (draft.model, &mut draft.template);
+    let made: Vec<(usize, u32)> = (0..)
+        .zip(&template.body)
+        .filter_map(|(at, event)| match *event {
+            Event::Alloc(number) => Some((at, number)),
+            _ => None,
+        })
+        .collect();
+    let tensor = |number: u32| template.tensors.get(number as usize);
+    let is_logits = |tensor: &Tensor| LOSS.iter().any(|name| model.op(tensor).contains(name));
+    let loss = made.iter().find(|(_, number)| {
+        tensor(*number).is_some_and(|tensor| {
+            tensor.phase == Phase::Forward && tensor.bytes >= logits && is_logits(tensor)
+        })
+    });
+    let Some(&(loss, _)) = loss else { return };
+    let gradients: Vec<(usize, Tensor)> = made
+        .iter()
+        .filter_map(|&(at, number)| Some((at, *tensor(number)?)))
+        .filter(|(_, tensor)| {
+            tensor.phase == Phase::Backward
+                && tensor.call == head
+                && tensor.bytes != logits
+                && is_linear(model.op(tensor))
+        })
+        .collect();
+    let weight = gradients.iter().filter(|(_, tensor)| !tensor.batched);
+    let weight = weight.map(|(at, _)| *at).max();
+    let mut edits = Edits::default();
+    let mut add = |bytes: u64, like: &Tensor| {
+        template.tensors.push(Tensor {
+            bytes,
+            phase: Phase::Forward,
+            category: Category::Temporary,
+            call: 0,
+            ..*like
+        });
+        template.tensors.len() as u32 - 1
+    };
+    for (at, gradient) in gradients {
+        let summed = widened && Some(at) == weight;
+        let bytes = gradient.bytes * if summed { 2 } else { 1 };
+        let early = add(bytes, &gradient);
+        edits.insert(loss, Event::Alloc(early));
+        // In fp32 it becomes the gradient itself.
+        edits.insert(at + usize::from(widened), Event::Free(early));
+        if summed {
+            // A part's product, before it is added.
+            let product = add(gradient.bytes, &gradient);
+            edits.insert(loss, Event::Alloc(product));
+            edits.insert(loss, Event::Free(product));
+        }
+    }
+    template.body = edits.apply(&template.body);
+}
 
 /// Cross-entropy over a large vocabulary, a part of the rows at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -77,9 +143,14 @@ impl Facets for ChunkedCrossEntropy {
         });
         let logits = if widened { largest / 2 } else { largest };
         let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
-        let from_linear = draft.template.tensors.iter().any(|tensor| {
+        let head = draft.template.tensors.iter().find(|tensor| {
             tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
         });
+        let head = head.map(|tensor| tensor.call);
+        let from_linear = head.is_some();
+        if let Some(head) = head.filter(|&call| call > 0) {
+            gradients_with_the_loss(draft, head, logits, is_linear, widened);
+        }
         let mut gradient_kept = from_linear;
         for tensor in &mut draft.template.tensors {
             if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
@@ -118,5 +189,87 @@ impl Facets for ChunkedCrossEntropy {
             .call(&known)
             .or_else(|| script.forward_line())
             .or_else(|| script.call(&["Trainer"]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Pace;
+    use crate::model::Call;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A head in 16 bits: logits, their copy in fp32 and its log-softmax; back through all of them to the weight and to the rows.
+    fn job() -> Model {
+        let tensor = |op: u32, bytes: u64, phase: Phase, batched: bool| Tensor {
+            bytes: bytes * MIB,
+            stream: 0,
+            category: Category::Temporary,
+            phase,
+            call: u32::from(op == 0),
+            op,
+            scope: 0,
+            batched,
+        };
+        let ops = ["aten::mm", "aten::_to_copy", "aten::_log_softmax"];
+        let mut model = Model {
+            calls: vec![Call::default(), Call::default()],
+            ops: ops.map(str::to_owned).to_vec(),
+            trains: true,
+            ..Model::default()
+        };
+        model.template.tensors = vec![
+            tensor(0, 200, Phase::Forward, true),
+            tensor(1, 400, Phase::Forward, true),
+            tensor(2, 400, Phase::Forward, true),
+            tensor(0, 50, Phase::Backward, false),
+            tensor(0, 10, Phase::Backward, true),
+        ];
+        model.template.body = (0..5).map(Event::Alloc).collect();
+        model
+    }
+
+    /// What is alive when each tensor of the job is made, in MiB, beside those tensors.
+    fn beside(model: &Model) -> Vec<u64> {
+        let mut draft = Draft::new(model, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        let (mut held, mut found) = (0, Vec::new());
+        for event in &draft.template.body {
+            let bytes = |number: &u32| draft.template.tensors[*number as usize].bytes / MIB;
+            match event {
+                Event::Alloc(number) if *number < 5 => found.push(held),
+                Event::Alloc(number) => held += bytes(number),
+                Event::Free(number) => held -= bytes(number),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn gradients_are_there_from_the_loss_on() {
+        let mut model = job();
+        // The sum of the weight's is of fp32, and each is copied to 16 bits.
+        assert_eq!(beside(&model), [0, 0, 110, 110, 10]);
+        let mut draft = Draft::new(&model, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        assert_eq!(draft.template.tensors[0].bytes, 25 * MIB);
+        // In fp32 they become the gradients.
+        model.template.tensors.remove(1);
+        model.template.tensors[1].bytes = 200 * MIB;
+        model.template.body.pop();
+        let mut draft = Draft::new(&model, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        let made: Vec<u64> = draft.template.tensors[4..]
+            .iter()
+            .map(|tensor| tensor.bytes / MIB)
+            .collect();
+        assert_eq!(made, [50, 10]);
+        // Frozen weights have none.
+        model.template.body = (0..2).map(Event::Alloc).collect();
+        let mut draft = Draft::new(&model, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        assert_eq!(draft.template.tensors.len(), 4);
     }
 }

@@ -151,6 +151,46 @@ pub(super) const READERS: &[Reader] = &[
         read: systemd,
     },
     Reader {
+        markers: &["Name:"],
+        read: |line, noted, before| {
+            let rest = line.text.strip_prefix("Name:")?;
+            let far = before.is_none_or(|before| before.program != Program::Kubernetes);
+            if far {
+                noted.pod = word(rest);
+            }
+            None
+        },
+    },
+    Reader {
+        // What was ended is not the process that the container is.
+        markers: &["xit Code:    0", "xitCode: 0", "xitCode\": 0"],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Kubernetes)?;
+            before.setting = before.setting.or(Some("exit code 0"));
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
+        markers: &["Restart Count:", "restartCount: ", "restartCount\": "],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Kubernetes)?;
+            before.restarts = after(line.from, ":").and_then(|rest| integer(rest.trim_start()));
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
+        // A container's state in YAML.
+        markers: &["name: "],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Kubernetes)?;
+            let name = line.text.trim_start().strip_prefix("name: ")?;
+            before.process = before.process.take().or_else(|| word(name));
+            None
+        },
+    },
+    Reader {
         markers: &["Limits:"],
         read: |line, noted, _| {
             if line.text.trim() == "Limits:" {
@@ -235,7 +275,7 @@ fn tasks(text: &str, message: &mut OomMessage) -> Option<()> {
 fn state(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
     let (head, _) = line.text.split_once("OUT_OF_ME")?;
     let first = line.text.split_whitespace().next()?;
-    let row = first.starts_with(|c: char| c.is_ascii_digit())
+    let row = first.starts_with(|c: char| c.is_ascii_digit() || c == '[')
         && head.ends_with([' ', '|', '\t'])
         && (line.from.starts_with("OUT_OF_ME+")
             || line.text.contains(":125")
@@ -299,7 +339,7 @@ fn pod(line: &Line<'_>, _: &mut Noted, mut before: Option<&mut OomMessage>) -> O
         return value
             .trim_start()
             .starts_with("true")
-            .then(|| stopped(line, Program::Shell));
+            .then(|| stopped(line, Program::Docker));
     }
     let mut message = stopped(line, Program::Kubernetes);
     // The name of the namespace may stand before that of the pod.

@@ -1,8 +1,9 @@
 //! CUDA's error 2 and the status codes of its libraries: no figures, often far from the allocation that failed.
 
+use super::general::device;
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, index, word};
+use super::words::{after, word};
 use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
@@ -42,6 +43,7 @@ pub(super) const READERS: &[Reader] = &[
             "CUDA error: out of memory",
             "CUDA driver error: out of memory",
             "HIP error: out of memory",
+            "hipErrorOutOfMemory",
             "cudaErrorMemoryAllocation",
             "CUDA_ERROR_OUT_OF_MEMORY",
             "cuda runtime error (2)",
@@ -122,7 +124,7 @@ fn status(
     before: Option<&mut OomMessage>,
 ) -> Option<OomMessage> {
     let mut message = line.message(program, kind);
-    message.device = after(line.from, "; GPU=").and_then(index);
+    message.device = device(&line.near().to_ascii_lowercase());
     message.host = after(line.from, "; hostname=").and_then(word);
     or_join(before, message)
 }

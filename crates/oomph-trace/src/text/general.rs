@@ -3,11 +3,9 @@
 
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
-
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Place};
-use super::words::{index, integer};
+use super::words::{Vocabulary, index, integer};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
 
@@ -181,21 +179,8 @@ const PHRASES: &[(Says, &[&str])] = &[
     ),
 ];
 
-static FINDER: LazyLock<(Option<AhoCorasick>, Vec<Says>)> = LazyLock::new(|| {
-    let mut words = Vec::new();
-    let mut says = Vec::new();
-    for (kind, phrases) in PHRASES {
-        for phrase in *phrases {
-            words.push(*phrase);
-            says.push(*kind);
-        }
-    }
-    let table = AhoCorasick::builder()
-        .ascii_case_insensitive(true)
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(words);
-    (table.ok(), says)
-});
+static FINDER: LazyLock<Vocabulary<Says>> =
+    LazyLock::new(|| Vocabulary::new(PHRASES.iter().copied(), true));
 
 /// Words before a phrase, in its clause, that make advice or a condition of it.
 const ADVICE: &[&str] = &[
@@ -258,15 +243,11 @@ const FAILURE: &[&str] = &[
 fn phrase(text: &str) -> Option<(Says, usize)> {
     /// Phrases of one line that are looked at.
     const MOST: usize = 8;
-    let (finder, says) = &*FINDER;
-    finder
-        .as_ref()?
-        .find_overlapping_iter(text)
+    FINDER
+        .all(text)
         .take(MOST)
-        .find_map(|found| {
-            let kind = *says.get(found.pattern().as_usize())?;
-            reports(text, kind, found.start(), found.end()).then_some((kind, found.start()))
-        })
+        .find(|(kind, start, end)| reports(text, *kind, *start, *end))
+        .map(|(kind, start, _)| (kind, start))
 }
 
 /// A line up to this many bytes before and after a phrase is looked at.
@@ -336,6 +317,10 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         Says::Refused => {
             // `Not enough` of something else: the noun stands near.
             let near: String = rest.chars().take(80).collect();
+            // `not enough space: expected 3145728, got 786432`: sizes that should be alike.
+            if near.contains("expected ") && near.contains(" got ") {
+                return false;
+            }
             let line: String = format!("{} {near}", tail(&before, 60));
             memory(&near) || (memory(&line) && fails())
         }
@@ -363,11 +348,7 @@ fn tail(text: &str, most: usize) -> &str {
 
 /// Where the phrases of a text begin and end.
 pub(super) fn phrases(text: &str) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let finder = FINDER.0.as_ref();
-    finder
-        .into_iter()
-        .flat_map(move |finder| finder.find_overlapping_iter(text))
-        .map(|found| (found.start(), found.end()))
+    FINDER.all(text).map(|(_, start, end)| (start, end))
 }
 
 /// Reads a line that no reader knows.
@@ -784,9 +765,12 @@ fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
     if !unit {
         // A number without a unit is a size only right behind its name.
         let between = last.and_then(|(at, _)| clause.get(at..)).unwrap_or("?");
-        let near = between
-            .split([' ', ':', '=', '('])
-            .all(|word| matches!(word, "" | "memory" | "bytes" | "size" | "of" | "is"));
+        let near = between.split([' ', ':', '=', '(']).all(|word| {
+            matches!(
+                word,
+                "" | "memory" | "bytes" | "size" | "of" | "is" | "reported"
+            )
+        });
         return role_before.filter(|_| near && !clause.ends_with("out of "));
     }
     if rest.starts_with("exceed") || rest.starts_with('>') {
@@ -1039,6 +1023,7 @@ mod tests {
             "not enough arguments",
             "Unable to allocate a seat",
             "the timeout was exceeded",
+            "onnx runtime error 2: not enough space: expected 3145728, got 786432",
         ] {
             assert_eq!(all(text), [], "{text}");
         }

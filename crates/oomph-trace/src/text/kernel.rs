@@ -25,6 +25,21 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // Who asked for the memory was perhaps in a container.
+        markers: &["mem_cgroup", "cpuset="],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Kernel)?;
+            let group = line.from.split(['=', ' ']).nth(1).unwrap_or_default();
+            let container =
+                group.len() >= 64 || group.contains("docker") || group.contains("kubepods");
+            if line.from.starts_with("mem_cgroup") || container {
+                before.setting = Some("perhaps a group");
+                before.last = line.part;
+            }
+            None
+        },
+    },
+    Reader {
         // It follows the line about what was killed; its figures are of what is left.
         markers: &["oom_reaper: reaped process "],
         read: |line, _, before| {

@@ -59,8 +59,6 @@ pub(super) const READERS: &[Reader] = &[
             "error loading model: unable to allocate ",
             "failed to allocate buffer for kv cache",
             "failed to allocate compute pp buffers",
-            "insufficient VRAM to load any model layers",
-            "memory layout cannot be allocated",
         ],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
@@ -107,6 +105,16 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // A limit of the driver for one buffer, however much memory is free.
+        markers: &["exceeds device memory allocation limit", "maxBufferLength"],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::LlamaCpp)?;
+            before.setting = Some("one allocation");
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
         markers: &["Device memory allocation of size "],
         read: |line, _, before| {
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
@@ -118,6 +126,12 @@ pub(super) const READERS: &[Reader] = &[
         markers: &["ErrorOutOfDeviceMemory", "VK_ERROR_OUT_OF_DEVICE_MEMORY"],
         read: |line, _, before| {
             own(line, before.as_deref())?;
+            // Vulkan has the same code for the host's memory that the GPU sees.
+            let pinned = |before: &OomMessage| before.allocator.as_deref() == Some("pinned memory");
+            if before.as_deref().is_some_and(pinned) {
+                before?.last = line.part;
+                return None;
+            }
             exact(
                 before,
                 line.message(Program::LlamaCpp, MessageKind::Allocation),
@@ -136,10 +150,22 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &[
+            "insufficient VRAM to load any model layers",
+            "memory layout cannot be allocated",
+        ],
+        read: |line, _, before| {
+            exact(
+                before,
+                line.message(Program::Ollama, MessageKind::Allocation),
+            )
+        },
+    },
+    Reader {
         // Ollama, before it loads a model.
         markers: &["model requires more system memory ("],
         read: |line, _, before| {
-            let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
+            let mut message = line.message(Program::Ollama, MessageKind::Budget);
             message.memory = Memory::Host;
             message.requested = size_after(line.from, "memory (");
             message.free = size_after(line.from, "available (");

@@ -74,6 +74,22 @@ pub(super) const READERS: &[Reader] = &[
             or_join(before, message)
         },
     },
+    Reader {
+        // In other words: of which memory, they do not say.
+        markers: &["NCCL WARN"],
+        read: |line, _, before| {
+            let lower = line.near().to_ascii_lowercase();
+            let failed = [
+                "allocation failed",
+                "failed to alloc",
+                "cannot allocate memory",
+            ];
+            failed.iter().find(|words| lower.contains(**words))?;
+            let mut message = buffers(line);
+            message.memory = Memory::Unknown;
+            or_join(before, message)
+        },
+    },
 ];
 
 /// A line of NCCL begins with `HOST:PROCESS:THREAD [DEVICE]`.

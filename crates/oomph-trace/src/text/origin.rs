@@ -1,9 +1,10 @@
 //! Where a line comes from, as launchers and servers say before its words: which rank, process or host.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
 use super::program::Program;
-use super::words::{after, index, integer};
+use super::words::{Vocabulary, after, index, integer};
 
 /// What the beginning of a line says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -272,33 +273,154 @@ fn process(head: &str, origin: &mut Origin) -> Option<usize> {
     Some(words.len() + 2)
 }
 
+/// Words of files and of lines that name a program, the more special ones first.
+const PROGRAMS: &[(Program, &[&str])] = &[
+    (
+        Program::ComfyUi,
+        &["ComfyUI", "comfy/model", "comfy\\model", "KSampler"],
+    ),
+    (
+        Program::StableDiffusion,
+        &[
+            "stable-diffusion-webui",
+            "stable_diffusion_webui",
+            "sdnext",
+            "modules/processing",
+            "modules\\processing",
+            "Easy Diffusion",
+        ],
+    ),
+    (Program::Sglang, &["sglang", "Capture cuda graph failed"]),
+    (Program::Vllm, &["vllm"]),
+    (Program::OnnxRuntime, &["onnxruntime"]),
+    (Program::Numba, &["numba"]),
+    (Program::Cupy, &["cupy"]),
+    (
+        Program::Ollama,
+        &[
+            "ollama",
+            "llama runner",
+            "source=server.go",
+            "source=sched.go",
+        ],
+    ),
+    (Program::LlamaCpp, &["ggml", "llama.cpp", "llama_cpp"]),
+    (
+        Program::Jax,
+        &["external/xla/", "jaxlib", "external/org_tensorflow/"],
+    ),
+    (
+        Program::Tensorflow,
+        &[
+            "tensorflow/",
+            "tensorflow\\",
+            "Could not create cudnn handle",
+        ],
+    ),
+    (
+        Program::Pytorch,
+        &[
+            "torch.OutOfMemoryError",
+            "torch.cuda.OutOfMemoryError",
+            "THCudaCheck",
+            "/THC/",
+            "torch/csrc/",
+        ],
+    ),
+];
+
 /// The program that a file of a traceback or a line of a log belongs to.
 pub(super) fn inside(text: &str) -> Option<Program> {
-    [
-        ("sglang", Program::Sglang),
-        ("Capture cuda graph failed", Program::Sglang),
-        ("vllm", Program::Vllm),
-        ("onnxruntime", Program::OnnxRuntime),
-        ("numba", Program::Numba),
-        ("cupy", Program::Cupy),
-        ("ggml", Program::LlamaCpp),
-        ("llama.cpp", Program::LlamaCpp),
-        ("llama_cpp", Program::LlamaCpp),
-        ("llama runner", Program::LlamaCpp),
-        ("ollama", Program::LlamaCpp),
-        ("external/xla/", Program::Jax),
-        ("jaxlib", Program::Jax),
-        ("external/org_tensorflow/", Program::Jax),
-        ("tensorflow/", Program::Tensorflow),
-        ("tensorflow\\", Program::Tensorflow),
-        ("Could not create cudnn handle", Program::Tensorflow),
-        ("THCudaCheck", Program::Pytorch),
-        ("/THC/", Program::Pytorch),
-        ("torch/csrc/", Program::Pytorch),
-    ]
-    .into_iter()
-    .find(|(word, _)| text.contains(word))
-    .map(|(_, program)| program)
+    static WORDS: LazyLock<Vocabulary<Program>> =
+        LazyLock::new(|| Vocabulary::new(PROGRAMS.iter().copied(), false));
+    WORDS.first(text)
+}
+
+/// What a program was doing, by the words of its functions and of its log; each completes `while …`.
+const DURING: &[(&str, &[&str])] = &[
+    (
+        "the GPU's context was made",
+        &["cuCtxCreate", "PrimaryCtxRetain", "cuInit", "_cuda_init"],
+    ),
+    (
+        "buffers for computing were set aside",
+        &["compute buffers", "compute pp buffers", "graph_reserve"],
+    ),
+    (
+        "the cache of keys and values was set aside",
+        &["buffer for kv cache", "kv_cache_init"],
+    ),
+    ("an engine was loaded", &["eserializ", "Loaded engine size"]),
+    (
+        "it searched for the fastest algorithm",
+        &[
+            "finder(",
+            "cudnnFind",
+            "autotun",
+            "tactic",
+            "best cudnn",
+            "convolution algorithm",
+        ],
+    ),
+    (
+        "it compiled the program",
+        &[
+            "compile permanent error",
+            "during compilation",
+            "compile time",
+        ],
+    ),
+    (
+        "CUDA graphs were captured",
+        &[
+            "apture cuda graph",
+            "capture_model",
+            "graph_capture",
+            "cuda_graph_runner",
+        ],
+    ),
+    (
+        "it measured what it needs",
+        &[
+            "profile_run",
+            "determine_num_available_blocks",
+            "determine_available_memory",
+        ],
+    ),
+    (
+        "weights were loaded",
+        &[
+            "load_weights",
+            "load_model",
+            "from_pretrained",
+            "load_state_dict",
+            "load_checkpoint",
+            "load_single_module",
+            "oading weights",
+            "loading model",
+        ],
+    ),
+    ("the optimizer stepped", &["optimizer.step(", "/optim/"]),
+    (
+        "the backward pass ran",
+        &[".backward(", "autograd/__init__.py"],
+    ),
+    ("it generated", &[".generate("]),
+    (
+        "communicators were made",
+        &["ncclCommInit", "init_process_group", "new_group("],
+    ),
+    (
+        "a checkpoint was written",
+        &["torch.save(", "save_checkpoint"],
+    ),
+];
+
+/// What a program was doing.
+pub(super) fn during(text: &str) -> Option<&'static str> {
+    static WORDS: LazyLock<Vocabulary<&str>> =
+        LazyLock::new(|| Vocabulary::new(DURING.iter().copied(), false));
+    WORDS.first(text)
 }
 
 #[cfg(test)]

@@ -80,7 +80,15 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         // An event of Docker's: a limit was reached.
         markers: &["container oom "],
-        read: |line, _, before| or_join(before, ended(line, Program::Shell)),
+        read: |line, _, before| {
+            let mut message = ended(line, Program::Docker);
+            message.process = after(line.from, "container.name=")
+                .or_else(|| after(line.from, ", name="))
+                .or_else(|| after(line.from, "(name="))
+                .and_then(|name| name.split([',', ')']).next())
+                .and_then(word);
+            or_join(before, message)
+        },
     },
     Reader {
         // torch.multiprocessing.spawn.
@@ -129,7 +137,10 @@ pub(super) const READERS: &[Reader] = &[
             // A pod's state has it beside its reason.
             match before {
                 Some(before)
-                    if matches!(before.program, Program::Kubernetes | Program::Systemd) =>
+                    if matches!(
+                        before.program,
+                        Program::Kubernetes | Program::Docker | Program::Systemd
+                    ) =>
                 {
                     before.last = line.part;
                     None

@@ -1,5 +1,9 @@
 //! Which program a message is of, and which memory it is about.
 
+use std::sync::LazyLock;
+
+use super::words::Vocabulary;
+
 /// The program that wrote a message, or in which it was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -22,6 +26,12 @@ pub enum Program {
     TextGenerationInference,
     /// llama.cpp and what is built on it.
     LlamaCpp,
+    /// Ollama, which runs llama.cpp.
+    Ollama,
+    /// `ComfyUI`, which runs PyTorch.
+    ComfyUi,
+    /// A web interface of Stable Diffusion, which runs PyTorch.
+    StableDiffusion,
     /// CuPy.
     Cupy,
     /// RMM, the allocator of RAPIDS.
@@ -56,7 +66,9 @@ pub enum Program {
     Kubernetes,
     /// systemd, and its own OOM killer.
     Systemd,
-    /// A shell or a container engine, which says how a process ended.
+    /// Docker, and other engines of containers.
+    Docker,
+    /// A shell, or whoever else says how a process ended.
     Shell,
     /// None of these.
     Unknown,
@@ -84,6 +96,7 @@ impl Program {
                 | Self::Nccl
                 | Self::Triton
                 | Self::TensorRt
+                | Self::LlamaCpp
         )
     }
 
@@ -93,6 +106,11 @@ impl Program {
             self,
             Self::Vllm | Self::Sglang | Self::TextGenerationInference
         )
+    }
+
+    /// Whether it starts other programs, and says who it is only there.
+    pub(super) const fn starts_others(self) -> bool {
+        matches!(self, Self::Ollama | Self::ComfyUi | Self::StableDiffusion)
     }
 
     const fn names(self) -> (&'static str, &'static str) {
@@ -108,6 +126,12 @@ impl Program {
                 ("text-generation-inference", "Text Generation Inference")
             }
             Self::LlamaCpp => ("llama.cpp", "llama.cpp"),
+            Self::Ollama => ("ollama", "Ollama"),
+            Self::ComfyUi => ("comfyui", "ComfyUI"),
+            Self::StableDiffusion => (
+                "stable-diffusion-webui",
+                "a web interface of Stable Diffusion",
+            ),
             Self::Cupy => ("cupy", "CuPy"),
             Self::Rmm => ("rmm", "RMM (RAPIDS)"),
             Self::Numba => ("numba", "Numba"),
@@ -125,6 +149,7 @@ impl Program {
             Self::Kernel => ("kernel", "the Linux kernel"),
             Self::Kubernetes => ("kubernetes", "Kubernetes"),
             Self::Systemd => ("systemd", "systemd"),
+            Self::Docker => ("docker", "Docker"),
             Self::Shell => ("shell", "the shell"),
             Self::Unknown => ("unknown", "a program that oomph does not know"),
         }
@@ -163,5 +188,96 @@ impl Memory {
             Self::OnChip => "shared memory on the chip",
             Self::Unknown => "memory",
         }
+    }
+}
+
+const HARDWARE: &[(Hardware, &[&str])] = &[
+    (
+        Hardware::Apple,
+        &[
+            "MPS backend",
+            "Metal buffer",
+            "ggml_metal",
+            "kIOGPU",
+            "[METAL]",
+            "[metal::",
+            "mlx.core",
+            "device mps",
+            "Apple M",
+        ],
+    ),
+    (
+        Hardware::Tpu,
+        &["XLA:TPU", "space hbm", "libtpu", "TPU v", "TpuDevice"],
+    ),
+    (
+        Hardware::Ascend,
+        &["NPU out of memory", "Ascend", "torch_npu", "aclrt"],
+    ),
+    (
+        Hardware::Intel,
+        &[
+            "XPU out of memory",
+            "SYCL",
+            "sycl",
+            "level_zero",
+            "Level-Zero",
+        ],
+    ),
+    (
+        Hardware::Amd,
+        &[
+            "HIP ",
+            "hipMalloc",
+            "hipError",
+            "ROCm",
+            "rocm",
+            "Radeon",
+            "amdgpu",
+        ],
+    ),
+    (
+        Hardware::Vulkan,
+        &[
+            "ggml_vulkan",
+            "vk::Device",
+            "Vulkan0",
+            "Vulkan1",
+            "VK_ERROR",
+        ],
+    ),
+];
+
+/// Whose accelerator a text is about: that decides what its memory is called, and which command looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Hardware {
+    /// NVIDIA's, or the text does not say.
+    #[default]
+    Gpu,
+    /// AMD's.
+    Amd,
+    /// A Mac's, which shares the host's memory.
+    Apple,
+    /// Google's TPU.
+    Tpu,
+    /// Intel's.
+    Intel,
+    /// Huawei's NPU.
+    Ascend,
+    /// Somebody's, used through Vulkan.
+    Vulkan,
+}
+
+impl Hardware {
+    /// The one that words name. CUDA's words name none: others' libraries keep them.
+    pub(super) fn of(text: &str) -> Self {
+        static WORDS: LazyLock<Vocabulary<Hardware>> =
+            LazyLock::new(|| Vocabulary::new(HARDWARE.iter().copied(), false));
+        WORDS.first(text).unwrap_or_default()
+    }
+
+    /// This one, or another where this one is not known.
+    pub(super) fn or(self, other: Self) -> Self {
+        if self == Self::Gpu { other } else { self }
     }
 }

@@ -9,6 +9,10 @@ use crate::units::Bytes;
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
+        markers: &["would exceed allowed memory. (out of memory)"],
+        read: backend,
+    },
+    Reader {
         markers: &[
             "CUDA out of memory.",
             "HIP out of memory.",
@@ -21,6 +25,23 @@ pub(super) const READERS: &[Reader] = &[
         read: native,
     },
     Reader {
+        // Without its first words, as people cut it.
+        markers: &[" total capacity; ", " has a total cap"],
+        read: |line, _, before| {
+            let (head, rest) = line.text.split_once("Tried to allocate ")?;
+            let open = before.is_some_and(|before| {
+                before.program == Program::Pytorch && before.requested.is_none()
+            });
+            if open || rest.contains("Tried to allocate ") {
+                return None;
+            }
+            let text = line.text.get(head.len()..)?;
+            let mut message = line.message(Program::Pytorch, MessageKind::Native);
+            text.trim().clone_into(&mut message.text);
+            Some(figures(message, text))
+        },
+    },
+    Reader {
         // The error with other words than its own, as programs report it.
         markers: &["torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError"],
         read: |line, _, _| {
@@ -30,7 +51,9 @@ pub(super) const READERS: &[Reader] = &[
                 .strip_prefix(':')
                 .is_some_and(|words| !words.trim().is_empty());
             let named = rest.is_empty() && head.trim_end().ends_with([':', '*']);
-            (said || named).then(|| line.message_from(Program::Pytorch, MessageKind::Native))
+            let on_device = rest.contains("llocation on device");
+            (said || named || on_device)
+                .then(|| line.message_from(Program::Pytorch, MessageKind::Native))
         },
     },
     Reader {
@@ -48,6 +71,8 @@ pub(super) const READERS: &[Reader] = &[
             message.requested = size_after(line.from, "Tried to allocate ");
             message.allocated = size_after(line.from, "MPS allocated: ");
             message.printed_allocated = message.allocated;
+            let others = size_after(line.from, "other allocations: ");
+            message.this_process = message.allocated.zip(others).map(|(one, more)| one + more);
             message.allowed = size_after(line.from, "max allowed: ");
             Some(message)
         },
@@ -55,10 +80,6 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["Preemptively rejecting allocation: requested "],
         read: rejection,
-    },
-    Reader {
-        markers: &["would exceed allowed memory. (out of memory)"],
-        read: backend,
     },
     Reader {
         markers: &["Not enough memory for workspace"],
@@ -89,24 +110,30 @@ pub(super) const READERS: &[Reader] = &[
 
 /// Processes that a message lists: more does no GPU hold.
 const PROCESSES: usize = 64;
+/// From here on the message says `more than`.
+const EXBIBYTE: Bytes = Bytes(1 << 60);
 
 fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
-    let text = line.from;
-    let mut message = line.message_from(Program::Pytorch, MessageKind::Native);
+    let message = line.message_from(Program::Pytorch, MessageKind::Native);
+    Some(figures(message, line.from))
+}
+
+/// The figures of a text that is PyTorch's.
+fn figures(mut message: OomMessage, text: &str) -> OomMessage {
     if text.contains("Tried to allocate more than 1EB memory") {
-        message.kind = MessageKind::MoreThanExbibyte;
-        return Some(message);
+        message.requested = Some(EXBIBYTE);
+        return message;
     }
     if let Some(rest) = after(text, "Allocation was preemptively rejected") {
         message.kind = MessageKind::Rejected;
         message.versions = Some("2.13 and later");
         message.requested = size_after(rest, "Requested size: ");
-        return Some(message);
+        return message;
     }
     message.requested = known(size_after(text, "Tried to allocate "));
     if let Some(rest) = after(text, "(GPU ").or_else(|| after(text, "(NPU ")) {
         older(&mut message, rest);
-        return Some(message);
+        return message;
     }
     message.versions = Some(version_of(text));
     message.device = after(text, " GPU ").and_then(index);
@@ -136,7 +163,7 @@ fn native(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<
     if let (Some(printed), Some(unallocated)) = (message.printed_allocated, message.unallocated) {
         message.reserved = Some(printed + unallocated);
     }
-    Some(message)
+    message
 }
 
 /// Up to 2.0 all figures stand in one pair of parentheses, with the figure first.
@@ -147,6 +174,9 @@ fn older(message: &mut OomMessage, rest: &str) {
     for part in inside.split(';') {
         let part = part.trim();
         let value = known(size(part));
+        // The last one may have been cut: `6.83 GiB rese`.
+        let words = part.splitn(3, ' ').nth(2).unwrap_or_default();
+        let cut = words.len() > 2 && "reserved in total by PyTorch".starts_with(words);
         if part.ends_with("total capacity") {
             message.total = value;
         } else if part.ends_with("already allocated") {
@@ -155,7 +185,7 @@ fn older(message: &mut OomMessage, rest: &str) {
             message.free = value;
         } else if part.ends_with("allowed") {
             message.allowed = value;
-        } else if part.ends_with("reserved in total by PyTorch") || part.ends_with("cached") {
+        } else if cut || part.ends_with("cached") {
             message.reserved = value;
         }
     }

@@ -6,10 +6,9 @@
 
 use std::sync::LazyLock;
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
-
-use super::origin::Origin;
-use super::program::Program;
+use super::origin::{Origin, during};
+use super::program::{Hardware, Program};
+use super::words::Vocabulary;
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
 
@@ -39,21 +38,12 @@ static READERS: LazyLock<Vec<Reader>> = LazyLock::new(|| {
     .concat()
 });
 
-static MARKERS: LazyLock<(Option<AhoCorasick>, Vec<usize>)> = LazyLock::new(|| {
-    let mut words = Vec::new();
-    let mut owners = Vec::new();
-    for (number, reader) in READERS.iter().enumerate() {
-        for marker in reader.markers {
-            words.push(*marker);
-            owners.push(number);
-        }
-    }
-    // A table of all states takes two megabytes, and a log of gigabytes a third of the time. Building fails only
-    // for gigabytes of patterns.
-    let table = AhoCorasick::builder()
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(words);
-    (table.ok(), owners)
+static MARKERS: LazyLock<Vocabulary<usize>> = LazyLock::new(|| {
+    let readers = READERS.iter().enumerate();
+    Vocabulary::new(
+        readers.map(|(number, reader)| (number, reader.markers)),
+        false,
+    )
 });
 
 /// A line of a log with a marker in it.
@@ -96,12 +86,24 @@ impl<'a> Line<'a> {
         })
     }
 
+    /// What stands close to the marker.
+    pub(super) fn near(&self) -> &'a str {
+        const NEAR: usize = 600;
+        let from = self.text.floor_char_boundary(self.at.saturating_sub(NEAR));
+        let to = self
+            .text
+            .floor_char_boundary(self.at.saturating_add(2 * NEAR));
+        self.text.get(from..to).unwrap_or_default()
+    }
+
     /// A message of this line.
     pub(super) fn message(&self, program: Program, kind: MessageKind) -> OomMessage {
         OomMessage {
             program,
             at: self.at,
             last: self.part,
+            hardware: Hardware::of(self.near()),
+            during: during(self.near()),
             ..OomMessage::new(kind, self.number, self.text.trim())
         }
     }
@@ -139,6 +141,8 @@ pub(super) struct Noted {
     pub(super) tpu: Option<u32>,
     /// Where SLURM cancelled a job.
     pub(super) cancelled_on: Option<String>,
+    /// The pod that `kubectl describe` is about.
+    pub(super) pod: Option<String>,
     /// Rank and host of torchrun's table of failures.
     pub(super) failure: (Option<u32>, Option<String>),
 }
@@ -168,17 +172,10 @@ pub(super) enum Found {
 
 /// Where each reader's marker is first; most lines have none.
 fn markers(text: &str) -> Vec<(usize, usize)> {
-    let (automaton, owners) = &*MARKERS;
     let mut places: Vec<(usize, usize)> = Vec::new();
-    let Some(automaton) = automaton else {
-        return places;
-    };
-    for found in automaton.find_overlapping_iter(text) {
-        let Some(&reader) = owners.get(found.pattern().as_usize()) else {
-            continue;
-        };
+    for (reader, start, _) in MARKERS.all(text) {
         if !places.iter().any(|(other, _)| *other == reader) {
-            places.push((reader, found.start()));
+            places.push((reader, start));
         }
         if places.len() == READERS.len() {
             break;
@@ -194,13 +191,11 @@ pub(super) fn spans(text: &str, at: usize) -> bool {
     const MOST: usize = 100;
     let from = text.ceil_char_boundary(at.saturating_sub(MOST));
     let to = text.floor_char_boundary(at.saturating_add(MOST));
-    let (Some(window), Some(automaton)) = (text.get(from..to), &MARKERS.0) else {
+    let Some(window) = text.get(from..to) else {
         return false;
     };
     let spans = |start: usize, end: usize| start + from < at && end + from > at + 1;
-    automaton
-        .find_overlapping_iter(window)
-        .any(|found| spans(found.start(), found.end()))
+    MARKERS.all(window).any(|(_, start, end)| spans(start, end))
         || super::general::phrases(window).any(|(start, end)| spans(start, end))
 }
 
@@ -241,21 +236,23 @@ pub(super) fn read(
         }
     }
     match super::general::read(text, place, noted) {
-        Some(message)
-            if message.kind == MessageKind::Killed
-                && before.is_some_and(|before| tells_of_one_end(before, &message)) =>
-        {
-            Found::Belongs
-        }
+        Some(message) if before.is_some_and(|before| repeats(before, &message)) => Found::Belongs,
         Some(message) => Found::Message(Box::new(message), None),
         None => Found::Nothing { marked },
     }
 }
 
-/// Whether a line says once more that a process ended.
-fn tells_of_one_end(before: &mut OomMessage, next: &OomMessage) -> bool {
-    let one = before.kind == MessageKind::Killed
-        && (next.pid.is_none() || before.pid.is_none() || next.pid == before.pid);
+/// Whether a line in words of its own says once more what the message before says.
+fn repeats(before: &mut OomMessage, next: &OomMessage) -> bool {
+    let one = if next.kind == MessageKind::Killed {
+        before.kind == MessageKind::Killed
+            && (next.pid.is_none() || before.pid.is_none() || next.pid == before.pid)
+    } else {
+        // Without figures it is dropped anyway, beside what a reader knows.
+        next.kind == MessageKind::Unknown
+            && !matches!(before.kind, MessageKind::Unknown | MessageKind::Killed)
+            && next.figures().iter().all(Option::is_none)
+    };
     if one {
         before.last = next.last;
         before.pid = before.pid.or(next.pid);
@@ -295,6 +292,9 @@ pub(super) fn join(before: &mut OomMessage, next: OomMessage) {
     fill(&mut before.job, next.job);
     fill(&mut before.allocator, next.allocator);
     fill(&mut before.inside, next.inside);
+    fill(&mut before.during, next.during);
+    fill(&mut before.restarts, next.restarts);
+    before.hardware = before.hardware.or(next.hardware);
     before.handled &= next.handled;
     before.add_ranks(&next.ranks);
 }

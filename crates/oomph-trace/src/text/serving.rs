@@ -4,7 +4,7 @@
 use super::program::Program;
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, index, integer, last_word, size, size_after};
-use super::{MessageKind, OomMessage};
+use super::{MessageKind, OomMessage, Tokens};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
@@ -72,8 +72,36 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, _| {
             let mut message = line.message(Program::Sglang, MessageKind::Budget);
             message.setting = Some("--max-running-requests");
+            message.tokens = Some(Tokens::default());
             // It takes requests back and computes them again later.
             message.handled = line.from.contains("retracted");
+            Some(message)
+        },
+    },
+    Reader {
+        // The figures that follow it.
+        markers: &["ry to allocate ", "vailable tokens", "vailable full tokens"],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Sglang)?;
+            let tokens = before.tokens.as_mut()?;
+            if line.from.starts_with("ry") {
+                tokens.asked = after(line.from, "allocate ").and_then(integer);
+            } else {
+                tokens.available = after(line.from, ": ").and_then(integer);
+                tokens.free = after(line.from, "available_size=").and_then(integer);
+            }
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
+        // FlashInfer's, which both servers set up at their start.
+        markers: &["in AlignedAllocator"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Unknown, MessageKind::Budget);
+            message.requested = size_after(line.text, "with size ");
+            message.allocator = Some("FlashInfer's workspace".to_owned());
+            message.setting = Some("workspace");
             Some(message)
         },
     },

@@ -93,7 +93,7 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["memory on requested size of "],
+        markers: &[" on requested size of "],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
             // In bytes or in MiB, by the version; no tactic fails for want of less than a MiB.

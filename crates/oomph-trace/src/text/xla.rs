@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::program::{Memory, Program};
+use super::program::{Hardware, Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, array_bytes, between, index, integer, size, size_after, word};
 use super::{MessageKind, OomMessage};
@@ -82,7 +82,7 @@ pub(super) const READERS: &[Reader] = &[
             let mut message = line.message(Program::Jax, MessageKind::Allocation);
             message.requested = size_after(line.from, "Used ");
             message.total = after(line.from, "Used ").and_then(|rest| size_after(rest, " of "));
-            message.setting = Some("TPU");
+            message.hardware = Hardware::Tpu;
             Some(message)
         },
     },
@@ -98,7 +98,7 @@ pub(super) const READERS: &[Reader] = &[
                 after(line.from, " to ").and_then(|rest| size(rest.split_once(' ')?.1));
             message.free = size_after(line.from, "There are ");
             message.device = noted.tpu.take();
-            message.setting = Some("TPU");
+            message.hardware = Hardware::Tpu;
             Some(message)
         },
     },
@@ -113,7 +113,7 @@ pub(super) const READERS: &[Reader] = &[
         markers: &["HBM capacity "],
         read: |line, _, before| {
             if let Some(before) = before
-                && before.setting == Some("TPU")
+                && before.hardware == Hardware::Tpu
             {
                 before.total = before.total.or(size_after(line.from, "capacity "));
             }

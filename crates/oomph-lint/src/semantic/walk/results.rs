@@ -340,6 +340,15 @@ fn is_of_class(call: &ExprCall) -> bool {
     let Expr::Call(made) = &*method.value else {
         return false;
     };
+    // `Net(…).to(device).float()`
+    if let Expr::Attribute(inner) = &*made.func
+        && matches!(
+            inner.attr.as_str(),
+            "to" | "cuda" | "cpu" | "float" | "half" | "double" | "eval" | "train"
+        )
+    {
+        return is_of_class(made);
+    }
     match &*made.func {
         Expr::Subscript(_) => true,
         func => last_name(func).is_some_and(|name| {

@@ -1,0 +1,271 @@
+//! Files that cannot run as they stand: they stop at a line of their own, or import what the project does not have.
+
+use std::path::{Path, PathBuf};
+
+use rustc_hash::FxHashSet;
+
+use super::collect::{Bound, Stop};
+use super::{Reach, clean};
+use crate::project::MAX_FOLDERS;
+
+impl Reach<'_> {
+    /// Where each file stops that cannot go on: at the first such line, or at an import that fails.
+    pub(super) fn find_stops(&mut self, is_there: &dyn Fn(&Path) -> bool) {
+        let folders: FxHashSet<PathBuf> = self
+            .files
+            .iter()
+            .filter_map(|file| file.path.parent())
+            .flat_map(Path::ancestors)
+            .map(clean)
+            .collect();
+        let packages = self.packages();
+        let taken = self.taken();
+        let exists = |module: &Path| {
+            self.by_path.contains_key(module) || folders.contains(module) || is_there(module)
+        };
+        let mut stops: Vec<Option<Stop>> = Vec::with_capacity(self.files.len());
+        for (file, each) in self.files.iter().enumerate() {
+            let missing = each
+                .says
+                .imports
+                .iter()
+                .enumerate()
+                .find_map(|(at, import)| {
+                    let stop = import.needed?;
+                    let fails = match self.resolved[file][at] {
+                        None => self.is_missing(file, import, &packages, &exists),
+                        Some((to, used)) => {
+                            used + 1 == import.parts.len()
+                                && !import.star
+                                && self.is_sure(file, at, &taken)
+                                && self.lacks(file, to, import, used, &exists)
+                        }
+                    };
+                    fails.then_some(stop)
+                });
+            stops.push(first(each.says.stops, missing));
+        }
+        // Who imports a file that stops, or that does not parse, stops there as well.
+        loop {
+            let mut changed = false;
+            for (file, each) in self.files.iter().enumerate() {
+                for (at, import) in each.says.imports.iter().enumerate() {
+                    let (Some(stop), Some((to, _))) = (import.needed, &self.resolved[file][at])
+                    else {
+                        continue;
+                    };
+                    if !self.is_sure(file, at, &taken) {
+                        continue;
+                    }
+                    let breaks = stops[*to].is_some() || self.files[*to].says.is_broken;
+                    let earlier = stops[file].is_none_or(|known| stop.at < known.at);
+                    if breaks && earlier && *to != file {
+                        stops[file] = Some(stop);
+                        changed = true;
+                    }
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        self.stops = stops;
+    }
+
+    /// Whether an import that finds a file means that one, and no library's module of its name.
+    fn is_sure(&self, file: usize, at: usize, taken: &FxHashSet<usize>) -> bool {
+        let Some((to, used)) = self.resolved[file][at] else {
+            return false;
+        };
+        let (from, to_path) = (self.files[file].path, self.files[to].path);
+        let is_beside = to_path.file_stem().is_some_and(|stem| stem == "__init__")
+            && to_path.parent().and_then(Path::parent) == from.parent();
+        !self.guessed.contains(&(file, at))
+            && (self.files[file].says.imports[at].level > 0
+                || self.begins_at_a_root(to, used)
+                    && (used > 1 || is_beside || taken.contains(&to)))
+    }
+
+    /// Whether the folder that an import's first part lies in is no package itself: imports begin there, and
+    /// `torch.nn` in `clients/torch/net.py` means no file beside it.
+    fn begins_at_a_root(&self, to: usize, used: usize) -> bool {
+        let path = clean(self.files[to].path).with_extension("");
+        let is_init = path.file_stem().is_some_and(|stem| stem == "__init__");
+        let base = path.ancestors().nth(used + usize::from(is_init));
+        base.is_some_and(|base| !self.by_path.contains_key(base))
+    }
+
+    /// Files that somebody takes something of that they have: their names mean them, and no library's module.
+    fn taken(&self) -> FxHashSet<usize> {
+        let mut taken = FxHashSet::default();
+        for (file, each) in self.files.iter().enumerate() {
+            for (at, import) in each.says.imports.iter().enumerate() {
+                if let Some((to, used)) = self.resolved[file][at]
+                    && !self.guessed.contains(&(file, at))
+                    && import
+                        .parts
+                        .get(used)
+                        .is_some_and(|name| self.files[to].says.variables.contains_key(name))
+                {
+                    taken.insert(to);
+                }
+            }
+        }
+        taken
+    }
+
+    /// First parts of names that imports of a group of files find in the project.
+    fn packages(&self) -> FxHashSet<(usize, &str)> {
+        let mut packages = FxHashSet::default();
+        for (file, each) in self.files.iter().enumerate() {
+            for (at, import) in each.says.imports.iter().enumerate() {
+                if import.level == 0
+                    && import.parts.len() > 1
+                    && matches!(self.resolved[file][at], Some((to, used))
+                        if used > 1 && self.begins_at_a_root(to, used))
+                    && !self.guessed.contains(&(file, at))
+                {
+                    packages.insert((self.groups[file], import.parts[0].as_str()));
+                }
+            }
+        }
+        packages
+    }
+
+    /// Whether an import that leads to no file names one of a package of the project, which has none of that name.
+    fn is_missing(
+        &self,
+        file: usize,
+        import: &Bound,
+        packages: &FxHashSet<(usize, &str)>,
+        exists: &dyn Fn(&Path) -> bool,
+    ) -> bool {
+        let folder = clean(self.files[file].path.parent().unwrap_or(Path::new("")));
+        // What follows the module may be a name in it.
+        let is_whole = import.star || import.name == import.parts.join(".");
+        let of_module = import.parts.len() - usize::from(!is_whole && !import.parts.is_empty());
+        let module = &import.parts[..of_module];
+        if import.level > 0 {
+            let Some(base) = folder.ancestors().nth(import.level as usize - 1) else {
+                return false;
+            };
+            return match (module, import.parts.first()) {
+                ([], Some(name)) => !exists(&base.join(name)) && !exists(&base.join("__init__")),
+                _ => !module.is_empty() && !exists(&joined(base, module)),
+            };
+        }
+        let known = |base: &Path| {
+            !self.by_path.contains_key(base)
+                && (self.by_path.contains_key(&base.join(&module[0]))
+                    || packages.contains(&(self.groups[file], module[0].as_str())))
+        };
+        module.len() > 1
+            && folder
+                .ancestors()
+                .take(MAX_FOLDERS)
+                .any(|base| exists(&base.join(&module[0])) && known(base))
+            && !folder
+                .ancestors()
+                .take(MAX_FOLDERS)
+                .any(|base| exists(&joined(base, module)))
+    }
+
+    /// Whether a file that an import finds, and any other that it may mean, has not the name that it takes.
+    fn lacks(
+        &self,
+        from: usize,
+        to: usize,
+        import: &Bound,
+        used: usize,
+        exists: &dyn Fn(&Path) -> bool,
+    ) -> bool {
+        let name = import.parts[used].as_str();
+        // Most imports end here.
+        if self.may_have(to, name) {
+            return false;
+        }
+        let of_package = |file: usize| {
+            let path = clean(self.files[file].path);
+            path.file_stem().is_some_and(|stem| stem == "__init__")
+                && path
+                    .parent()
+                    .is_some_and(|folder| exists(&folder.join(name)))
+        };
+        let folder = clean(self.files[from].path.parent().unwrap_or(Path::new("")));
+        let near: Vec<usize> = folder
+            .ancestors()
+            .take(MAX_FOLDERS)
+            .filter_map(|base| {
+                self.by_path
+                    .get(&joined(base, &import.parts[..used]))
+                    .copied()
+            })
+            .collect();
+        // `from model import layers` in `model/net.py`, where `model/model.py` is not what is meant.
+        let is_module = import.level == 0
+            && folder
+                .ancestors()
+                .take(MAX_FOLDERS)
+                .any(|base| exists(&joined(base, &import.parts)));
+        let suffix: PathBuf = import.parts[..used].iter().collect();
+        let may_mean = |file: usize| {
+            let path = self.files[file].path;
+            file == to
+                || import.level == 0 && near.contains(&file)
+                || import.level == 0
+                    && self.files[from].says.moves_path
+                    && (path.with_extension("").ends_with(&suffix)
+                        || path
+                            .parent()
+                            .is_some_and(|folder| folder.ends_with(&suffix))
+                            && path.file_stem().is_some_and(|stem| stem == "__init__"))
+        };
+        !is_module
+            && !(0..self.files.len())
+                .filter(|file| may_mean(*file))
+                .any(|file| self.may_have(file, name) || of_package(file))
+    }
+
+    /// Whether a file binds a name, or may.
+    fn may_have(&self, file: usize, name: &str) -> bool {
+        let mut seen = FxHashSet::default();
+        let mut next = vec![file];
+        while let Some(file) = next.pop() {
+            if !seen.insert(file) {
+                continue;
+            }
+            let says = self.files[file].says;
+            if says.is_broken
+                || says.names_by_text
+                || says.variables.contains_key(name)
+                || says.variables.contains_key("__getattr__")
+                || self.imported[file].contains_key(name)
+                || name.starts_with("__")
+            {
+                return true;
+            }
+            for (import, to) in says.imports.iter().zip(&self.resolved[file]) {
+                match to {
+                    _ if !import.star => {}
+                    Some((to, _)) => next.push(*to),
+                    // Of a library.
+                    None => return true,
+                }
+            }
+        }
+        false
+    }
+}
+
+fn joined(base: &Path, parts: &[String]) -> PathBuf {
+    let mut path = base.to_path_buf();
+    path.extend(parts);
+    path
+}
+
+fn first(one: Option<Stop>, other: Option<Stop>) -> Option<Stop> {
+    match (one, other) {
+        (Some(one), Some(other)) if other.at < one.at => Some(other),
+        (one, other) => one.or(other),
+    }
+}
