@@ -371,6 +371,32 @@ def test_lightnings_closure_is_the_job_and_not_the_optimizers_step(tmp_path):
     assert 0.9 < predicted / found.chosen["peak"]["used_bytes"] < 1.1
 
 
+# Each join leaves a hole in which the next does not fit: without a limit all of them stay reserved.
+JOINED = """
+    import torch
+    from torch import nn
+
+    net = nn.Linear(64, 256).cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for step in range(3):
+        found = torch.empty(0, 256, device="cuda")
+        for _ in range(30):
+            found = torch.cat([found, net(torch.randn(16000, 64, device="cuda")).detach()])
+        (net(torch.randn(64, 64, device="cuda")).mean() + found.mean()).backward()
+        optimizer.step()
+"""
+
+
+def test_what_is_only_cached_without_a_limit_is_not_needed(tmp_path):
+    roomy = fit(tmp_path, JOINED, "--memory", "2.2GiB", "--allow", "set_to_none")
+    assert roomy.json["outcome"] == "already_fits", roomy.out
+    assert roomy.json["plain"]["used_bytes"] < 2.2 * 2**30
+    tight = fit(tmp_path, JOINED, "--memory", "0.9GiB", "--allow", "set_to_none")
+    assert tight.json["outcome"] == "nothing_fits", tight.out
+    # Without a limit more than 7 GiB are reserved.
+    assert 0.9 * 2**30 < tight.json["plain"]["used_bytes"] < 2.2 * 2**30
+
+
 def test_the_scripts_own_failure_is_status_1(tmp_path):
     found = fit(tmp_path, "import torch\nraise ValueError('mine')\n")
     assert found.status == 1 and "ValueError: mine" in found.err

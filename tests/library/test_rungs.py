@@ -20,6 +20,7 @@ from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tests.support.command import ROOT
 from tests.support.library import JOB, check
 
 torch.set_num_threads(1)
@@ -353,3 +354,27 @@ train = job(rungs=oomph.Ladder(record={os.fspath(record)!r}))
 assert any("planned: a step takes" in line for line in seen), seen
 assert train._ladder.applied and set(train._ladder._levers) <= {{"checkpoint", "offload_activations", "optimizer_on_cpu"}}
 """)  # fmt: skip
+
+
+def test_offloading_rungs_leave_the_bits_of_the_plain_step(oomph):
+    """The script for a real GPU, with values that the virtual GPU computes."""
+    run = oomph(f"""
+import sys
+sys.path[:0] = [{os.path.join(ROOT, "bench", "gpu")!r}, {os.path.join(ROOT, "bench", "library")!r}]
+import models, torch, training_rungs as rungs
+torch.set_num_threads(1)
+def job(small):
+    model, batch, loss = models.transformer("cpu")
+    return model.cuda(), batch, loss
+rungs.JOBS["transformer"], rungs.STEPS = job, 3
+plain, expected = rungs.run("transformer", True, rungs.Training.plain)
+losses = [expected[f"loss {{i}}"].item() for i in range(3)]
+assert all(losses) and len(set(losses)) == 3, losses
+offload = [dict(name="offload_activations", modules=["Transformer"]), dict(name="optimizer_on_cpu")]
+row, state = rungs.run("transformer", True, lambda training: training.train_step(offload))
+assert len(row["rungs"]) == 2 and not rungs.compare(expected, state), (row, rungs.compare(expected, state))
+state["loss 2"] += 1e-3
+assert rungs.compare(expected, state) == ["loss 2"]
+print("checked")
+""", "--no-measure", "--compute", "4GiB")  # fmt: skip
+    assert "checked" in run.out, run.err

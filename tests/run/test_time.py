@@ -1,13 +1,18 @@
 """How long a step takes: `oomph run` and `oomph gpus --for`."""
 
 import json
+import os
 import re
 import socket
 import subprocess
+import textwrap
 from pathlib import Path
+
+import pytest
 
 from tests.support import schemas
 from tests.support.command import OOMPH, ROOT
+from tests.support.machine import machine_with
 
 SCRIPT = """
     import torch
@@ -126,6 +131,83 @@ def test_a_calibrated_host_is_assumed_and_autograds_nodes_keep_it_busy(
     measured = calibrate()
     assert measured.returncode == 1
     assert "no GPU" in measured.stderr
+
+
+LOOP = """
+    import torch
+    model = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(20)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+"""
+
+
+def test_a_real_run_teaches_what_this_machine_takes(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "train.py").write_text(textwrap.dedent(LOOP))
+    # Its kernels take no time, and its host as long as any that launches kernels.
+    machine = machine_with("rtx-3060", tmp_path)
+
+    def oomph(*words, env=None):
+        return subprocess.run(
+            [OOMPH, *words], cwd=tmp_path, capture_output=True, text=True,
+            env={**os.environ, **(env or {})},
+        )  # fmt: skip
+
+    real = oomph("run", "--fit", "--out", "real", "train.py", env=machine)
+    assert real.returncode == 0, real.stderr
+    paced = json.loads((tmp_path / "real" / "record.json").read_text())["paced"]
+    shown = oomph("calibrate", "--show").stdout
+    factor = float(re.search(r"this host takes ([\d.]+) times", shown)[1])
+    assert f"{factor:.2f} by " in shown and "train.py (20" in shown
+    again = oomph("run", "--gpu", "rtx-3060", "--steps", "4", "--out", "again", "train.py")
+    time = json.loads((tmp_path / "again" / "summary.json").read_text())["time"]
+    assert time["host"].startswith("this machine (measured 20")
+    # What the steps took here is what the next estimate says.
+    took = sorted(whole for whole, _ in paced)[len(paced) // 2]
+    assert time["step_seconds"] == pytest.approx(took, rel=0.1), (again.stdout, shown)
+
+    # The same from two runs' directories, and nothing from two that do not belong together.
+    assert oomph("calibrate", "--remove").returncode == 0
+    learned = oomph("calibrate", "--run", "real", "--rehearsed", "again")
+    assert learned.returncode == 0 and f"{factor:.2f} by " in learned.stdout, learned.stderr
+    swapped = oomph("calibrate", "--run", "again", "--rehearsed", "real")
+    assert swapped.returncode == 2 and "after --run" in swapped.stderr
+    oomph("run", "--gpu", "t4", "--steps", "4", "--out", "other", "train.py")
+    other = oomph("calibrate", "--run", "real", "--rehearsed", "other")
+    assert other.returncode == 2 and "the rehearsal on a Tesla T4" in other.stderr
+
+
+def test_a_step_is_told_apart_by_module_phase_and_kind(oomph):
+    script = """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.large, self.small = nn.Linear(4096, 4096), nn.Linear(4096, 4)
+
+            def forward(self, x):
+                return self.small(self.large(x).relu())
+
+        model = Net().cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(4):
+            model(torch.randn(4096, 4096, device="cuda")).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    time = oomph(script, gpu="h200").json["time"]
+    parts = {(part["phase"], part["module"], part["work"]): part["seconds"] for part in time["parts"]}  # fmt: skip
+    forward = parts["forward", "Net.large", "matrix products"]
+    # Its input needs no gradient, so that its backward pass is one product, too.
+    assert parts["backward", "Net.large", "matrix products"] == pytest.approx(forward, rel=0.2)
+    assert forward > 10 * parts["forward", "Net.small", "matrix products"]
+    assert ("optimizer", "", "steps over lists of tensors") in parts
+    assert sum(parts.values()) == pytest.approx(time["device_seconds"])
 
 
 def test_what_calibrates_a_host_is_what_the_clock_knows(oomph):

@@ -79,6 +79,15 @@ def test_the_recorder_leaves_and_comes_back_when_more_is_reserved(real):
     assert (directory / "trace.pickle").stat().st_size > 10_000
 
 
+def test_some_steps_wait_for_the_gpu_once(real):
+    _, record, _ = real("""
+        for index in range(40):
+            step(64 if index < 30 else 128)
+    """)
+    assert len(record["paced"]) == 8
+    assert all(0 < issued <= whole < 5 for whole, issued in record["paced"])
+
+
 def test_a_script_that_is_killed_leaves_its_record(real):
     _, record, directory = real("""
         for index in range(20):

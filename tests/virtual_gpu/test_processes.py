@@ -347,3 +347,16 @@ def test_nvidia_smi_shows_what_the_script_holds(oomph, tmp_path):
     assert holder.startswith(f"0|{own.split()[1]}, 3")
     assert no_gpu.startswith("6|") and no_field.startswith('2|Field "color" is not')
     assert listed.startswith("0|GPU 0: NVIDIA GeForce RTX 3060 (UUID: GPU-")
+
+
+@pytest.mark.parametrize("value", ["", "3"])
+def test_what_hides_the_machines_gpus_hides_no_virtual_ones(oomph, value):
+    """Login nodes and shared servers set it; what the script sets itself counts: `test_devices_that_are_hidden_are_not_there`."""
+    code = """
+    import os
+    print(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    import torch
+    print(torch.cuda.device_count(), torch.zeros(1, device="cuda").device)
+    """
+    run = oomph(code, "-q", "--no-measure", env={"CUDA_VISIBLE_DEVICES": value})
+    assert run.status == 0 and run.out.splitlines()[:2] == ["None", "1 cuda:0"], run.out + run.err

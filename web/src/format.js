@@ -39,6 +39,12 @@ export function duration(us, step = us / 100) {
   return us === 0 ? "0" : pick(1, "µs");
 }
 
+/** Seconds with three digits, as the terminal writes them: `38.2 ms`. */
+export function seconds(value) {
+  const [scaled, unit] = value < 1e-3 ? [value * 1e6, "µs"] : value < 1 ? [value * 1e3, "ms"] : value < 120 ? [value, "s"] : value < 7200 ? [value / 60, "min"] : [value / 3600, "h"];
+  return `${scaled.toFixed(scaled >= 99.95 ? 0 : scaled >= 9.995 ? 1 : 2)} ${unit}`;
+}
+
 export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }

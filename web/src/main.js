@@ -10,6 +10,7 @@ import { failure, firstStep, timeline } from "./timeline.js";
 import { peak } from "./peak.js";
 import { space } from "./space.js";
 import { growth } from "./growth.js";
+import { time } from "./time.js";
 import { difference, plans, whatIf } from "./tables.js";
 import { verdict } from "./verdict.js";
 
@@ -19,7 +20,7 @@ const HELP = [
   ["0", "show everything"],
   ["p", "go to the peak or the failure"],
   ["Shift ← →", "one event back or forward (timeline focused)"],
-  ["1 … 6", "the view below"],
+  ["1 … 8", "the view below"],
   ["/", "search names, modules, lines"],
   ["Esc", "clear selection and search"],
   ["t", "dark or light"],
@@ -155,7 +156,7 @@ function find(text) {
 function tables() {
   const { diff, plans: rows } = state.page;
   if (!diff && !rows.length) return h("section", { class: "card" }, h("p", { class: "empty" }, nothing()));
-  return h("section", { class: "card" }, diff ? difference() : null, rows.length ? plans() : null);
+  return h("section", { class: "card" }, diff ? difference() : null, rows.length ? plans().element : null);
 }
 
 /** Why there is nothing to show. */
@@ -171,8 +172,11 @@ function views() {
   const addresses = space();
   const left = growth();
   if (page.diff) all.push(["diff", "Difference", { element: difference(), redraw() {}, update() {} }]);
-  if (page.plans.length) all.push(["plans", "Plans", { element: plans(), redraw() {}, update() {} }]);
-  all.push(["peak", "Peak", flame], ["space", "Address space", addresses], ["growth", "Growth", left]);
+  if (page.plans.length) all.push(["plans", "Plans", plans()]);
+  all.push(["peak", "Peak", flame]);
+  const times = time();
+  if (times) all.push(["time", "Time", times]);
+  all.push(["space", "Address space", addresses], ["growth", "Growth", left]);
   if (!page.diff) all.push(["what-if", "What if", { element: whatIf(), redraw() {}, update() {} }]);
   state.tab = all[0][0];
   const buttons = all.map(([name, title], index) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `view-${name}`, title: `${title} (${index + 1})`, onclick: () => change({ tab: name }) }, title));

@@ -1,11 +1,11 @@
 // What is alive at the chosen moment: a flame graph of what allocated it, and the same as a table.
 
 import { bytes, frameText, percent } from "./format.js";
-import { Surface, css, fill, fitText, h, tooltip } from "./dom.js";
+import { fill, h } from "./dom.js";
+import { Flame, grower, linked } from "./flame.js";
 import { change, follow, selectBlock, selectKinds, state } from "./state.js";
 import { colour, kindNote, kindPlace, kindsAt, matching } from "./blocks.js";
 
-const ROW = 21;
 const ROWS_SHOWN = 200;
 const GROUPINGS = { line: "line", module: "module", op: "operator", category: "category", block: "block" };
 
@@ -13,15 +13,7 @@ const GROUPINGS = { line: "line", module: "module", op: "operator", category: "c
 function flameTree(history, by, native, plumbing) {
   const { detail } = history;
   const nodes = [{ name: "all", parent: -1, depth: 0, mine: false }];
-  const children = new Map();
-  const child = (parent, key, make) => {
-    const id = `${parent}\u0000${key}`;
-    if (!children.has(id)) {
-      children.set(id, nodes.length);
-      nodes.push({ parent, depth: nodes[parent].depth + 1, ...make() });
-    }
-    return children.get(id);
-  };
+  const child = grower(nodes);
   const leaf = new Uint32Array(detail.kind_node.length);
   if (by === "module") {
     for (let number = 0; number < leaf.length; number++) {
@@ -60,12 +52,21 @@ export function peak() {
   let plumbing = false;
   let root = 0;
   let tree = null;
-  let layout = [];
   let grouping = "line";
   let sort = ["bytes", -1];
 
-  const canvas = h("canvas", { class: "flame", tabindex: "0", role: "img", "aria-label": "Flame graph of what is alive; the table below has the same figures" });
-  const scroller = h("div", { class: "flame-box" }, canvas);
+  const flame = new Flame("Flame graph of what is alive; the table below has the same figures", {
+    amount: bytes,
+    colour: (node) => colour(state.mode, tree.main[node]),
+    lit: (node) => !(state.selection || state.query) || tree.lit[node] > 0,
+    tip: (node) => [
+      h("b", {}, node === 0 ? "everything alive" : tree.nodes[node].name),
+      h("div", {}, `${bytes(tree.value[node])} · ${percent(tree.value[node], tree.value[0])}`),
+      h("div", { class: "quiet" }, `mostly ${state.history.modes[state.mode].names[tree.main[node]] || "unknown"}`),
+      h("ol", { class: "stack" }, flame.path(node).slice(0, 6).map((name) => h("li", {}, `← ${name}`))),
+    ],
+    picked: show,
+  });
   const controls = h("div", { class: "controls" });
   const title = h("h3", {}, "");
   const empty = h("p", { class: "empty" });
@@ -76,16 +77,15 @@ export function peak() {
     { class: "peak" },
     h("header", {}, title, controls),
     empty,
-    scroller,
+    flame.element,
     h("header", {}, h("h3", {}, "Table"), tableControls),
     h("div", { class: "table-box" }, table),
   );
-  const surface = new Surface(canvas, draw);
-
   follow((changed) => {
     if (changed.has("history") || changed.has("loaded")) {
       tree = null;
       root = 0;
+      flame.show(null, 0);
     }
     if (["history", "loaded", "moment", "mode", "selection", "block", "query", "theme", "tab"].some((name) => changed.has(name))) update();
   });
@@ -95,28 +95,18 @@ export function peak() {
     if (!history || (state.tab !== "peak" && !document.body.classList.contains("printing"))) return;
     buttons();
     if (!history.detail) {
+      flame.show(null, 0);
       empty.textContent = "Unpacking the blocks…";
       return;
     }
     const now = kindsAt(history, state.moment);
     title.textContent = `${bytes(now.total)} in ${now.alive.length.toLocaleString("en")} blocks`;
     empty.textContent = now.total ? "" : "Nothing is alive at this moment.";
-    tree ??= prepare(flameTree(history, by, native, plumbing));
+    tree ??= linked(flameTree(history, by, native, plumbing));
     measure(now);
-    arrange();
-    surface.request();
+    flame.show(tree, root);
+    root = flame.root;
     rows(now);
-  }
-
-  function prepare(found) {
-    // Parents come before their children.
-    found.firstChild = new Int32Array(found.nodes.length).fill(-1);
-    found.next = new Int32Array(found.nodes.length).fill(-1);
-    for (let node = found.nodes.length - 1; node > 0; node--) {
-      found.next[node] = found.firstChild[found.nodes[node].parent];
-      found.firstChild[found.nodes[node].parent] = node;
-    }
-    return found;
   }
 
   function measure(now) {
@@ -150,107 +140,6 @@ export function peak() {
       return best;
     });
   }
-
-  /** The boxes, in shares of the width. */
-  function arrange() {
-    const { nodes, value, firstChild, next } = tree;
-    if (!value[root]) root = 0;
-    layout = [];
-    const ancestors = [];
-    for (let node = nodes[root].parent; node >= 0; node = nodes[node].parent) ancestors.unshift(node);
-    ancestors.forEach((node, depth) => layout.push({ node, depth, from: 0, to: 1, above: true }));
-    let deepest = ancestors.length;
-    const visit = (node, depth, from, to) => {
-      layout.push({ node, depth, from, to });
-      deepest = Math.max(deepest, depth);
-      const children = [];
-      for (let child = firstChild[node]; child >= 0; child = next[child]) if (value[child]) children.push(child);
-      children.sort((a, b) => value[b] - value[a]);
-      let at = from;
-      for (const child of children) {
-        const wide = ((to - from) * value[child]) / value[node];
-        if (wide < 0.0006) break;
-        visit(child, depth + 1, at, at + wide);
-        at += wide;
-      }
-    };
-    if (value[root]) visit(root, ancestors.length, 0, 1);
-    canvas.style.height = `${(deepest + 1) * ROW + 2}px`;
-  }
-
-  function draw(context, width) {
-    if (!tree?.value || !state.history?.detail) return;
-    context.font = css("--font-small");
-    context.textBaseline = "middle";
-    context.textAlign = "left";
-    const filtered = state.selection || state.query;
-    for (const box of layout) {
-      const node = tree.nodes[box.node];
-      const x = box.from * width;
-      const wide = (box.to - box.from) * width;
-      const y = box.depth * ROW;
-      const lit = !filtered || tree.lit[box.node] > 0;
-      context.globalAlpha = (box.above ? 0.55 : 1) * (lit ? 1 : 0.25);
-      context.fillStyle = box.node === 0 ? css("--root") : colour(state.mode, tree.main[box.node]);
-      context.fillRect(x, y, Math.max(0.5, wide - 1), ROW - 1);
-      if (box.node !== 0 && !node.mine) {
-        // Library code is paler, so that the user's own lines stand out.
-        context.fillStyle = css("--pale");
-        context.fillRect(x, y, Math.max(0.5, wide - 1), ROW - 1);
-      }
-      if (wide > 26) {
-        context.fillStyle = box.node === 0 || !node.mine ? css("--ink") : css("--on-colour");
-        const name = box.node === 0 ? `all  ${bytes(tree.value[0])}` : node.name;
-        const room = wide - 10;
-        const full = `${name}  ${bytes(tree.value[box.node])}`;
-        const text = box.node !== 0 && context.measureText(full).width <= room ? full : fitText(context, name, room);
-        context.fillText(text, x + 5, y + ROW / 2);
-      }
-    }
-    context.globalAlpha = 1;
-  }
-
-  function under(event) {
-    const bounds = canvas.getBoundingClientRect();
-    const depth = Math.floor((event.clientY - bounds.top) / ROW);
-    const at = (event.clientX - bounds.left) / bounds.width;
-    return layout.find((box) => box.depth === depth && box.from <= at && at < box.to);
-  }
-
-  canvas.addEventListener("pointermove", (event) => {
-    const box = under(event);
-    if (!box) return tooltip(event, null);
-    const node = tree.nodes[box.node];
-    const path = [];
-    for (let at = node.parent; at > 0; at = tree.nodes[at].parent) path.push(tree.nodes[at].name);
-    tooltip(event, [
-      h("b", {}, box.node === 0 ? "everything alive" : node.name),
-      h("div", {}, `${bytes(tree.value[box.node])} · ${percent(tree.value[box.node], tree.value[0])}`),
-      h("div", { class: "quiet" }, `mostly ${state.history.modes[state.mode].names[tree.main[box.node]] || "unknown"}`),
-      h("ol", { class: "stack" }, path.slice(0, 6).map((name) => h("li", {}, `← ${name}`))),
-    ]);
-  });
-  canvas.addEventListener("pointerleave", (event) => tooltip(event, null));
-  canvas.addEventListener("click", (event) => {
-    const box = under(event);
-    if (!box) return;
-    show(box.node);
-  });
-  canvas.addEventListener("keydown", (event) => {
-    const { nodes, value, firstChild, next } = tree ?? {};
-    if (!value) return;
-    const children = (node) => {
-      const found = [];
-      for (let child = firstChild[node]; child >= 0; child = next[child]) if (value[child]) found.push(child);
-      return found.sort((a, b) => value[b] - value[a]);
-    };
-    const siblings = root ? children(nodes[root].parent) : [0];
-    const at = siblings.indexOf(root);
-    const to = { ArrowDown: children(root)[0], ArrowUp: root ? nodes[root].parent : 0, ArrowLeft: siblings[at - 1], ArrowRight: siblings[at + 1] }[event.key];
-    if (to === undefined) return;
-    event.preventDefault();
-    show(to);
-  });
 
   function show(node) {
     root = node;
@@ -395,5 +284,5 @@ export function peak() {
     );
   }
 
-  return { element, update, redraw: () => surface.now() };
+  return { element, update, redraw: () => flame.surface.now() };
 }

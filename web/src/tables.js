@@ -1,8 +1,8 @@
 // Views that are tables: allocator settings, plans, and what changed between two histories.
 
-import { bytes, signed } from "./format.js";
-import { h } from "./dom.js";
-import { state } from "./state.js";
+import { bytes, niceBytes, niceStep, signed } from "./format.js";
+import { Surface, css, h, tooltip } from "./dom.js";
+import { follow, state } from "./state.js";
 
 export function amountBar(amount, most, capacity, kind = "") {
   const share = (value) => `${Math.min(100, (value / most) * 100)}%`;
@@ -83,13 +83,106 @@ export function whatIf() {
   );
 }
 
+/** Memory against time: each plan that was tried, measured or predicted, and the one that was chosen. */
+function tradeOff(rows, capacity) {
+  const points = rows.filter((row) => row.time_ratio !== null).map((row) => ({ ...row, memory: row.measured_peak ?? row.planned_peak }));
+  if (points.length < 2) return null;
+  const margin = { left: 46, right: 16, top: 14, bottom: 34 };
+  const most = Math.max(...points.map((point) => point.memory), capacity ?? 0) * 1.06;
+  const times = points.map((point) => point.time_ratio);
+  const [least, slowest] = [Math.min(...times, 1), Math.max(...times, 1)];
+  const log = slowest > 4 * least;
+  const scale = log ? Math.log : (value) => value;
+  const room = (scale(slowest) - scale(least)) * 0.12 || 0.05;
+  const [low, high] = [scale(least) - room, scale(slowest) + room];
+  const ticks = () => {
+    if (log) return [0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500].filter((value) => scale(value) >= low && scale(value) <= high);
+    const step = niceStep(high - low, 5);
+    return Array.from({ length: 12 }, (_, index) => (Math.ceil(low / step) + index) * step).filter((value) => value <= high);
+  };
+  const words = (point) => `${point.levers}: ${bytes(point.memory)}, ${point.time_ratio.toFixed(2)} ×, ${point.measured_peak === null ? "predicted" : "measured"}${point.chosen ? ", chosen" : ""}`;
+  const canvas = h("canvas", { class: "trade-off", role: "img", "aria-label": `Memory against time. ${points.map(words).join("; ")}` });
+  const place = (point, width, height) => [margin.left + (point.memory / most) * (width - margin.left - margin.right), height - margin.bottom - ((scale(point.time_ratio) - low) / (high - low)) * (height - margin.top - margin.bottom)];
+  const surface = new Surface(canvas, (context, width, height) => {
+    const across = (memory) => margin.left + (memory / most) * (width - margin.left - margin.right);
+    const bottom = height - margin.bottom;
+    context.font = css("--font-small");
+    context.lineWidth = 1;
+    context.textBaseline = "middle";
+    context.textAlign = "right";
+    for (const value of ticks()) {
+      const [, y] = place({ memory: 0, time_ratio: value }, width, height);
+      context.strokeStyle = css("--grid");
+      context.beginPath();
+      context.moveTo(margin.left, y);
+      context.lineTo(width - margin.right, y);
+      context.stroke();
+      context.fillStyle = css("--quiet");
+      context.fillText(`${Number(value.toFixed(2))} ×`, margin.left - 6, y);
+    }
+    context.textAlign = "center";
+    const step = niceBytes(most, width / 90);
+    for (let memory = 0; memory <= most; memory += step) {
+      context.fillStyle = css("--quiet");
+      context.fillText(bytes(memory).replace(".0 ", " "), Math.max(across(memory), 20), bottom + 12);
+    }
+    context.fillText("memory", (width + margin.left) / 2, height - 7);
+    if (capacity) {
+      context.strokeStyle = css("--bad");
+      context.setLineDash([5, 4]);
+      context.beginPath();
+      context.moveTo(across(capacity), margin.top);
+      context.lineTo(across(capacity), bottom);
+      context.stroke();
+      context.setLineDash([]);
+      context.fillStyle = css("--bad");
+      context.textAlign = "right";
+      context.fillText("capacity", across(capacity) - 5, margin.top + 4);
+    }
+    // The chosen one last: it lies above the others.
+    for (const point of [...points].sort((a, b) => a.chosen - b.chosen)) {
+      const [x, y] = place(point, width, height);
+      const paint = point.chosen ? css("--marked") : css("--accent");
+      context.beginPath();
+      context.arc(x, y, point.chosen ? 6 : 4.5, 0, 2 * Math.PI);
+      context.fillStyle = point.measured_peak === null ? css("--surface") : paint;
+      context.fill();
+      context.strokeStyle = paint;
+      context.lineWidth = 1.6;
+      context.stroke();
+      const label = point.chosen ? "chosen" : point.levers === "as it is" ? point.levers : "";
+      if (label) {
+        const left = x > width / 2;
+        context.textAlign = left ? "right" : "left";
+        context.fillStyle = point.chosen ? paint : css("--quiet");
+        context.fillText(label, x + (left ? -10 : 10), y - 9);
+      }
+    }
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    const bounds = canvas.getBoundingClientRect();
+    const far = (point) => {
+      const [x, y] = place(point, bounds.width, bounds.height);
+      return Math.hypot(event.clientX - bounds.left - x, event.clientY - bounds.top - y);
+    };
+    const near = points.reduce((best, point) => (far(point) < far(best) ? point : best));
+    tooltip(event, far(near) < 18 ? [h("b", {}, near.levers), h("div", {}, `${bytes(near.memory)} · ${near.time_ratio.toFixed(2)} × the time · ${near.measured_peak === null ? "predicted" : "measured"}`)] : null);
+  });
+  canvas.addEventListener("pointerleave", (event) => tooltip(event, null));
+  return { surface, element: h("figure", {}, h("h3", {}, "Memory against time"), canvas, h("figcaption", { class: "quiet" }, "Filled: a run measured it. Hollow: predicted.")) };
+}
+
 export function plans() {
-  const { plans: rows, summary } = state.page;
+  const { plans: all, summary } = state.page;
+  // Others were only tried.
+  const rows = all.filter((row) => !row.tried);
   const capacity = summary?.gpu?.memory_bytes ?? state.histories[0]?.head.total ?? null;
   const most = Math.max(...rows.map((row) => Math.max(row.planned_peak, row.measured_peak ?? 0)), capacity ?? 0);
-  return h(
+  const picture = tradeOff(all, capacity);
+  const element = h(
     "div",
     { class: "plans" },
+    picture?.element,
     h("p", { class: "lead" }, capacity ? `Peaks against the capacity of ${bytes(capacity)}; the line marks it.` : "Peaks as planned, and as measured."),
     stacking(
       [h("th", {}, "plan"), h("th", { class: "number" }, "planned"), h("th", { class: "number" }, "measured"), h("th", { class: "wide" }, ""), h("th", { class: "number" }, "time"), h("th", {}, "same result"), h("th", {}, "verified")],
@@ -108,6 +201,10 @@ export function plans() {
       ),
     ),
   );
+  follow((changed) => {
+    if (["theme", "tab"].some((name) => changed.has(name))) picture?.surface.request();
+  });
+  return { element, update() {}, redraw: () => picture?.surface.now() };
 }
 
 export function difference() {

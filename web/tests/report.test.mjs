@@ -333,6 +333,83 @@ test("a redacted report names nobody", async () => {
   await page.close();
 });
 
+test("a step's time divides as the JSON says, and its boxes can be searched and walked", async () => {
+  const { page: path, json } = run();
+  const { time } = json;
+  const page = await open(browser, path);
+  await page.locator("#tab-time").click();
+  const words = (value) => {
+    const [scaled, unit] = value < 1 ? [value * 1e3, "ms"] : [value, "s"];
+    return `${scaled.toFixed(scaled >= 99.95 ? 0 : scaled >= 9.995 ? 1 : 2)} ${unit}`;
+  };
+  const shown = await text(page, "#view-time");
+  for (const value of [time.step_seconds, time.low, time.high, time.loading_seconds, time.device_seconds - time.loading_seconds, time.host_seconds - time.input_seconds]) assert.ok(shown.includes(words(value)), `${words(value)} in ${shown}`);
+  for (const { name, seconds } of time.consumers) assert.ok(shown.includes(`${name} ${words(seconds)}`), name);
+  // Each bar is as wide as the step.
+  for (const bar of await page.locator("#view-time .fill-bar").all()) {
+    const share = await bar.evaluate((bar) => [...bar.children].reduce((sum, part) => sum + parseFloat(part.style.width), 0));
+    assert.ok(Math.abs(share - 100) < 0.5, `${share} %`);
+  }
+  assert.ok((await colours(page, "#view-time .flame")).colours > 5);
+  const pixels = () => page.evaluate(() => document.querySelector("#view-time .flame").toDataURL());
+  const drawn = async (before) => {
+    for (let tries = 0; tries < 50 && (await pixels()) === before; tries++) await page.waitForTimeout(40);
+    return pixels();
+  };
+  const whole = await pixels();
+  const rows = await page.evaluate(() => document.querySelector("#view-time .flame").clientHeight);
+  await page.locator("#view-time .flame").focus();
+  await page.keyboard.press("ArrowDown");
+  const inside = await drawn(whole);
+  assert.notEqual(inside, whole);
+  await page.locator("#view-time .plain", { hasText: "show all" }).click();
+  assert.equal(await drawn(inside), whole);
+  await page.locator("#view-time").getByRole("button", { name: "kind of work" }).click();
+  assert.notEqual(await drawn(whole), whole);
+  await page.locator("#view-time").getByRole("button", { name: "module" }).click();
+  await page.locator("#search").fill("attention");
+  assert.notEqual(await drawn(whole), whole);
+  assert.ok(rows > 60);
+  assert.deepEqual(page.problems, []);
+  await page.close();
+  const unknown = await open(browser, changed(path, "no-time.html", (head) => (head.summary.time = null)));
+  assert.equal(await unknown.locator("#tab-time").count(), 0);
+  await unknown.close();
+});
+
+test("a picture has all plans by memory and time, and marks the chosen one", async () => {
+  const row = (levers, memory, time_ratio, more) => ({ levers, planned_peak: memory, measured_peak: memory, time_ratio, same_results: "exact", verified: true, chosen: false, tried: false, ...more });
+  const plans = [
+    row("micro-batches: 2", 6 * 2 ** 30, 1.1, { chosen: true }),
+    row("offload", 4 * 2 ** 30, 1.9, { measured_peak: null, verified: false }),
+    row("as it is", 13 * 2 ** 30, 1, { verified: false, tried: true }),
+    row("too little", 12 * 2 ** 30, 1.02, { verified: false, tried: true }),
+  ];
+  const page = await open(browser, changed(run().page, "trade-off.html", (head) => Object.assign(head, { kind: "fit", plans })));
+  await page.locator("#tab-plans").click();
+  const label = await page.locator(".trade-off").getAttribute("aria-label");
+  for (const words of ["micro-batches: 2: 6.0 GiB, 1.10 ×, measured, chosen", "offload: 4.0 GiB, 1.90 ×, predicted", "as it is: 13.0 GiB, 1.00 ×, measured", "too little: 12.0 GiB, 1.02 ×, measured"]) assert.ok(label.includes(words), label);
+  // What was only tried is no plan to choose from.
+  assert.equal(await page.locator("#view-plans tbody tr").count(), 2);
+  for (let tries = 0; tries < 50 && (await colours(page, ".trade-off")).colours < 6; tries++) await page.waitForTimeout(40);
+  assert.ok((await colours(page, ".trade-off")).colours > 5);
+  // Beside the pointer stands the nearest plan.
+  const found = await page.evaluate(() => {
+    const canvas = document.querySelector(".trade-off");
+    const { left, top, width, height } = canvas.getBoundingClientRect();
+    const names = new Set();
+    for (let x = 48; x < width - 10; x += 6) for (let y = 10; y < height - 34; y += 6) {
+      canvas.dispatchEvent(new PointerEvent("pointermove", { clientX: left + x, clientY: top + y }));
+      const tip = document.querySelector(".tip");
+      if (tip && !tip.hidden) names.add(tip.querySelector("b").textContent);
+    }
+    return [...names];
+  });
+  assert.deepEqual(found.sort(), plans.map((plan) => plan.levers).sort());
+  assert.deepEqual(page.problems, []);
+  await page.close();
+});
+
 test("plans stand side by side", async () => {
   // The page of a fit: the plans come from outside, so the data of a run is given some.
   const plans = [

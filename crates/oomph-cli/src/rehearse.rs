@@ -11,7 +11,7 @@ use oomph_fit::cache::{Answer, Kept, Room, Started, Subject};
 use oomph_fit::corrections::{Free, RealRun};
 use oomph_fit::machine::{self, MachineGpu, Visibility};
 use oomph_fit::rehearsal::{self, Chosen, Decision, Place, Scene};
-use oomph_gpus::GpuSpec;
+use oomph_gpus::{Gpu, GpuSpec};
 use oomph_job::settings::Recording;
 use oomph_job::{
     Host, Job, Program, RunDirectory, VirtualGpu, cache_directory, packages, write_cache,
@@ -21,6 +21,7 @@ use oomph_run::{Record, Verdict};
 use serde::Serialize;
 
 use crate::ExitStatus;
+use crate::commands::calibrate;
 use crate::commands::fit::{say_failure, say_is_rank};
 use crate::script::plan_job;
 use crate::search::{Search, words};
@@ -57,6 +58,10 @@ pub(crate) struct Rehearsal {
     real: bool,
     /// Where the plan is kept.
     file: Option<PathBuf>,
+    /// What the GPU is called in the catalogue.
+    gpu: &'static Gpu,
+    /// Where the rehearsal lies of a job that runs as it is.
+    rehearsed: Option<RunDirectory>,
 }
 
 /// The GPUs of a run.
@@ -100,10 +105,13 @@ impl Asked<'_> {
         let (place, max_time) = (&gpus.place, self.search.max_time);
         let margin = |memory| self.search.margin_of(memory);
         let room = rehearsal::room(place, &kept, margin, max_time)?;
+        let mut rehearsed = None;
         let decision = if let Some(known) = rehearsal::known(place, &kept, &room) {
             Decision::Known(Box::new(known))
         } else {
-            let decision = self.search(&gpus, &mut kept, &room, &stop)?;
+            let directory = RunDirectory::choose(None, self.program)?;
+            rehearsed = Some(RunDirectory::at(directory.path().join("plain")));
+            let decision = self.search(&gpus, directory, &mut kept, &room, &stop)?;
             if matches!(decision, Decision::Known(_)) {
                 write(file.as_deref(), &kept);
             }
@@ -126,6 +134,8 @@ impl Asked<'_> {
                     place: gpus.place,
                     real: gpus.real,
                     file,
+                    gpu: gpus.spec.found.gpu,
+                    rehearsed,
                 }))
             }
             Decision::Open(stopped) => {
@@ -227,11 +237,11 @@ impl Asked<'_> {
     fn search(
         &self,
         gpus: &Gpus,
+        directory: RunDirectory,
         kept: &mut Kept,
         room: &Room,
         stop: &oomph_plan::Stop,
     ) -> anyhow::Result<Decision> {
-        let directory = RunDirectory::choose(None, self.program)?;
         // `oomph clean` leaves the directory alone between two runs, too.
         let _lock = directory.lock();
         let scene = Scene {
@@ -328,6 +338,22 @@ impl Rehearsal {
             let mut kept = read(file);
             kept.ended(directory.path(), run);
             write(Some(file), &kept);
+        }
+    }
+
+    /// What the run took teaches of the machine, if it is the rehearsed job as it is on the machine's own GPU.
+    pub(crate) fn teach(&self, record: &Record) {
+        let Some(place) = &self.rehearsed else { return };
+        if !self.real || self.chosen.entry.answer != Answer::AsItIs {
+            return;
+        }
+        // A run is worth more than what it teaches.
+        let learned = (|| match place.record()? {
+            Some(rehearsed) => calibrate::learn(self.gpu, &rehearsed, record),
+            None => Ok(false),
+        })();
+        if let Err(error) = learned {
+            eprintln!("warning: what the run took is not kept: {error:#}");
         }
     }
 

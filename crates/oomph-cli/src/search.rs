@@ -6,9 +6,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use oomph_allocator::Config;
 use oomph_bytes::parse_bytes;
-use oomph_fit::{Goal, Wanted};
+use oomph_fit::{Clock, Goal, Wanted};
 use oomph_gpus::GpuSpec;
 use oomph_plan::{NAMES, Stop};
+
+use crate::commands::calibrate;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Search {
@@ -101,7 +103,13 @@ impl Search {
         steps: u32,
         stop: Stop,
     ) -> anyhow::Result<Wanted> {
+        let here = calibrate::Here::read();
+        let clock = here.figures(gpu.found.gpu).ok().map(|gpu| Clock {
+            gpu,
+            host: here.host(),
+        });
         Ok(Wanted {
+            clock,
             script: words(script),
             gpu,
             total_bytes,

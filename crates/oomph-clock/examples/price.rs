@@ -1,5 +1,5 @@
 //! Prices what steps do: `price GPU FILE.json…`; each file has `work` of a record. One JSON line for each file: the estimate, and
-//! with `--lines` what each line of the table takes, to compare with measured kernels.
+//! with `--lines` what each line of the table takes, to compare with measured kernels; `--host F` has the host take F times as long.
 
 use oomph_clock::{Estimate, Figures, Host, Steps, took};
 
@@ -7,12 +7,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     let lines = arguments.iter().any(|argument| argument == "--lines");
     arguments.retain(|argument| argument != "--lines");
+    let mut host = Host::default();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--host") {
+        host = Host::slower(host.name, arguments[at + 1].parse()?);
+        arguments.drain(at..at + 2);
+    }
     let gpu = oomph_gpus::find(&arguments[0])?;
     let figures = Figures::of(gpu)?;
     for path in &arguments[1..] {
         let mut record: serde_json::Value = serde_json::from_str(&std::fs::read_to_string(path)?)?;
         let steps: Steps = serde_json::from_value(record["work"].take())?;
-        let Some(found) = Estimate::new(&steps, &figures, &Host::default()) else {
+        let Some(found) = Estimate::new(&steps, &figures, &host) else {
             continue;
         };
         let priced: Vec<f64> = if lines {

@@ -123,6 +123,14 @@ const OTHER: Class = class(&[], [3.6, 1.28, 0.207, 0.0, 0.0], 1.0);
 
 /// The time of a piece of work; nothing for what keeps only the host busy.
 pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
+    let took = estimated(work, steps, gpu);
+    Took {
+        seconds: took.seconds * gpu.slower,
+        ..took
+    }
+}
+
+fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
     let kernel = |seconds: f64, deviation: f64| Took {
         seconds: GAP + seconds,
         deviation,
@@ -223,7 +231,7 @@ pub fn took(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
                 0.15,
             )
         }
-        Work::Copy(path, bytes) => {
+        Work::Copy(path, bytes, _) => {
             let seconds = match path {
                 Path::Within => SHORTEST + moving(2.0 * bytes, 0.85, 0.76, gpu),
                 Path::Between | Path::Pinned => 2.6e-6 + bytes / (gpu.link * 0.9),

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::work::{Steps, Work};
-use crate::{Figures, Host, device, play};
+use crate::work::{Line, Steps, Work};
+use crate::{Figures, Host, Played, device, play};
 
 /// What a step waits for most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
@@ -41,6 +41,12 @@ pub struct Estimate {
     pub device_seconds: f64,
     /// The host's.
     pub host_seconds: f64,
+    /// Of the GPU's work, transfers to and from the host.
+    pub loading_seconds: f64,
+    /// Of the GPU's work, what goes between GPUs.
+    pub communication_seconds: f64,
+    /// Transfers in streams of their own, beside the GPU's other work.
+    pub beside_seconds: f64,
     /// What decides.
     pub bound: Bound,
     /// Its part of the step.
@@ -63,32 +69,18 @@ const NAMED: usize = 3;
 impl Estimate {
     /// The steps of a job on a GPU, with this host; nothing if no whole step was recorded.
     pub fn new(steps: &Steps, gpu: &Figures, host: &Host) -> Option<Self> {
-        // What comes before the first step's end includes the beginning of the script.
-        let whole = if steps.steps.len() > 1 {
-            &steps.steps[1..]
-        } else {
-            &steps.steps[..]
-        };
-        let mut played: Vec<_> = whole
-            .iter()
-            .flat_map(|step| {
-                let played = play(steps, &step.1, gpu, host);
-                std::iter::repeat_n((played, step), step.0 as usize)
-            })
-            .collect();
-        played.sort_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
+        let played = played(steps, gpu, host);
         let (median, step) = *played.get(played.len() / 2)?;
         let (first, last) = (played.first()?.0.seconds, played.last()?.0.seconds);
         let steps_differ = last > first * (1.0 + DIFFERENT);
         let mut seconds: HashMap<String, f64> = HashMap::new();
         let mut unknown: Vec<String> = Vec::new();
         for work in step
-            .1
             .iter()
             .filter_map(|&line| steps.table.get(line as usize))
         {
             let took = device::took(work, steps, gpu);
-            if took.seconds > 0.0 {
+            if took.seconds > 0.0 && !matches!(work, Work::Copy(_, _, true)) {
                 *seconds.entry(consumer(work, steps)).or_default() += took.seconds;
             }
             if let (true, Work::Kernel { name, .. }) = (took.guessed, work)
@@ -108,6 +100,8 @@ impl Estimate {
         consumers.truncate(NAMED);
         let (bound, busy) = if median.host > median.device {
             (Bound::Host, median.host)
+        } else if median.beside > median.device {
+            (Bound::Loading, median.beside)
         } else if median.loading > median.device / 2.0 {
             (Bound::Loading, median.loading)
         } else if median.communication > median.device / 2.0 {
@@ -122,6 +116,9 @@ impl Estimate {
             high: (if steps_differ { last } else { median.seconds }) * (1.0 + spread),
             device_seconds: median.device,
             host_seconds: median.host,
+            loading_seconds: median.loading,
+            communication_seconds: median.communication,
+            beside_seconds: median.beside,
             bound,
             share: (busy / median.seconds).min(1.0),
             steps_differ,
@@ -130,6 +127,109 @@ impl Estimate {
             unknown,
         })
     }
+}
+
+/// Each step as it is played, the shortest first.
+fn played<'a>(steps: &'a Steps, gpu: &Figures, host: &Host) -> Vec<(Played, &'a [Line])> {
+    let whole: Vec<(u32, &[Line])> = match &steps.steps[..] {
+        [_, later @ ..] if !later.is_empty() => {
+            later.iter().map(|step| (step.0, &step.1[..])).collect()
+        }
+        // What comes before the end of the first step includes the beginning of the script.
+        all => all
+            .iter()
+            .map(|step| (step.0, after_setup(steps, &step.1)))
+            .collect(),
+    };
+    let mut played: Vec<_> = whole
+        .into_iter()
+        .flat_map(|(count, step)| {
+            let played = play(steps, step, gpu, host);
+            std::iter::repeat_n((played, step), count as usize)
+        })
+        .collect();
+    played.sort_by(|a, b| a.0.seconds.total_cmp(&b.0.seconds));
+    played
+}
+
+/// What comes after the last work of the setup and of loading weights.
+fn after_setup<'a>(steps: &Steps, step: &'a [Line]) -> &'a [Line] {
+    let is_setup = |line: &Line| {
+        let Some(Work::Place(place)) = steps.table.get(*line as usize) else {
+            return None;
+        };
+        let (phase, _) = steps.places.get(*place)?;
+        Some(phase == "setup" || phase == "load")
+    };
+    let places: Vec<(usize, bool)> = step
+        .iter()
+        .enumerate()
+        .filter_map(|(at, line)| Some((at, is_setup(line)?)))
+        .collect();
+    let last = places.iter().rposition(|(_, setup)| *setup);
+    let next = last.map_or(Some(&(0, false)), |last| places.get(last + 1));
+    next.map_or(step, |(at, _)| &step[*at..])
+}
+
+/// What the median step does, unless steps differ.
+pub(crate) fn typical<'a>(steps: &'a Steps, gpu: &Figures, host: &Host) -> Option<&'a [Line]> {
+    let played = played(steps, gpu, host);
+    let (first, last) = (played.first()?.0.seconds, played.last()?.0.seconds);
+    (last <= first * (1.0 + DIFFERENT)).then_some(played.get(played.len() / 2)?.1)
+}
+
+/// What one module's work of one kind takes the GPU in one phase.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
+pub struct Part {
+    /// The phase of the script.
+    pub phase: String,
+    /// The module, empty for none.
+    pub module: String,
+    /// What kind of work it is.
+    pub work: String,
+    /// Seconds of a step.
+    pub seconds: f64,
+}
+
+/// The median step's work by phase, module and kind, the most first.
+pub fn parts(steps: &Steps, gpu: &Figures, host: &Host) -> Vec<Part> {
+    let played = played(steps, gpu, host);
+    let Some((_, step)) = played.get(played.len() / 2) else {
+        return Vec::new();
+    };
+    let mut place = usize::MAX;
+    let mut seconds: HashMap<(usize, String), f64> = HashMap::new();
+    for work in step
+        .iter()
+        .filter_map(|&line| steps.table.get(line as usize))
+    {
+        let took = device::took(work, steps, gpu).seconds;
+        match work {
+            Work::Place(number) => place = *number,
+            Work::Copy(_, _, true) => {}
+            _ if took > 0.0 => {
+                *seconds.entry((place, consumer(work, steps))).or_default() += took;
+            }
+            _ => {}
+        }
+    }
+    let mut parts: Vec<_> = seconds
+        .into_iter()
+        .map(|((place, work), seconds)| {
+            let (phase, module) = steps.places.get(place).cloned().unwrap_or_default();
+            Part {
+                phase,
+                module,
+                work,
+                seconds,
+            }
+        })
+        .collect();
+    parts.sort_by(|a, b| {
+        let names = |part: &Part| (part.phase.clone(), part.module.clone(), part.work.clone());
+        (b.seconds.total_cmp(&a.seconds)).then_with(|| names(a).cmp(&names(b)))
+    });
+    parts
 }
 
 /// The part by which nine of ten steps are off at most.
@@ -204,6 +304,60 @@ fn plain(mangled: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_single_step_begins_after_the_setup_and_its_parts_are_told_apart() {
+        let place = |phase: &str, module: &str| (phase.to_owned(), module.to_owned());
+        let steps = Steps {
+            places: vec![
+                place("setup", ""),
+                place("forward", "Net.a"),
+                place("load", "Net.b"),
+            ],
+            table: vec![
+                Work::Place(0),
+                Work::Place(1),
+                Work::Place(2),
+                Work::Moving(1e9, "fill".to_owned()),
+                Work::Moving(2e9, "pooling".to_owned()),
+            ],
+            ..Steps::default()
+        };
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let first = Steps {
+            steps: vec![crate::Step(1, vec![0, 3, 2, 3, 1, 4, 3])],
+            ..steps.clone()
+        };
+        let found = parts(&first, &gpu, &Host::default());
+        let told: Vec<_> = found
+            .iter()
+            .map(|part| {
+                (
+                    part.phase.as_str(),
+                    part.module.as_str(),
+                    part.work.as_str(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("forward", "Net.a", "pooling"),
+                ("forward", "Net.a", "fill")
+            ]
+        );
+        let device = Estimate::new(&first, &gpu, &Host::default())
+            .unwrap()
+            .device_seconds;
+        let all: f64 = found.iter().map(|part| part.seconds).sum();
+        assert!((all / device - 1.0).abs() < 1e-9);
+        // Of several steps the later ones count whole.
+        let later = Steps {
+            steps: vec![crate::Step(1, vec![0, 3]), crate::Step(2, vec![2, 3, 1, 4])],
+            ..steps
+        };
+        assert_eq!(parts(&later, &gpu, &Host::default()).len(), 2);
+    }
 
     #[test]
     fn mangled_names_become_plain() {

@@ -19,6 +19,8 @@ pub struct Figures {
     pub l2: f64,
     /// The link to the host, bytes a second in one direction.
     pub link: f64,
+    /// How many times as long everything takes as the clocks say, where real runs taught that; else 1.
+    pub slower: f64,
     /// Operations a second by type.
     fp32: f64,
     fp64: f64,
@@ -70,6 +72,7 @@ impl Figures {
             memory: known(gpu.bandwidth_bytes_per_s, "memory bandwidth")?,
             l2: known(gpu.l2_bytes as f64, "L2 cache")?,
             link: known(gpu.link.host_bytes_per_s, "link to the host")?,
+            slower: 1.0,
             fp32,
             fp64,
             tf32,
@@ -78,6 +81,15 @@ impl Figures {
             fp8: gpu.rates.fp8.unwrap_or(fp16),
             int8: gpu.rates.int8.unwrap_or(fp32),
         })
+    }
+
+    /// The same GPU if everything took it `factor` times as long.
+    #[must_use]
+    pub const fn slower(self, factor: f64) -> Self {
+        Self {
+            slower: factor,
+            ..self
+        }
     }
 
     /// Operations a second of products of this type.

@@ -11,11 +11,13 @@ mod estimate;
 mod figures;
 mod host;
 mod play;
+mod recalibrate;
 mod work;
 
 pub use device::{Took, took};
-pub use estimate::{Bound, Consumer, Estimate};
+pub use estimate::{Bound, Consumer, Estimate, Part, parts};
 pub use figures::{Figures, NoFigures};
 pub use host::Host;
-pub use play::{Played, play};
+pub use play::{Played, alone, play};
+pub use recalibrate::{Factors, RealSteps, factors, gpu_factor};
 pub use work::{Kind, Line, Path, Product, Step, Steps, Work};

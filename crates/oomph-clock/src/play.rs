@@ -1,7 +1,7 @@
 //! The host and the GPU as two queues.
 
 use crate::device::took;
-use crate::work::{Line, Steps, Work};
+use crate::work::{Line, Path, Steps, Work};
 use crate::{Figures, Host};
 
 /// Launches that a queue holds: with more the host waits.
@@ -18,8 +18,10 @@ pub struct Played {
     pub host: f64,
     /// How far the GPU's time may be off, as a part of the step: the deviations of its kernels.
     pub spread: f64,
-    /// Of the GPU's work, what transfers take.
+    /// Of the GPU's work, what transfers to and from the host take.
     pub loading: f64,
+    /// What transfers take that run beside the GPU's other work.
+    pub beside: f64,
     /// Of the GPU's work, what goes between GPUs.
     pub communication: f64,
 }
@@ -35,19 +37,28 @@ pub fn play(steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played 
     sum
 }
 
+/// Plays a step that begins and ends with an idle GPU: seconds until all of it is issued, and until it is over.
+pub fn alone(steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> (f64, f64) {
+    let mut queues = Queues::default();
+    queues.turn(steps, step, gpu, host);
+    (queues.host, queues.end())
+}
+
 #[derive(Debug, Default)]
 struct Queues {
     /// When the host is done with what it did so far.
     host: f64,
     /// When the GPU is.
     device: f64,
+    /// When the copies are over that run beside its kernels.
+    link: f64,
     /// When each of the newest launches ends.
     ends: std::collections::VecDeque<f64>,
 }
 
 impl Queues {
     fn end(&self) -> f64 {
-        self.host.max(self.device)
+        self.host.max(self.device).max(self.link)
     }
 
     fn turn(&mut self, steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played {
@@ -79,7 +90,7 @@ impl Queues {
         for work in works {
             match work {
                 Work::Operator(false) => self.busy(&mut sum, host.operator),
-                Work::Operator(true) | Work::Modules(..) => {}
+                Work::Operator(true) | Work::Modules(..) | Work::Place(_) => {}
                 Work::Wait => {
                     self.busy(&mut sum, host.wait);
                     self.host = self.end();
@@ -92,6 +103,11 @@ impl Queues {
                     {
                         self.host = self.host.max(end);
                     }
+                    if let Work::Copy(_, _, true) = work {
+                        self.link = self.link.max(self.host) + took.seconds;
+                        sum.beside += took.seconds;
+                        continue;
+                    }
                     self.device = self.device.max(self.host) + took.seconds;
                     self.ends.push_back(self.device);
                     if took.waits {
@@ -100,7 +116,9 @@ impl Queues {
                     sum.device += took.seconds;
                     deviations += took.seconds * took.deviation;
                     match work {
-                        Work::Copy(_, _) => sum.loading += took.seconds,
+                        Work::Copy(path, ..) if *path != Path::Within => {
+                            sum.loading += took.seconds;
+                        }
                         Work::Fixed(_, what) if what == "collective" => {
                             sum.communication += took.seconds;
                         }
@@ -125,7 +143,10 @@ impl Queues {
 
 /// Whether this keeps only the host busy.
 const fn is_of_host(work: &Work) -> bool {
-    matches!(work, Work::Operator(_) | Work::Modules(..) | Work::Wait)
+    matches!(
+        work,
+        Work::Operator(_) | Work::Modules(..) | Work::Place(_) | Work::Wait
+    )
 }
 
 #[cfg(test)]

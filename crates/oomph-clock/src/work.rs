@@ -8,6 +8,9 @@ pub struct Steps {
     /// Names of kernels.
     #[serde(default)]
     pub names: Vec<String>,
+    /// Phases of the script and modules, which [`Work::Place`] numbers.
+    #[serde(default)]
+    pub places: Vec<(String, String)>,
     /// Each piece of work that occurs, once.
     #[serde(default)]
     pub table: Vec<Work>,
@@ -31,6 +34,8 @@ pub enum Work {
     Operator(bool),
     /// So many modules were called in the step, and nodes of autograd's made.
     Modules(f64, f64),
+    /// From here on the work is that of one of [`Steps::places`].
+    Place(usize),
     /// The host waits for the GPU.
     Wait,
     /// A kernel with a name.
@@ -87,8 +92,8 @@ pub enum Work {
         /// Bytes of an element.
         element: f64,
     },
-    /// A copy.
-    Copy(Path, f64),
+    /// A copy, and whether it runs beside kernels, in a stream of its own.
+    Copy(Path, f64, bool),
     /// What takes so many seconds on the GPU that was rehearsed; its work is not known.
     Fixed(f64, String),
     /// Written by another version.
@@ -203,6 +208,7 @@ impl From<Written> for Work {
         match text(0).as_str() {
             "operator" => Self::Operator(number(1) > 0.0),
             "modules" => Self::Modules(number(1), number(2)),
+            "place" => Self::Place(number(1) as usize),
             "wait" => Self::Wait,
             "kernel" => Self::Kernel {
                 name: number(1) as usize,
@@ -241,6 +247,7 @@ impl From<Written> for Work {
                     _ => Path::Pageable,
                 },
                 number(2),
+                number(3) > 0.0,
             ),
             "fixed" => Self::Fixed(number(1) / 1e9, text(2)),
             _ => Self::Unknown,

@@ -127,19 +127,24 @@ impl Measurement {
     /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
     /// host.
     pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
+        let load = self.load(host)?;
+        Some(load.time(pace) + host.alone_ns + self.retries_a_step() * RETRY_NS)
+    }
+
+    /// The work of the last step.
+    pub(crate) fn load(&self, host: HostTime) -> Option<Load> {
         let ([.., before, last], [.., calls_before, calls]) = (
             self.record.clock.as_slice(),
             self.record.clock_calls.as_slice(),
         ) else {
             return None;
         };
-        let load = Load {
+        Some(Load {
             busy: last.1.saturating_sub(before.1) as f64,
             launches: last.2.saturating_sub(before.2) as f64,
             calls: calls.saturating_sub(*calls_before) as f64,
             lever: host.beside_ns,
-        };
-        Some(load.time(pace) + host.alone_ns + self.retries_a_step() * RETRY_NS)
+        })
     }
 
     /// A lever that had no effect, and why.

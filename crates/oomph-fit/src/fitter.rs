@@ -11,13 +11,15 @@ use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
 use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
+use oomph_run::summary::Peak;
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
 use crate::select::LONGER;
 use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
-use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
+use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
+use oomph_run::time::{reprice, step_time};
 
 /// Modules that a lever may refuse before it is given up.
 const MOST_LEFT: usize = 3;
@@ -65,7 +67,18 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     if fitter.wanted.inference && plain.record.facts.backwards > 0 {
         bail!("the script calls backward: plan it without --inference");
     }
+    let cached = match fitter.cached(&plain) {
+        Ok(cached) => cached,
+        Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
+    };
+    let mut needed = None;
+    match cached {
+        Some(Cached::Fits(limited)) => plain = *limited,
+        Some(Cached::Needs(peak)) => needed = Some(peak),
+        None => {}
+    }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
+    fit.plain = needed.unwrap_or(fit.plain);
     let found = match fitter.watch(&plain, &mut fit) {
         Ok(later) => {
             if let Some(later) = later {
@@ -80,6 +93,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
     }
     fit.rejected = fitter.rejected;
+    fit.tried = fitter.measured;
     fit.runs = fitter.runs;
     fit.run_seconds = fitter.run_seconds;
     fit.planning_seconds = fitter.planning_seconds;
@@ -88,6 +102,14 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         plain,
         left_alone: fitter.left_alone,
     })))
+}
+
+/// What the job as it is needs, if that is far less than it reserved without a limit.
+enum Cached {
+    /// It fits: its run with the limit.
+    Fits(Box<Measurement>),
+    /// So much, which is too much.
+    Needs(Peak),
 }
 
 /// Whether a script failed because it needs a launcher.
@@ -113,6 +135,8 @@ pub(crate) struct Fitter<'a> {
     /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
+    /// Plans that runs measured.
+    pub(crate) measured: Vec<Tried>,
     /// Whether the job trains.
     pub(crate) trains: bool,
     /// Whether no plan that keeps results was found, so that others are looked for.
@@ -176,6 +200,7 @@ impl<'a> Fitter<'a> {
             attempts,
             wanted,
             rejected: Vec::new(),
+            measured: Vec::new(),
             trains: false,
             same_results_fail: false,
             plain_time: 0.0,
@@ -232,7 +257,12 @@ impl<'a> Fitter<'a> {
     pub(crate) fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
         self.options.stop.check()?;
         let started = Instant::now();
-        let ended = self.attempts.run(request);
+        let mut ended = self.attempts.run(request);
+        if let (Ok(Ended::Through(run) | Ended::OutOfMemory(run)), Some(clock)) =
+            (&mut ended, &self.wanted.clock)
+        {
+            reprice(&mut run.record, &clock.gpu);
+        }
         self.runs += 1;
         self.run_seconds += started.elapsed().as_secs_f64();
         if !matches!(ended, Ok(Ended::Through(_))) {
@@ -267,6 +297,35 @@ impl<'a> Fitter<'a> {
         self.run(&self.request("plain", purpose, levers))
     }
 
+    /// Without a limit the allocator keeps all that it caches: what `plain` needs with one, if it used more than there is.
+    fn cached(&mut self, plain: &Measurement) -> anyhow::Result<Option<Cached>> {
+        let budget = self.options.budget;
+        let (Some(trace), true) = (&plain.trace, plain.ranks.is_empty()) else {
+            return Ok(None);
+        };
+        let mut summary = plain.summary.clone();
+        if plain.used_bytes() > budget {
+            summary.with_a_limit(trace, &plain.record);
+        }
+        let peak = summary.peak;
+        if peak.used_bytes == plain.used_bytes() {
+            return Ok(None);
+        }
+        if peak.used_bytes > budget {
+            return Ok(Some(Cached::Needs(peak)));
+        }
+        let purpose =
+            "it may fit if the allocator gives back what it caches: running it with a limit";
+        let ended = self.run(&Request {
+            limit: Some(budget),
+            ..self.request("plain-limited", purpose, &[])
+        })?;
+        Ok(match ended {
+            Ended::Through(run) if run.used_bytes() <= budget => Some(Cached::Fits(run)),
+            _ => None,
+        })
+    }
+
     /// Everything after the plain run.
     fn find(&mut self, plain: &Measurement, fit: &mut Fit) -> anyhow::Result<()> {
         let fits = plain.used_bytes() <= self.options.budget;
@@ -285,6 +344,7 @@ impl<'a> Fitter<'a> {
             Err(error) => bail!("the job does not fit, and oomph cannot plan for it: {error}"),
         };
         self.planning_seconds += started.elapsed().as_secs_f64();
+        self.keep_pace_with(plain);
         let plain_time = plain.step_time(&self.options.pace, HostTime::plain(&base.model));
         self.plain_time = plain_time.unwrap_or_default();
         self.loading_ns = Some(base.model.facts.loading_ns);
@@ -408,6 +468,25 @@ impl<'a> Fitter<'a> {
             Ended::Refused { .. } | Ended::Failed { .. } => {}
         }
         Ok(None)
+    }
+
+    /// Makes the host's pace such that the plain job keeps it as busy as the clocks say.
+    fn keep_pace_with(&mut self, plain: &Measurement) {
+        let Some(clock) = &self.wanted.clock else {
+            return;
+        };
+        let pace = &mut self.options.pace;
+        if let (Some(load), Some(time)) = (
+            plain.load(HostTime::default()),
+            step_time(&plain.record, &clock.gpu, &clock.host),
+        ) && load.host(pace) > 0.0
+        {
+            // What a batch takes to prepare counts by itself.
+            let host = (time.estimate.host_seconds - time.input_seconds) * 1e9;
+            let factor = host / load.host(pace);
+            pace.host_ns_per_launch *= factor;
+            pace.host_ns_per_call *= factor;
+        }
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

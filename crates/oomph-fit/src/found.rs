@@ -98,6 +98,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         plain: plain.summary.peak,
         plans: Vec::new(),
         chosen: None,
+        tried: Vec::new(),
         why: String::new(),
         least: None,
         held_by: BTreeMap::new(),

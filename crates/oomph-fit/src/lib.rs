@@ -45,4 +45,4 @@ pub use fitter::{Ending, fit};
 pub use found::Found;
 pub use goal::Goal;
 pub use script_attempts::ScriptAttempts;
-pub use wanted::{Size, Wanted};
+pub use wanted::{Clock, Size, Wanted};

@@ -148,6 +148,7 @@ fn wanted() -> Wanted {
         variants: true,
         watch: false,
         allocator: Config::default(),
+        clock: None,
         stop: Stop::default(),
     }
 }

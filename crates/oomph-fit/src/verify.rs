@@ -8,7 +8,7 @@ use oomph_run::summary::Peak;
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::{Fitter, Missed, listed};
 use crate::select::LONGER;
-use oomph_plan::result::PlanResult;
+use oomph_plan::result::{PlanResult, Tried};
 
 /// From this many cache flushes per step on, the note says so.
 const OFTEN: f64 = 0.5;
@@ -226,6 +226,12 @@ impl Fitter<'_> {
                 growth.full_at_step
             ));
         }
+        self.measured.retain(|other| other.what != measured.what);
+        self.measured.push(Tried {
+            what: measured.what.clone(),
+            used_bytes: measured.peak.used_bytes,
+            time_ratio: measured.time_ratio,
+        });
         measured.notes.extend(ranks_note(run));
         measured
             .notes

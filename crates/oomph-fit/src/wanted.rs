@@ -43,8 +43,19 @@ pub struct Wanted {
     pub watch: bool,
     /// The allocator as the job has it.
     pub allocator: Config,
+    /// What says how long steps take; without it the virtual GPU's own clock does.
+    pub clock: Option<Clock>,
     /// When to give up.
     pub stop: Stop,
+}
+
+/// The GPU and the host whose times count.
+#[derive(Debug, Clone)]
+pub struct Clock {
+    /// The GPU.
+    pub gpu: oomph_clock::Figures,
+    /// The host.
+    pub host: oomph_clock::Host,
 }
 
 /// Something that the script could have more of.

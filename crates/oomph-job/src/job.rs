@@ -110,6 +110,8 @@ pub struct Attempt {
     pub processes: Processes,
 }
 
+const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
 impl Job {
     /// An unmodified program on the real GPU, with the default settings.
     pub fn new(host: &'static Host, program: Program) -> Self {
@@ -262,8 +264,12 @@ impl Job {
         if let Some(rehearsed) = &self.rehearsed {
             rehearsed.set_environment(command);
         }
+        if self.gpu.is_some() {
+            // A value from outside speaks of the real machine's GPUs; what the script sets counts.
+            command.env_remove(DEVICES);
+        }
         if self.recording.drift.is_some_and(|drift| drift.on_cpu) {
-            command.env("CUDA_VISIBLE_DEVICES", "");
+            command.env(DEVICES, "");
         }
     }
 

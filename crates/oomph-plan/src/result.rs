@@ -67,6 +67,17 @@ pub struct PlanResult {
     pub notes: Vec<String>,
 }
 
+/// A plan that a run measured.
+#[derive(Debug, Clone, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Tried {
+    /// Its levers in words.
+    pub what: String,
+    /// What it needs.
+    pub used_bytes: u64,
+    /// Time of a step against the plain job's.
+    pub time_ratio: f64,
+}
+
 /// A lever that was left out, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 pub struct Rejected {
@@ -163,6 +174,8 @@ pub struct Fit {
     pub plans: Vec<PlanResult>,
     /// Which of them was chosen.
     pub chosen: Option<usize>,
+    /// All plans that runs measured, those that do not fit too.
+    pub tried: Vec<Tried>,
     /// Why.
     pub why: String,
     /// Where nothing fits: the plan of least memory.

@@ -1048,6 +1048,31 @@ mod tests {
         assert!(ladder(&model, &exact).is_empty());
     }
 
+    #[test]
+    fn a_plan_learns_from_one_that_differs_in_the_thread_alone() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let both = [
+            lever(r#"{"name": "set_to_none"}"#),
+            lever(r#"{"name": "single_threaded_backward"}"#),
+        ];
+        let (other, thread) = both.split_at(1);
+        let mut options = Options::default();
+        options.correct(&both, 1.5, 1.0);
+        let percent = |options: &Options, levers: &[Lever]| {
+            (options.lesson(levers).memory * 100.0).round() as u32
+        };
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 100)
+        );
+        // Alone it teaches of itself.
+        options.correct(thread, 1.1, 1.0);
+        assert_eq!(
+            (percent(&options, other), percent(&options, thread)),
+            (150, 110)
+        );
+    }
+
     /// All that a search has room for would else be the least of memory, at any price.
     #[test]
     fn combinations_that_are_played_are_quick_ones_and_slow_ones() {

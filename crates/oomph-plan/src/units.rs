@@ -291,6 +291,38 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Call;
+    use oomph_run::record::Module;
+
+    /// A U-Net whose levels are a `Sequential` each, held by attributes.
+    #[test]
+    fn sequentials_by_attribute_are_blocks() {
+        let modules = [
+            ("Net", "Net"),
+            ("Net.down1", "Sequential"),
+            ("Net.down1.0", "Conv2d"),
+            ("Net.down2", "Sequential"),
+            ("Net.down2.0", "Conv2d"),
+            ("Net.head", "Conv2d"),
+        ];
+        let mut model = Model {
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        for (name, kind) in modules {
+            model.modules.push(Module {
+                name: name.to_owned(),
+                kind: kind.to_owned(),
+                container: kind == "Sequential",
+                ..Module::default()
+            });
+            model.calls.push(Call {
+                module: name.to_owned(),
+                ..Call::default()
+            });
+        }
+        assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
 
     #[test]
     fn ancestors_of_a_name() {

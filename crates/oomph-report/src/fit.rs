@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_plan::result::{Fit, Largest, Outcome, PlanResult};
+use oomph_plan::result::{Fit, Largest, Outcome, PlanResult, Tried};
 use oomph_plan::{Floor, Results};
 
 use crate::html::PlanRow;
@@ -13,7 +13,8 @@ use crate::terminal::{
 
 /// The plans as the page shows them; where nothing fits, the one of least memory.
 pub fn plan_rows(fit: &Fit) -> Vec<PlanRow> {
-    fit.plans
+    let mut rows: Vec<PlanRow> = fit
+        .plans
         .iter()
         .chain(fit.least.iter().filter(|_| fit.plans.is_empty()))
         .enumerate()
@@ -25,8 +26,29 @@ pub fn plan_rows(fit: &Fit) -> Vec<PlanRow> {
             same_results: results(plan.same_results).to_owned(),
             verified: plan.verified,
             chosen: fit.chosen == Some(number),
+            tried: false,
         })
-        .collect()
+        .collect();
+    let plain = Tried {
+        what: "as it is".to_owned(),
+        used_bytes: fit.plain.used_bytes,
+        time_ratio: 1.0,
+    };
+    for tried in fit.tried.iter().chain(std::iter::once(&plain)) {
+        if rows.iter().all(|row| row.levers != tried.what) {
+            rows.push(PlanRow {
+                levers: tried.what.clone(),
+                planned_peak: tried.used_bytes,
+                measured_peak: Some(tried.used_bytes),
+                time_ratio: Some(tried.time_ratio),
+                same_results: String::new(),
+                verified: false,
+                chosen: false,
+                tried: true,
+            });
+        }
+    }
+    rows
 }
 
 const INDENT: usize = 2;
@@ -496,6 +518,7 @@ mod tests {
             inference: false,
             plain: plans[0].peak,
             chosen: Some(0),
+            tried: Vec::new(),
             plans,
             why: "least slowdown".to_owned(),
             least: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_clock::{Figures, Host};
+use oomph_clock::{Figures, Host, NoFigures};
 use oomph_gpus::Gpu;
 use oomph_run::time::{StepTime, step_time};
 use oomph_run::{Record, Summary};
@@ -62,9 +62,11 @@ pub struct Suit {
 }
 
 impl Suit {
-    /// What a rehearsed script takes on this GPU beside this host; `prices` are the user's own, by the names of GPUs.
+    /// What a rehearsed script takes on this GPU with these figures, beside this host; `prices` are the user's own, by the names
+    /// of GPUs.
     pub fn new(
         gpu: &Gpu,
+        figures: Result<Figures, NoFigures>,
         record: &Record,
         summary: &Summary,
         host: &Host,
@@ -72,7 +74,7 @@ impl Suit {
     ) -> Self {
         // What lies outside the allocator is the GPU's own.
         let needed = summary.peak.reserved_bytes + gpu.context.total_bytes();
-        let (time, time_unknown) = match Figures::of(gpu) {
+        let (time, time_unknown) = match figures {
             Ok(figures) => (step_time(record, &figures, host), None),
             Err(reason) => (None, Some(reason.to_string())),
         };

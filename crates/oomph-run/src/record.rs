@@ -51,6 +51,9 @@ pub struct Record {
     pub process: u32,
     /// Whether the GPU was a virtual one.
     pub r#virtual: bool,
+    /// When it ran, year first.
+    #[serde(default)]
+    pub date: String,
     /// How long the script ran, from the import of torch on.
     pub seconds: f64,
     /// How it ended.
@@ -165,6 +168,9 @@ pub struct Record {
     /// Modules called so far at each entry of `clock`.
     #[serde(default)]
     pub clock_calls: Vec<u64>,
+    /// What some steps took on a real GPU, between waits for it, in seconds: all of it, and until all of it was issued.
+    #[serde(default)]
+    pub paced: Vec<(f64, f64)>,
     /// What the newest steps did, on a virtual GPU.
     #[serde(default)]
     pub work: oomph_clock::Steps,

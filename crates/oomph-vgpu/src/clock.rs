@@ -326,7 +326,11 @@ pub fn copied(stream: u64, to: u64, from: u64, len: u64) {
         (_, None) if runtime::is_pinned(from) => Path::Pinned,
         _ => Path::Pageable,
     };
-    work::note(Work::Copy { path, bytes: len });
+    work::note(Work::Copy {
+        path,
+        bytes: len,
+        beside: stream != 0 && path == Path::Pinned,
+    });
     spend(stream, machine().rates.copy(path, len));
 }
 

@@ -21,6 +21,8 @@ const LINES: usize = 2_000_000;
 pub enum Work {
     /// An operator of PyTorch begins, in the thread that runs the script or in one of autograd's.
     Operator { backward: bool },
+    /// From here on the work is that of another phase or module, by its number.
+    Place(u32),
     /// So many modules are called and nodes of autograd's made.
     Modules(u64, u64),
     /// The host waits for the GPU.
@@ -61,8 +63,12 @@ pub enum Work {
         backward: bool,
         element: u8,
     },
-    /// A copy.
-    Copy { path: Path, bytes: u64 },
+    /// A copy; `beside` in another stream than PyTorch's first.
+    Copy {
+        path: Path,
+        bytes: u64,
+        beside: bool,
+    },
     /// What takes so long by the virtual clock, whose work is not known here: collectives, graphs.
     Fixed {
         nanoseconds: u64,
@@ -80,6 +86,8 @@ struct Log {
     kept: usize,
     /// Modules and nodes so far.
     counted: [u64; 2],
+    /// The newest place.
+    place: Option<u32>,
     began: bool,
 }
 
@@ -109,6 +117,9 @@ impl Log {
         // What came before the first step is not a step's.
         if !std::mem::replace(&mut self.began, true) {
             self.now.reserve(step.len());
+        }
+        if let Some(place) = self.place {
+            self.add(Work::Place(place));
         }
         match self.steps.back_mut() {
             Some((count, last)) if *last == step => *count += 1,
@@ -165,6 +176,7 @@ impl Work {
         };
         let _ = match self {
             Self::Operator { backward } => write!(text, "[\"operator\",{}]", u8::from(backward)),
+            Self::Place(number) => write!(text, "[\"place\",{number}]"),
             Self::Modules(count, nodes) => write!(text, "[\"modules\",{count},{nodes}]"),
             Self::Wait => write!(text, "[\"wait\"]"),
             Self::Kernel {
@@ -208,7 +220,14 @@ impl Work {
                 u8::from(last),
                 u8::from(backward)
             ),
-            Self::Copy { path, bytes } => write!(text, "[\"copy\",{},{bytes}]", path as u8),
+            Self::Copy {
+                path,
+                bytes,
+                beside,
+            } => {
+                let beside = if beside { ",1" } else { "" };
+                write!(text, "[\"copy\",{},{bytes}{beside}]", path as u8)
+            }
             Self::Fixed { nanoseconds, what } => {
                 write!(text, "[\"fixed\",{nanoseconds},\"{what}\"]")
             }
@@ -245,6 +264,13 @@ pub fn operator() {
 }
 
 export! {
+    /// From here on the work is that of the phase and module with this number.
+    fn oomph_vgpu_place(number: u32) -> (), or (); {
+        let mut log = LOG.lock();
+        if log.place.replace(number) != Some(number) {
+            log.add(Work::Place(number));
+        }
+    }
     /// A step, or a pass of a job that infers, is over; so many modules were called and nodes of autograd's made so far.
     fn oomph_vgpu_step(modules: u64, nodes: u64) -> (), or (); {
         let mut log = LOG.lock();
@@ -276,6 +302,7 @@ mod tests {
             log.add(Work::Copy {
                 path: Path::Pinned,
                 bytes,
+                beside: false,
             });
             log.end_step();
         }
@@ -293,6 +320,7 @@ mod tests {
             log.add(Work::Copy {
                 path: Path::Within,
                 bytes,
+                beside: false,
             });
             log.end_step();
         }

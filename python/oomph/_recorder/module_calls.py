@@ -8,12 +8,13 @@ import weakref
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import module as nn_module
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import ParametrizationList
 
 from oomph import _torch_features as torch_features
-from oomph._recorder.addresses import addresses
+from oomph._recorder.addresses import addresses, cuda_tensors
 from oomph._recorder.facts import Facts
 from oomph._recorder.marks import Marks
 from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_evaluation
@@ -78,6 +79,8 @@ class ModuleCalls:
         return watched
 
     def _enter(self, module: torch.nn.Module, args: tuple) -> None:
+        if torch.compiler.is_compiling():
+            return  # an export or Dynamo traces: nothing is computed, sizes are symbols, and this would be traced, too
         progress = self._progress
         running = progress.running
         progress.module_calls += 1
@@ -93,7 +96,9 @@ class ModuleCalls:
                 if name is None:
                     name = self._learn(module)
                     self._name(module, name)
-                self._counts = self._lazy is None and not _is_construction(module)
+                self._counts = self._lazy is None and not (
+                    _is_fake(args) or _is_construction(module)
+                )
                 self._kept = progress.step < MARKED_STEPS or (
                     builds_graph_in_evaluation(module) and len(self.calls) < MOST_CALLS
                 )
@@ -108,6 +113,8 @@ class ModuleCalls:
         running.append((name, call))
 
     def _leave(self, module: torch.nn.Module, args: tuple, *rest: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
         # PyTorch leaves the keyword arguments out where the module raised.
         kwargs, output = rest if len(rest) == 2 else (None, *rest)
         running = self._progress.running
@@ -155,6 +162,11 @@ class ModuleCalls:
     def _describe(self, root: torch.nn.Module) -> None:
         self._facts.model(root)
         self._marks.add_model(root)
+
+
+def _is_fake(args: tuple) -> bool:
+    """Whether a call only shows what a model does: nothing is computed."""
+    return any(isinstance(t, FakeTensor) for t in cuda_tensors(args))
 
 
 def _is_construction(module: torch.nn.Module) -> bool:

@@ -9,6 +9,8 @@ its metadata, see `scopes.py`), and which tensors are parameters, gradients, opt
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import os
 import pickle
 import sys
@@ -36,7 +38,7 @@ from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import go_backward, sources, use_checkpointing
-from oomph._recorder.window import EVENTS, LongWindow, StackTrial, Window, allocations
+from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
@@ -56,6 +58,9 @@ _POOLS = (
     "off; there is no history of stacks, and memory is not attributed to lines"
 )
 _COMPILED = "torch.compile is used: memory is not attributed to modules"
+_EXPORTED = (
+    "a model is exported with strict=True: memory is not attributed to modules from there on"
+)
 _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not counted"
 
 
@@ -176,14 +181,24 @@ class Recorder:
             self._compiles()
             return compile_method(module, *args, **kwargs)
 
+        export = torch.export.export
+        strict = inspect.signature(export).parameters["strict"].default
+
+        @functools.wraps(export)
+        def exported(*args, **kwargs):
+            if kwargs.get("strict", strict):
+                self._compiles(_EXPORTED)  # Dynamo traces it
+            return export(*args, **kwargs)
+
+        torch.export.export = exported
         torch.compile = compiled
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
-    def _compiles(self) -> None:
+    def _compiles(self, what: str = _COMPILED) -> None:
         if self._modules.stop():
             self._facts.compiled = True
             self._progress.words[BoxWord.COMPILED] = 1
-            self.assumptions.add("attribution", _COMPILED, user_line())
+            self.assumptions.add("attribution", what, user_line())
 
     # ---- leaving a job that repeats itself ----
 
@@ -219,8 +234,6 @@ class Recorder:
         history.end()
         if self.virtual:
             history.keep_newest(EVENTS, "alloc")
-        else:
-            self._progress.window.trial = StackTrial(EVENTS)
         if self._box is not None and not self._facts.compiled:
             self._pass_hooks += self.passes.follow(self._modules.models.alive)
         self._progress.say_recorded(*self._progress.window.recorded[-1])
@@ -437,6 +450,7 @@ class Recorder:
             argv=sys.argv,
             process=self.process,
             virtual=self.virtual,
+            date=time.strftime("%Y-%m-%d"),
             seconds=time.time() - self._began,
             outcome=outcome,
             used_cuda=used_cuda,
@@ -451,7 +465,8 @@ class Recorder:
             windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),
             library=library.report() if self.virtual else {},
-            work=library.work() if self.virtual else {},
+            work=library.work() | dict(places=self._scopes.places) if self.virtual else {},
+            paced=self._progress.window.paced if self._progress.window else [],
             levers=levers,
             became=self.resize.became if self.resize else [],
             uses_checkpointing=use_checkpointing(files),

@@ -36,6 +36,9 @@ _DIFFERENTIABLE = "backward with a graph"
 _GRAPHLESS = "forward without a graph"
 """The phase of an operator outside of modules that has no node in the graph, among the labels' keys."""
 
+_PLAIN = {_DIFFERENTIABLE: BACKWARD, _GRAPHLESS: FORWARD}
+"""Such phases as a record has them."""
+
 _current_node = torch._C._current_autograd_node
 _grad_enabled = torch.is_grad_enabled
 
@@ -51,6 +54,10 @@ class Scopes:
         self._times: list[list[int]] = []
         self._timed = 0
         self._last = (0, 0, 0)
+        # What the virtual GPU's log of work calls a phase and a module.
+        self._places: dict[tuple[str, str], int] = {}
+        self._placed = ("", "")
+        self._place: Any = library.library().oomph_vgpu_place if busy is not None else None
         # Where each node of the graph was made, by its sequence number.
         self._nodes: dict[int, tuple[str, int]] = {}
         self._next_sequence = getattr(torch._C._autograd, "_get_sequence_nr", None)
@@ -117,6 +124,9 @@ class Scopes:
             self._times.append([0, 0, 0])
         if self._busy is not None and scope != self._timed:
             self._spent(scope)
+            if (phase, module) != self._placed:
+                self._placed = placed = (phase, module)
+                self._place(self._places.setdefault(placed, len(self._places)))
         if self._set_metadata is None:
             frame = self._frames.get(scope)
             if frame is None:
@@ -168,15 +178,19 @@ class Scopes:
         if self._busy is not None and self._times:
             self._spent(self._timed)
 
+    @property
+    def places(self) -> list[list[str]]:
+        """The phase and the module of each place in the virtual GPU's log of work."""
+        return [[_PLAIN.get(phase, phase), module] for phase, module in self._places]
+
     def as_dict(self) -> dict[str, Any]:
         """The record's part of it."""
 
         def of_phase(wanted: str) -> list[int]:
             return [number for key, number in self._numbers.items() if key[0] is wanted]
 
-        phases = {_DIFFERENTIABLE: BACKWARD, _GRAPHLESS: FORWARD}
         return dict(
-            scopes=[[phases.get(key[0], key[0]), *key[1:4]] for key in self._numbers],
+            scopes=[[_PLAIN.get(key[0], key[0]), *key[1:4]] for key in self._numbers],
             scope_calls=[key[4] for key in self._numbers],
             differentiable=of_phase(_DIFFERENTIABLE),
             graphless=of_phase(_GRAPHLESS),

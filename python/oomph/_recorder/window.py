@@ -31,6 +31,9 @@ LEAST_STEPS = 6
 MOST_STEPS = 40
 """Steps in a window, even if no two were alike."""
 
+PACED_STEPS = 8
+"""Steps between waits for the GPU, once after the first window."""
+
 DIFFERENT = 0.05
 """The part of two steps' places and operators that may differ; as the command judges them."""
 
@@ -69,6 +72,11 @@ class Window:
         self._asked = False
         self.trial: StackTrial | None = None
         """Between windows, until it is known what history the script does not notice."""
+        self.paced: list[tuple[float, float]] = []
+        """What some steps took on a real GPU, between waits for it, in seconds: all of it, and until all of it was issued."""
+        self._paced_from = 0.0
+        """When the newest of these began; 0 before the first."""
+        self._paces = False
 
     def watch_signal(self) -> None:
         """Open a window at SIGUSR1, where nobody else uses it: Slurm's users do."""
@@ -87,6 +95,8 @@ class Window:
         """Step or pass `number`, counted from 1, is over."""
         if self.open:
             return self._judge(number)
+        if self._paces:
+            return self._pace()
         if self.trial is not None and self.trial.step_ended():
             self.trial = None
         if self._asked or time.monotonic() >= self._next_look:
@@ -107,9 +117,27 @@ class Window:
         self.recorded.append((self._first, number))
         self._leave()
         self.open, self._held = False, self._reserved
+        self._paces = not self.paced
+        if not self._paces:
+            self.trial = StackTrial(EVENTS)
         ended = time.monotonic()
         self._next_window = ended + REST * (ended - self._began)
         self._next_look = ended + LOOK_SECONDS
+
+    def _pace(self) -> None:
+        """Wait for the GPU at the end of a step, which tells what the host and what the GPU takes."""
+        if torch.cuda.is_current_stream_capturing():
+            self._paced_from = 0.0  # nobody may wait now, and nothing runs
+            return
+        issued = time.perf_counter()
+        torch.cuda.synchronize()
+        ended = time.perf_counter()
+        if self._paced_from:
+            self.paced.append((ended - self._paced_from, issued - self._paced_from))
+        self._paced_from = ended
+        if len(self.paced) == PACED_STEPS:
+            self._paces = False
+            self.trial = StackTrial(EVENTS)
 
     def _look(self, number: int) -> None:
         now = time.monotonic()

@@ -85,6 +85,7 @@ def _start_again(gpu: VirtualGpu) -> None:
             "this pytest runs on a virtual GPU already, that of `oomph run`: leave out one of the two"
         )
     environment = {**os.environ, **dict(gpu.environment()), TESTS: str(os.getpid())}
+    environment.pop("CUDA_VISIBLE_DEVICES", None)  # it speaks of the real machine's GPUs
     without_hook(environment)
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

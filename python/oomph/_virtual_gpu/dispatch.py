@@ -116,17 +116,25 @@ def _enter(name: str, overload: str) -> None:
 
 
 def _enter_when_looked_up() -> None:
-    """Operators that are defined later get their entries when Python first looks for them."""
+    """Operators that are not PyTorch's own get their entries when Python first looks for them; those that it knows, now."""
     look_up = torch._ops._get_packet
+
+    def enter_all(name, overloads):
+        for overload in overloads or ():
+            if torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
+                _enter(name, overload)
 
     def enter(name, *rest):
         found = look_up(name, *rest)
-        for overload in found[1] or ():
-            if torch._C._dispatch_has_kernel(f"{name}.{overload}" if overload else name):
-                _enter(name, overload)
+        enter_all(name, found[1])
         return found
 
     torch._ops._get_packet = enter
+    # `import torch` has looked for all of `prims`.
+    spaces = [s for s in vars(torch.ops).values() if isinstance(s, torch._ops._OpNamespace)]
+    for packet in [p for space in spaces for p in vars(space).values()]:
+        if isinstance(packet, torch._ops.OpOverloadPacket):
+            enter_all(packet._qualified_op_name, packet._overload_names)
 
 
 def install(layer: Layer) -> None:

@@ -5,10 +5,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    c_char_p,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
-INTERFACE = 4
+INTERFACE = 5
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
@@ -42,6 +52,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_requests": (c_uint64, [c_int]),
     "oomph_vgpu_horizon": (c_uint64, [c_int]),
     "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
+    "oomph_vgpu_place": (None, [c_uint32]),
     "oomph_vgpu_step": (None, [c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),

@@ -114,10 +114,14 @@ impl Args {
             eprintln!("oomph: the script failed in the rehearsal");
             return Ok(ExitStatus::Failed);
         };
-        let beside = calibrate::host_here();
+        let here = calibrate::Here::read();
+        let beside = here.host();
         let suits = gpus
             .iter()
-            .map(|gpu| Suit::new(gpu, record, &summary, &beside, prices.as_ref()))
+            .map(|gpu| {
+                let figures = here.figures(gpu);
+                Suit::new(gpu, figures, record, &summary, &beside, prices.as_ref())
+            })
             .collect();
         let order = if self.sort == "time" {
             Order::Time

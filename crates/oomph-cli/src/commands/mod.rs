@@ -3,7 +3,7 @@
 
 use crate::ExitStatus;
 
-mod calibrate;
+pub(crate) mod calibrate;
 pub(crate) mod check;
 mod clean;
 mod completions;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use oomph_bytes::{format_bytes, parse_capacity};
-use oomph_clock::Figures;
 use oomph_explain::{Cause, Explanation, Fix};
 use oomph_fit::machine;
 use oomph_gpus::MAX_GPUS;
@@ -207,6 +206,7 @@ impl Args {
         if let (Some(rehearsal), Some(record)) = (&rehearsal, &mut attempt.record) {
             let verdict = summarize(record, None, total).verdict;
             rehearsal.ended(&directory, record, verdict);
+            rehearsal.teach(record);
         }
         let ended = ended_in(&directory, &attempt)?;
         let Some(record) = &attempt.record else {
@@ -231,10 +231,13 @@ impl Args {
             if summary.gpu.name.is_empty() {
                 summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
             }
-            match Figures::of(gpu.spec.found.gpu) {
+            let here = calibrate::Here::read();
+            match here.figures(gpu.spec.found.gpu) {
                 _ if summary.jax.is_some() => {}
                 Ok(figures) => {
-                    summary.time = step_time(record, &figures, &calibrate::host_here());
+                    let host = here.host();
+                    summary.time = step_time(record, &figures, &host)
+                        .map(|time| time.with_parts(record, &figures, &host));
                 }
                 Err(reason) => summary.time_unknown = Some(reason.to_string()),
             }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustc_hash::FxHashSet;
 
 use super::collect::{Bound, Stop};
-use super::{MAX_FILES_OF_A_NAME, Reach, clean};
+use super::{Reach, clean};
 use crate::project::MAX_FOLDERS;
 
 impl Reach<'_> {
@@ -180,6 +180,10 @@ impl Reach<'_> {
         exists: &dyn Fn(&Path) -> bool,
     ) -> bool {
         let name = import.parts[used].as_str();
+        // Most imports end here.
+        if self.may_have(to, name) {
+            return false;
+        }
         let of_package = |file: usize| {
             let path = clean(self.files[file].path);
             path.file_stem().is_some_and(|stem| stem == "__init__")
@@ -219,23 +223,37 @@ impl Reach<'_> {
         !is_module
             && !(0..self.files.len())
                 .filter(|file| may_mean(*file))
-                .any(|file| self.may_have(file, name, 0) || of_package(file))
+                .any(|file| self.may_have(file, name) || of_package(file))
     }
 
     /// Whether a file binds a name, or may.
-    fn may_have(&self, file: usize, name: &str, depth: usize) -> bool {
-        let says = self.files[file].says;
-        let by_star = |at: usize| match self.resolved[file][at] {
-            Some((to, _)) => depth > MAX_FILES_OF_A_NAME || self.may_have(to, name, depth + 1),
-            None => true,
-        };
-        says.is_broken
-            || says.names_by_text
-            || says.variables.contains_key(name)
-            || says.variables.contains_key("__getattr__")
-            || self.imported[file].contains_key(name)
-            || name.starts_with("__")
-            || (0..says.imports.len()).any(|at| says.imports[at].star && by_star(at))
+    fn may_have(&self, file: usize, name: &str) -> bool {
+        let mut seen = FxHashSet::default();
+        let mut next = vec![file];
+        while let Some(file) = next.pop() {
+            if !seen.insert(file) {
+                continue;
+            }
+            let says = self.files[file].says;
+            if says.is_broken
+                || says.names_by_text
+                || says.variables.contains_key(name)
+                || says.variables.contains_key("__getattr__")
+                || self.imported[file].contains_key(name)
+                || name.starts_with("__")
+            {
+                return true;
+            }
+            for (import, to) in says.imports.iter().zip(&self.resolved[file]) {
+                match to {
+                    _ if !import.star => {}
+                    Some((to, _)) => next.push(*to),
+                    // Of a library.
+                    None => return true,
+                }
+            }
+        }
+        false
     }
 }
 

@@ -59,6 +59,9 @@ pub struct PlanRow {
     pub verified: bool,
     /// Whether it is the one that was chosen.
     pub chosen: bool,
+    /// Whether it was only tried, as the job itself was: for the picture, not for the table.
+    #[serde(default)]
+    pub tried: bool,
 }
 
 /// Everything that a report shows; missing parts are omitted.
