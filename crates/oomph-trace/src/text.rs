@@ -1357,10 +1357,10 @@ mod tests {
                 None,
             ),
             (
-                "Not enough memory. Failed to realloc 308604416 bytes",
+                "Not enough memory: realloc failed",
                 Program::Unknown,
                 Host,
-                Some(Bytes(308_604_416)),
+                None,
             ),
             (
                 "Error: Out of GPU memory trying to allocate 1.000 MiB",
