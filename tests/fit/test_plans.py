@@ -40,8 +40,8 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
     chosen = found.chosen
     assert chosen["verified"] and chosen["same_results"] in ("exact", "rounding")
     assert chosen["peak"]["used_bytes"] <= budget < plain["used_bytes"]
-    # Offloading is predicted with all that may be in flight: above what is measured, not below.
-    assert 0.8 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
+    # Offloading is predicted with all that may be in flight, in micro-batches too, where less is: above what is measured, not below.
+    assert 0.6 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
     assert "◄ chosen" in found.out and "oomph run --plan oomph-plan.toml script.py" in found.out
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
@@ -709,4 +709,5 @@ def test_blocks_that_are_attributes_are_checkpointed(tmp_path):
     found = fit(tmp_path, ATTRIBUTES, "--memory", "650MiB", "--allow", "checkpoint")
     assert found.status == 0, found.out + found.err
     (lever,) = found.chosen["levers"]
-    assert lever["name"] == "checkpoint" and "Net.down1" in lever["modules"]
+    # The block, or what is in it, which is a block as well.
+    assert lever["name"] == "checkpoint" and {"Net.down1", "Net.down1.mlp"} & set(lever["modules"])

@@ -25,6 +25,7 @@ C_TYPES = {
     "c_int": ctypes.c_int,
     "i64": ctypes.c_int64,
     "u8": ctypes.c_uint8,
+    "u32": ctypes.c_uint32,
     "u64": ctypes.c_uint64,
     "usize": ctypes.c_size_t,
     "*mut c_char": ctypes.c_char_p,
