@@ -63,3 +63,22 @@ def test_backends_of_torch_compile(oomph, backend):
     """
     run = oomph(code, "-q", "--no-measure")
     assert run.status == 0 and run.json["step_count"] == 3, run.err
+
+
+def test_lengths_of_a_nested_tensor_are_no_size(oomph):
+    run = oomph(
+        """
+        import torch
+        from torch import nn
+
+        embed, linear = nn.Embedding(100, 32).cuda(), nn.Linear(32, 32).cuda()
+        optimizer = torch.optim.AdamW([*embed.parameters(), *linear.parameters()])
+        for _ in range(3):
+            rows = [torch.randint(0, 100, (n,), device="cuda") for n in (4, 7, 3)]
+            h = linear(embed(torch.nested.nested_tensor(rows, layout=torch.jagged)))
+            optimizer.zero_grad()
+            torch.stack([row.mean(0) for row in h.unbind()]).sum().backward()
+            optimizer.step()
+        """
+    )
+    assert run.json["verdict"] == "fits", run.err

@@ -157,6 +157,7 @@ def is_sequence(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and value.dim() == 2
         and not value.is_floating_point()
+        and isinstance(value.shape[1], int)  # a nested tensor's lengths are a symbol
         and value.shape[1] > 1
     )
 
@@ -167,7 +168,7 @@ def is_image(value: Any) -> bool:
         isinstance(value, torch.Tensor)
         and value.dim() == 4
         and value.is_floating_point()
-        and min(value.shape[2:]) > 1
+        and all(isinstance(size, int) and size > 1 for size in value.shape[2:])
     )
 
 
