@@ -39,13 +39,12 @@ def use_checkpointing(files: list[str]) -> bool:
 
 
 def _uses_checkpointing(name: str) -> bool:
+    text = _module(name)
+    if b"torch" not in text or b"checkpoint" not in text:
+        return False
     try:
-        with open(name, "rb") as file:
-            text = file.read()
-        if not name.endswith(".py") or b"torch" not in text or b"checkpoint" not in text:
-            return False
         tree = ast.parse(text)
-    except (OSError, SyntaxError, ValueError):
+    except (SyntaxError, ValueError):
         return False
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -63,15 +62,18 @@ def _uses_checkpointing(name: str) -> bool:
 
 def go_backward(files: list[str]) -> bool:
     """Whether modules among `files` call for a backward pass, now or later on."""
-    return any(map(_goes_backward, files))
+    return any(b".backward(" in _module(name) for name in files)
 
 
-def _goes_backward(name: str) -> bool:
+def _module(name: str) -> bytes:
+    """The text of a module; nothing of other files, and of one that cannot be read."""
+    if not name.endswith(".py"):
+        return b""
     try:
         with open(name, "rb") as file:
-            return name.endswith(".py") and b".backward(" in file.read()
+            return file.read()
     except OSError:
-        return False
+        return b""
 
 
 def sources(own: str) -> list[str]:
