@@ -638,7 +638,7 @@ def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     tables = (900_000 + 400_000) * 64 * 4
     assert found.chosen["peak"]["allocated_bytes"] < tables + (60 << 20)
     assert found.chosen["peak"]["allocated_bytes"] == pytest.approx(
-        found.chosen["predicted"]["allocated_bytes"], rel=0.05
+        found.chosen["predicted"]["allocated_bytes"], rel=0.06
     )
 
 
