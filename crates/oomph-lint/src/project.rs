@@ -656,6 +656,7 @@ enum Question {
     Constant,
     Stops,
     FreezesItself,
+    MovesItself,
     Trains,
     BatchesOnCpu,
     DetachesGradients,
@@ -666,6 +667,7 @@ enum Question {
 /// What the other files say.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
+    Method(Method),
     Nothing,
     Is(bool),
     Constant(Constant),
@@ -771,6 +773,7 @@ impl Around {
             }
             Question::IsUnreached => file.unreached.names.contains(name),
             Question::FreezesItself => part.frozen.contains(name),
+            Question::MovesItself => part.movers.contains(name),
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
             Question::DetachesGradients => part.detaches_gradients,
@@ -785,7 +788,7 @@ impl Around {
                 return file.unreached.stops.map_or(Answer::Nothing, Answer::At);
             }
             Question::Method => match part.methods.get(name) {
-                Some(method) => method.decides,
+                Some(method) => return Answer::Method(*method),
                 None => return Answer::Nothing,
             },
         })
@@ -856,9 +859,7 @@ impl Around {
 
     /// Whether objects of a class of this name move what they are made of, in some file of the project.
     pub(crate) fn moves_itself(&self, class: &str) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.movers.contains(class))
+        self.is(Question::MovesItself, class)
     }
 
     /// Whether a file of the project runs backward.
@@ -888,7 +889,7 @@ impl Around {
     /// What the project's classes say of a method: nothing if none of them has it.
     pub(crate) fn method(&self, name: &str) -> Option<Method> {
         match self.ask(Question::Method, name) {
-            Answer::Is(decides) => Some(Method { decides }),
+            Answer::Method(method) => Some(method),
             _ => None,
         }
     }

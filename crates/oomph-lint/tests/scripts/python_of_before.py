@@ -1,10 +1,11 @@
-"""Training for a Python before 3.7: no Python that runs PyTorch today reads the file, so nothing else is said of it."""
+"""`async` as the name of an argument: no Python that runs PyTorch 2.0 reads it, so nothing else is said of memory."""
 import torch
 
 
 def train(model, loader, optimizer, criterion):
     for x, y in loader:
-        loss = criterion(model(x.cuda(async=True)), y.cuda())  # OOM605
+        x, y = x.cuda(async=True), y.cuda()  # OOM605
+        loss = criterion(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
