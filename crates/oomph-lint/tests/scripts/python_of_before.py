@@ -1,11 +1,16 @@
-"""`async` as the name of an argument: no Python that runs PyTorch 2.0 reads it."""
+"""Training for a Python before 3.7: no Python that runs PyTorch today reads the file, so nothing else is said of it."""
 import torch
 
 
 def train(model, loader, optimizer, criterion):
     for x, y in loader:
-        x, y = x.cuda(async=True), y.cuda()  # OOM605
-        loss = criterion(model(x), y)
+        loss = criterion(model(x.cuda(async=True)), y.cuda())  # OOM605
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+
+
+def evaluate(model, loader):
+    model.eval()
+    for x, y in loader:
+        print(model(x.cuda()).argmax(1))
