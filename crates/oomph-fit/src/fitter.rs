@@ -243,6 +243,7 @@ impl<'a> Fitter<'a> {
             } else {
                 self.wanted.gpu.count
             },
+            text: None,
         }
     }
 
