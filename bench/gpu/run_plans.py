@@ -2,15 +2,22 @@
 
 Each job runs plain, then with plans under the memory limit that they were made for
 (`torch.cuda.set_per_process_memory_fraction`): peak and time of a step against what was planned.
-`--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`.
+`--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`; `--only JOB:SHARE ...`
+takes these plans, in this order.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
-Each run is a process of its own. `--tiny` takes small batches and two plans, to try the script on
-the virtual GPU: `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
+Each run is a process of its own. With `--workers 3` so many start beside each other, and take turns from when they first use
+the GPU until they end. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
+its kernels and copies, and how many. `OUT.jsonl --table` prints a results file.
+`--tiny` takes small batches and two plans, to try the script on the virtual GPU:
+`python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
 """
 
 import argparse
+import concurrent.futures
+import fcntl
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -31,18 +38,19 @@ def child(settings: dict) -> None:
     prepare(settings["levers"])
     import torch
 
-    total = torch.cuda.get_device_properties(0).total_memory
-    if settings.get("limit"):
-        torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
+    wait_for_the_gpu(torch, settings)
     times: list[float] = []
     last = [0.0]
+    profile = Profile(torch) if settings.get("profile") else None
 
     def stepped(optimizer, args, kwargs):
         torch.cuda.synchronize()
         now = time.perf_counter()
-        if last[0]:
+        if last[0] and not (profile and profile.runs):
             times.append(now - last[0])
-        last[0] = now
+        if profile:
+            profile.step(len(times))
+        last[0] = time.perf_counter()
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -72,7 +80,61 @@ def child(settings: dict) -> None:
         torch=torch.__version__,
         levers=levers.report(),
     )
+    if profile:
+        outcome["profile"] = profile.found
     Path(settings["out"]).write_text(json.dumps(outcome))
+    if settings.get("turn"):
+        os._exit(0)  # the next one waits
+
+
+def wait_for_the_gpu(torch, settings: dict) -> None:
+    """The first use of the GPU waits for its turn, which lasts until the process ends, and sets the limit."""
+    original = torch.cuda._lazy_init
+
+    def begin():
+        if not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
+            torch.cuda._lazy_init = original
+            if settings.get("turn"):
+                turn = open(settings["turn"], "w")
+                fcntl.flock(turn, fcntl.LOCK_EX)
+                settings["held"] = turn
+            original()
+            if settings.get("limit"):
+                total = torch.cuda.get_device_properties(0).total_memory
+                torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
+        original()
+
+    torch.cuda._lazy_init = begin
+
+
+class Profile:
+    """What the GPU does in one step, after two that were timed."""
+
+    def __init__(self, torch) -> None:
+        """Nothing is profiled yet."""
+        self.torch, self.runs, self.found = torch, None, None
+
+    def step(self, timed: int) -> None:
+        """A step has ended."""
+        from torch.profiler import ProfilerActivity, profile
+
+        if self.runs is not None and self.found is None:
+            self.torch.cuda.synchronize()
+            taken = time.perf_counter() - self.began
+            self.runs.stop()
+            kinds: dict[str, list[float]] = {}
+            for event in self.runs.profiler.kineto_results.events():
+                if "CUDA" in str(event.device_type()):
+                    name = event.name()
+                    kind = name if name.startswith(("Memcpy", "Memset")) else "kernels"
+                    sums = kinds.setdefault(kind, [0, 0.0])
+                    sums[0] += 1
+                    sums[1] += event.duration_ns() / 1e9
+            self.found = dict(seconds=taken, gpu=kinds)
+        elif timed == 2:
+            self.runs = profile(activities=[ProfilerActivity.CUDA])
+            self.runs.start()
+            self.began = time.perf_counter()
 
 
 def blocks(model):
@@ -152,15 +214,20 @@ def run(settings: dict, virtual: str | None, timeout: float) -> dict:
                 script,
             ]
         started = time.time()
-        try:
-            done = subprocess.run(
-                command, env=environment, timeout=timeout, capture_output=True, text=True
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(
+                command, env=environment, stdout=said, stderr=said, start_new_session=True
             )
-        except subprocess.TimeoutExpired:
-            return dict(error="timed out", wall_s=time.time() - started)
-        out = Path(settings["out"])
-        if not out.exists():
-            return dict(error=(done.stderr or done.stdout)[-600:], wall_s=time.time() - started)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                return dict(error="timed out", wall_s=time.time() - started)
+            said.seek(0)
+            out = Path(settings["out"])
+            if not out.exists():
+                return dict(error=said.read()[-600:], wall_s=time.time() - started)
         return dict(json.loads(out.read_text()), wall_s=time.time() - started)
 
 
@@ -168,50 +235,50 @@ def main() -> None:
     """Measure plans until the time is up."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
-    parser.add_argument("--plans", type=Path, default=FIT / "results" / "h200_virtual.jsonl")
+    parser.add_argument(
+        "--plans", type=Path, nargs="+", default=[FIT / "results" / "h200_virtual.jsonl"]
+    )
     parser.add_argument(
         "--jobs",
         type=Path,
         help="folder of the scripts, if not bench/fit/jobs; they take no arguments",
     )
+    parser.add_argument("--only", nargs="+", metavar="JOB:SHARE")
     parser.add_argument("--most", type=float, default=450, help="seconds after which no run begins")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-baselines", action="store_true")
+    parser.add_argument("--again", action="store_true")
+    parser.add_argument("--no-limit", action="store_true", help="plans without their limits")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--virtual", help="run on the virtual GPU of this name instead")
     args = parser.parse_args()
+    if args.table:
+        table([json.loads(line) for line in args.out.read_text().splitlines()])
+        return
     began = time.time()
-    rows = [json.loads(line) for line in args.plans.read_text().splitlines()]
+    rows = [json.loads(line) for file in args.plans for line in file.read_text().splitlines()]
     rows = [row for row in rows if row.get("chosen") is not None]
+    if args.only:
+        known = {f"{row['job']}:{row['share']}": row for row in rows}
+        rows = [known[name] for name in args.only]
     if args.tiny:
         rows = rows[:2]
-    plain: dict[str, dict] = {}
-    with args.out.open("a") as file:
-
-        def note(row: dict) -> None:
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            print(say(row), flush=True)
-
-        for row in rows:
-            if time.time() - began > args.most:
-                print("the time is up", flush=True)
-                break
-            job = row["job"]
-            script = str((args.jobs or FIT / "jobs").resolve() / f"{job}.py")
-            arguments = [] if args.jobs else ["--steps", "3" if args.tiny else "14"]
-            settings = dict(script=script, arguments=arguments)
-            if job not in plain:
-                plain[job] = run(settings, args.virtual, 120)
-                note(dict(job=job, kind="plain", measured=plain[job], planned=row["plain"]))
-                for baseline in (
-                    () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu")
-                ):
-                    result = run(dict(settings, baseline=baseline), args.virtual, 120)
-                    note(
-                        dict(
-                            job=job, kind=baseline, measured=result, ratio=ratio(result, plain[job])
-                        )
-                    )
+    baselines = () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu")
+    runs: list[tuple[dict, dict]] = []
+    """What is run: its settings, and what its line says beside what was measured."""
+    jobs = list(dict.fromkeys(row["job"] for row in rows))
+    for job in jobs:
+        of_job = [row for row in rows if row["job"] == job]
+        script = str((args.jobs or FIT / "jobs").resolve() / f"{job}.py")
+        arguments = [] if args.jobs else ["--steps", "3" if args.tiny else "14"]
+        settings = dict(script=script, arguments=arguments, profile=args.profile)
+        plain = (settings, dict(job=job, kind="plain", planned=of_job[0]["plain"]))
+        runs.append(plain)
+        for baseline in baselines:
+            runs.append((dict(settings, baseline=baseline), dict(job=job, kind=baseline)))
+        for row in of_job:
             chosen = row["plans"][row["chosen"]]
             # What lies outside of the allocator is no part of the limit that PyTorch keeps.
             outside = row["plain"]["used_bytes"] - row["plain"]["reserved_bytes"]
@@ -220,20 +287,74 @@ def main() -> None:
                 levers=tomllib.loads(row["plan_toml"])["lever"],
                 limit=row["budget_bytes"] - outside,
             )
-            result = run(changed, args.virtual, 120)
-            note(
-                dict(job=job, kind="plan", share=row["share"], budget_bytes=row["budget_bytes"],
-                     what=chosen["what"], planned=chosen["peak"], planned_ratio=chosen["time_ratio"],
-                     measured=result, ratio=ratio(result, plain[job]))
+            if args.no_limit:
+                del changed["limit"]
+            line = dict(
+                job=job, kind="plan", share=row["share"], budget_bytes=row["budget_bytes"],
+                what=chosen["what"], planned=chosen["peak"], planned_ratio=chosen["time_ratio"],
             )  # fmt: skip
+            runs.append((changed, line))
+    if args.again:
+        plains = [one for one in runs if one[1]["kind"] == "plain"]
+        runs += [(settings, dict(job=line["job"], kind="plain again")) for settings, line in plains]
+
+    with tempfile.TemporaryDirectory() as place, args.out.open("a") as file:
+        turn = os.path.join(place, "turn") if args.workers > 1 else None
+
+        def measured(settings: dict) -> dict | None:
+            left = args.most - (time.time() - began)
+            return run(dict(settings, turn=turn), args.virtual, min(120, left + 30)) if left > 0 else None  # fmt: skip
+
+        plain_of: dict[str, dict] = {}
+        with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
+            results = pool.map(measured, [settings for settings, _ in runs])
+            for (_, line), result in zip(runs, results, strict=True):
+                if result is None:
+                    print("the time is up", flush=True)
+                    break
+                if line["kind"] == "plain":
+                    plain_of[line["job"]] = result
+                else:
+                    line["ratio"] = ratio(result, plain_of[line["job"]])
+                line["measured"] = result
+                file.write(json.dumps(line) + "\n")
+                file.flush()
+                print(say(line), flush=True)
+    table([json.loads(line) for line in args.out.read_text().splitlines()])
+
+
+def table(lines: list[dict]) -> None:
+    """Each plan's ratio beside the planner's, against the mean of the plain runs before and after; and a summary."""
+    plain: dict[str, list[float]] = {}
+    for line in lines:
+        if line["kind"].startswith("plain") and (one := settled(line["measured"])):
+            plain.setdefault(line["job"], []).append(one)
+    off = []
+    for line in lines:
+        one, base = settled(line["measured"]), plain.get(line["job"])
+        if line["kind"] != "plan" or not one or not base:
+            continue
+        ratio = one / statistics.mean(base)
+        off.append(line["planned_ratio"] / ratio - 1)
+        again = f"{max(base) / min(base):.2f}" if len(base) > 1 else ""
+        retries = line["measured"]["retries"] / (len(line["measured"]["step_s"]) + 1)
+        print(f"{line['job']:28} {line['share']:>3} {line['planned_ratio']:6.2f} {ratio:6.2f} {off[-1]:+6.0%}  plain {1e3 * base[0]:6.1f} ms {again:5} retries {retries:.1f}  {line['what'][:110]}")  # fmt: skip
+    if off:
+        errors = sorted(abs(one) for one in off)
+        within = sum(error <= 0.15 for error in errors)
+        print(f"{len(errors)} plans: median {statistics.median(errors):.1%}, within 15 %: {within} ({within / len(errors):.0%})")  # fmt: skip
+
+
+def settled(result: dict) -> float | None:
+    """Median time of a step in the second half: the allocator has settled then."""
+    times = result.get("step_s") or []
+    return statistics.median(times[len(times) // 2 :]) if times else None
 
 
 def ratio(result: dict, plain: dict) -> float | None:
-    """Median step time of the second half against the plain job's: the allocator has settled then."""
-    if not result.get("step_s") or not plain.get("step_s"):
-        return None
-    settled = [run["step_s"][len(run["step_s"]) // 2 :] for run in (result, plain)]
-    return statistics.median(settled[0]) / statistics.median(settled[1])
+    """A step against the plain job's."""
+    here, there = settled(result), settled(plain)
+    return here / there if here and there else None
 
 
 def say(row: dict) -> str:

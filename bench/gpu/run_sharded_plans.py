@@ -1,16 +1,18 @@
-"""Plans of `oomph fit` for two GPUs, on two real ones.
+"""Plans of `oomph fit` for several GPUs, on real ones.
 
-`python run_sharded_plans.py plan PLANS.jsonl` makes the plans, on any machine, each verified by two virtual
-ranks. `python run_sharded_plans.py run PLANS.jsonl OUT.jsonl [--most SECONDS]` runs each job of them as it
-is on one GPU, and then under its plan on two, by `torchrun`, under the memory limit that the plan was
-made for (`torch.cuda.set_per_process_memory_fraction`): peak of each rank and time of a step against
-what was planned. `python run_sharded_plans.py links OUT.jsonl` measures what collectives of several sizes reach.
-`--tiny` makes and runs the first plan only, with fewer steps.
+`python run_sharded_plans.py plan PLANS.jsonl [--gpus N] [--case NUMBER ...]` makes the plans, on any machine, each
+verified by N virtual ranks. `python run_sharded_plans.py run PLANS.jsonl OUT.jsonl [--most SECONDS]` runs each job
+of them as it is on one GPU, and then under its plan on as many as it is for, by `torchrun`, under the memory limit that
+the plan was made for (`torch.cuda.set_per_process_memory_fraction`): peak of each rank and time of a step against
+what was planned. `python run_sharded_plans.py links OUT.jsonl [--gpus N]` measures what collectives of several sizes
+reach. Each run is a group of processes of its own, which ends with its time; each result is written at once.
+`--tiny` makes and runs the first plan only, with fewer steps; `--virtual h200` runs on virtual GPUs of that name.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -22,22 +24,24 @@ from pathlib import Path
 from run_plans import CHILD, FIT, child
 
 OOMPH = Path(sys.executable).parent / "oomph"
-GPUS = 2
 STEPS = "8"
 # Job, capacity of each GPU, options of oomph fit. torchao is not there where this was measured.
 CASES = [
     ("gpt2", "16GiB", []),
     ("gpt2", "6GiB", ["--keep-results"]),
     ("llama3b", "32GiB", ["--keep-results"]),
+    ("llama3b", "44GiB", ["--keep-results"]),
+    ("bert_base", "6GiB", ["--keep-results"]),
+    ("vit_b_16", "6GiB", ["--keep-results"]),
 ]
 
 
-def plan(out: Path, gpu: str, tiny: bool) -> None:
+def plan(out: Path, gpu: str, gpus: int, cases: list[int]) -> None:
     """Make the plans, a line each."""
-    for job, memory, options in CASES[:1] if tiny else CASES:
+    for job, memory, options in (CASES[number] for number in cases):
         with tempfile.TemporaryDirectory() as place:
             done = subprocess.run(
-                [OOMPH, "fit", "--quiet", "--gpu", f"{gpu}:{GPUS}", "--memory", memory, *options,
+                [OOMPH, "fit", "--quiet", "--gpu", f"{gpu}:{gpus}", "--memory", memory, *options,
                  "--forbid", "optimizer_8bit", "--json", "fit.json",
                  FIT / "jobs" / f"{job}.py", "--steps", STEPS],
                 cwd=place, capture_output=True, text=True,
@@ -68,24 +72,44 @@ def keep(out: Path, line: dict) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def measure(settings: dict, ranks: int, timeout: float) -> list[dict]:
+def finished(command: list[str], environment: dict, timeout: float) -> str | None:
+    """Runs a command with all that it starts; what it said, or None if its time was up."""
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            command, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return None
+        said.seek(0)
+        return said.read()
+
+
+def measure(settings: dict, ranks: int, timeout: float, virtual: str | None) -> list[dict]:
     """One job as `ranks` processes; what each measured."""
     with tempfile.TemporaryDirectory() as place:
         settings = dict(settings, out=os.path.join(place, "out.json"))
-        script = str(Path(__file__).resolve())
-        start = [sys.executable]
+        start = [str(Path(__file__).resolve())]
         if ranks > 1:
-            start += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        environment = dict(os.environ, **{CHILD: json.dumps(settings)})
-        try:
-            done = subprocess.run(
-                [*start, script], env=environment, timeout=timeout, capture_output=True, text=True
-            )
-        except subprocess.TimeoutExpired:
-            return [dict(error="timed out")]
+            torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+            start = [*torchrun, str(ranks), *start]
+        if virtual:
+            run = [OOMPH, "run", "-q", "--out", os.path.join(place, "run"), "--gpu"]
+            start = [
+                *run,
+                f"{virtual}:{ranks}",
+                *(["--", sys.executable] if ranks > 1 else []),
+                *start,
+            ]
+        else:
+            start = [sys.executable, *start]
+        said = finished(start, dict(os.environ, **{CHILD: json.dumps(settings)}), timeout)
         files = sorted(Path(place).glob("out.json*"))
-        if len(files) != ranks:
-            return [dict(error=(done.stderr or done.stdout)[-1500:])]
+        if said is None or len(files) != ranks:
+            return [dict(error="timed out" if said is None else said[-1500:])]
         return [json.loads(file.read_text()) for file in files]
 
 
@@ -97,12 +121,16 @@ def median(found: list[dict]) -> float | None:
     return max(times) if times else None
 
 
-def run(plans: Path, out: Path, most: float, tiny: bool) -> None:
+def run(plans: Path, out: Path, most: float, tiny: bool, virtual: str | None) -> None:
     """Measure plans until the time is up."""
     began, plain = time.time(), {}
     lines = [json.loads(line) for line in plans.read_text().splitlines()]
+
+    def left() -> float:
+        return most - (time.time() - began)
+
     for line in lines[:1] if tiny else lines:
-        if time.time() - began > most:
+        if left() < 0:
             print("the time is up")
             return
         job = line["job"]
@@ -111,13 +139,14 @@ def run(plans: Path, out: Path, most: float, tiny: bool) -> None:
             arguments=["--steps", "4" if tiny else STEPS], levers=[],
         )  # fmt: skip
         if job not in plain:
-            plain[job] = measure(settings, 1, 120)
+            plain[job] = measure(settings, 1, min(120, left() + 30), virtual)
             keep(out, dict(job=job, kind="plain", planned=line["plain"], measured=plain[job]))
             print(job, "plain", [one.get("error") for one in plain[job]], median(plain[job]))
         # What lies outside of the allocator is no part of the limit that PyTorch keeps.
         outside = line["planned"]["used_bytes"] - line["planned"]["reserved_bytes"]
         limited = dict(settings, levers=line["levers"], limit=line["budget_bytes"] - outside)
-        found = measure(limited, GPUS, 120)
+        shard = next(lever for lever in line["levers"] if lever["name"] == "shard")
+        found = measure(limited, shard["gpus"], min(120, left() + 30), virtual)
         times = median(found), median(plain[job])
         ratio = times[0] / times[1] if all(times) else None
         keep(out, dict(line, kind="plan", measured=found, ratio=ratio))
@@ -134,7 +163,7 @@ LINKS = "OOMPH_BENCH_LINKS"
 
 
 def links(out: str) -> None:
-    """As one of two ranks: bytes a second of ring volumes, by collective and size."""
+    """As one of several ranks: bytes a second of ring volumes, by collective and size."""
     import torch
     import torch.distributed as dist
 
@@ -188,19 +217,22 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--most", type=float, default=240, help="seconds after which no run begins")
+    parser.add_argument("--gpus", type=int, default=2, help="for plan and links")
+    parser.add_argument("--case", type=int, nargs="+", default=list(range(len(CASES))))
+    parser.add_argument("--virtual", help="run on virtual GPUs of this name")
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
     if args.what == "plan":
-        plan(args.plans, args.gpu, args.tiny)
+        plan(args.plans, args.gpu, args.gpus, args.case[:1] if args.tiny else args.case)
     elif args.what == "links":
         start = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-        start += ["--nproc-per-node", str(GPUS), str(Path(__file__).resolve())]
+        start += ["--nproc-per-node", str(args.gpus), str(Path(__file__).resolve())]
         environment = dict(os.environ, **{LINKS: str(args.plans.resolve())})
-        subprocess.run(start, env=environment, timeout=90, check=False)
+        print(finished(start, environment, 90) or "timed out")
     elif args.out is None:
         parser.error("run: name the file for the results")
     else:
-        run(args.plans, args.out, args.most, args.tiny)
+        run(args.plans, args.out, args.most, args.tiny, args.virtual)
 
 
 if __name__ == "__main__":

@@ -168,3 +168,14 @@ def test_what_python_3_9_lacks_comes_from_one_place(module):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
             strict = any(keyword.arg == "strict" for keyword in node.keywords)
             assert "zip" in taken or not strict, f"{module}, line {node.lineno}"
+
+
+def test_no_duration_is_measured_by_the_time_of_day():
+    """It jumps, by an hour or to another year. `watch.py` notes when each line was written."""
+    used = {
+        path.name
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "time.time"
+    }
+    assert used == {"watch.py"}

@@ -173,6 +173,7 @@ def test_autocast_is_as_it_was():
 DRAWS = {
     "torch": lambda: torch.rand(2).tolist(),
     "python": lambda: random.random(),
+    "python, a normal number that waits": lambda: random.gauss(0, 1),
     "numpy": lambda: numpy.random.rand(),
     "numpy, a normal number that waits": lambda: numpy.random.randn(),
 }
@@ -217,3 +218,19 @@ def test_another_generator_of_numpy():
         assert numpy.random.rand() == first
     finally:
         numpy.random.set_bit_generator(kept)
+
+
+def test_python_is_not_asked_for_its_state_again_while_it_draws_nothing(monkeypatch):
+    RandomStates()
+    asked = []
+    original = random.getstate
+    monkeypatch.setattr(random, "getstate", lambda: asked.append(1) or original())
+    for _ in range(20):
+        states = RandomStates()
+        states.keep_if_drawn()
+        states.restore()
+        states.put_back()
+    assert not asked
+    random.random()
+    RandomStates()
+    assert len(asked) == 1

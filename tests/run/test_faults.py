@@ -66,21 +66,34 @@ def test_few_descriptors_and_no_home_are_enough(run):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture
-def little_shared_memory(tmp_path, started):
-    """`little_shared_memory(words)`: oomph with these words where `/dev/shm` has 64 KiB."""
+def mounted(place, mount):
+    """`run(words)`: oomph with these words in `place`, after the shell command `mount`."""
     space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-r", "--mount"]
-    mount = "mount -t tmpfs -o size=64k tmpfs /dev/shm"
-    if subprocess.run([*space, "sh", "-c", mount], capture_output=True).returncode:
+    if subprocess.run([*space, "sh", "-c", mount], cwd=place, capture_output=True).returncode:
         pytest.skip("mounts are not permitted here")
 
     def run(words):
         return subprocess.run(
             [*space, "sh", "-c", f"{mount} && exec {OOMPH} {words}"],
-            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+            cwd=place, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
 
     return run
+
+
+@pytest.fixture
+def little_shared_memory(tmp_path, started):
+    """`little_shared_memory(words)`: oomph with these words where `/dev/shm` has 64 KiB."""
+    return mounted(tmp_path, "mount -t tmpfs -o size=64k tmpfs /dev/shm")
+
+
+def test_a_temporary_directory_that_cannot_be_written_is_no_fault(tmp_path, started):
+    """Containers may be read-only but for what is mounted."""
+    (tmp_path / "job.py").write_text(JOB.replace("STEPS", "2"))
+    own = 'mount --bind /tmp /tmp && mount --bind "$PWD" "$PWD"'
+    read_only = f'{own} && mount -o remount,ro,bind /tmp && cd "$PWD" && ! touch /tmp/oomph'
+    done = mounted(tmp_path, read_only)("run --gpu t4 job.py")
+    assert done.returncode == 0 and "✓ fits" in done.stdout, done.stderr
 
 
 def test_little_shared_memory_is_enough(little_shared_memory, tmp_path):
@@ -155,6 +168,18 @@ def as_user(number):
     if subprocess.run([*words, "true"], capture_output=True).returncode:
         pytest.skip("only root can be another user")
     return words
+
+
+def test_few_processes_are_enough_or_said(tmp_path):
+    (tmp_path / "job.py").write_text(JOB.replace("STEPS", "2"))
+    tmp_path.chmod(0o777)
+    for most, status, said in [(1, 2, "Resource temporarily unavailable"), (16, 0, "✓ fits")]:
+        words = [f"HOME={tmp_path}", f"{forked.FORKS}=", "prlimit", f"--nproc={most}", OOMPH]
+        done = subprocess.run(
+            [*as_user(NOBODY - 2), *words, "run", "--gpu", "t4", "job.py"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == status and said in done.stdout + done.stderr, done.stderr
 
 
 def test_two_users_at_once_do_not_meet(tmp_path):

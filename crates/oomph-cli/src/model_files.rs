@@ -58,7 +58,10 @@ impl ModelFileError {
 
 /// Reads a file, or the files of a directory that make one model.
 pub fn read_model(path: &Path, options: &OnnxOptions) -> Result<Model, ModelFileError> {
-    let metadata = std::fs::metadata(path).map_err(ModelFileError::io("read", path))?;
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => not_there(path),
+        _ => ModelFileError::io("read", path)(error),
+    })?;
     if metadata.is_dir() {
         return read_directory(path, options);
     }
@@ -88,6 +91,20 @@ pub fn read_model(path: &Path, options: &OnnxOptions) -> Result<Model, ModelFile
         add_config(&mut model, &config);
     }
     Ok(model)
+}
+
+/// What may have been meant by a path where nothing is: a model of the Hub by its name is not downloaded.
+fn not_there(path: &Path) -> ModelFileError {
+    let shown = path.display();
+    let name = path.is_relative() && path.components().count() <= 2 && path.extension().is_none();
+    let of_the_hub = if name {
+        format!(" (for a model of the Hugging Face Hub: hf download {shown} config.json)")
+    } else {
+        String::new()
+    };
+    ModelFileError::Unclear(format!(
+        "{shown}: no such file or directory. Expected a model's file, its directory or its config.json{of_the_hub}"
+    ))
 }
 
 /// An adapter's settings; its tensors are in one of these.
@@ -333,6 +350,17 @@ mod tests {
         bytes.extend_from_slice(header.as_bytes());
         bytes.resize(bytes.len() + elements as usize * 2, 0);
         bytes
+    }
+
+    #[test]
+    fn a_name_of_the_hub_is_not_downloaded() {
+        let said = |path: &str| {
+            let error = read_model(Path::new(path), &OnnxOptions::default());
+            error.err().unwrap().to_string()
+        };
+        assert!(said("nobody/model").contains("hf download nobody/model config.json"));
+        assert!(!said("nobody/model.gguf").contains("hf download"));
+        assert!(!said("/nobody/model").contains("hf download"));
     }
 
     #[test]

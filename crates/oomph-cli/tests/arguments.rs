@@ -323,6 +323,9 @@ fn slips_are_answered_with_what_was_meant() {
         ("fit --gpu t4 --forbid chekpoint train.py", "checkpoint"),
         ("run --gpu t4 --unknown hlaf train.py", "half"),
         ("lint --select OOMX", "--list-rules"),
+        ("run --gpu t4,a100 train.py", "NAME:COUNT"),
+        ("check jobs.toml", "--config jobs.toml"),
+        ("estimate somebody/model", "hf download somebody/model"),
     ] {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let output = oomph(place.path(), &words);

@@ -227,6 +227,15 @@ fn unknown(name: &str, wrong_size: Option<(&Gpu, u32)>) -> UnknownGpu {
             ),
         };
     }
+    if name.contains(',') {
+        return UnknownGpu {
+            name: name.to_owned(),
+            suggestions: Vec::new(),
+            message: format!(
+                "`{name}`: expected one kind of GPU, and for several of it NAME:COUNT, such as a100-80gb:8"
+            ),
+        };
+    }
     let suggestions = suggestions(name);
     let hint = if suggestions.is_empty() {
         String::new()

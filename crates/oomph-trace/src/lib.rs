@@ -98,7 +98,7 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
     if messages.is_empty() {
         let other = problems
             .first()
-            .map(|problem| format!(" ({})", problem.message))
+            .map(|problem| format!(": {}", problem.message))
             .unwrap_or_default();
         return Err(not_known(format!(
             "text without an out-of-memory message{other}"

@@ -8,6 +8,7 @@
 mod arrays;
 mod clusters;
 mod cuda;
+mod facts;
 mod general;
 mod kernel;
 mod llama;
@@ -72,7 +73,7 @@ const ABOUT_RECORDS: [&str; 16] = [
 const MAX_JOINED: usize = 4 << 10;
 /// Lines before a message that may name the program, and bytes of each.
 const RECENT: usize = 24;
-const MAX_RECENT: usize = 200;
+const MAX_RECENT: usize = 400;
 /// Lines that a message is wrapped to.
 const WRAPPED: usize = 4;
 
@@ -181,6 +182,19 @@ pub struct Tokens {
     pub free: Option<u64>,
 }
 
+/// What lines near a message say of the same memory; they may be about another moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Around {
+    /// Asked for, by a warning just before a process was ended.
+    pub asked: Option<Bytes>,
+    /// The memory there is.
+    pub total: Option<Bytes>,
+    /// What of it is free.
+    pub free: Option<Bytes>,
+    /// What of it is in use.
+    pub in_use: Option<Bytes>,
+}
+
 /// An out-of-memory message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomMessage {
@@ -252,8 +266,14 @@ pub struct OomMessage {
     pub unallocated: Option<Bytes>,
     /// Free blocks of private pools, which the message calls allocated.
     pub private_pools: Option<Bytes>,
+    /// What lines near it say.
+    pub around: Around,
+    /// What the lines below it list, by name.
+    pub parts: Vec<(String, Bytes)>,
     /// The traceback before the message, outermost frame first.
     pub traceback: Vec<TextFrame>,
+    /// Lines below it that were looked at.
+    below: usize,
     /// Where in the text the words are that make it one.
     at: usize,
     /// Its last part, counted as lines are.
@@ -297,7 +317,10 @@ impl OomMessage {
             reserved: None,
             unallocated: None,
             private_pools: None,
+            around: Around::default(),
+            parts: Vec::new(),
             traceback: Vec::new(),
+            below: 0,
             at: 0,
             last: 0,
         }
@@ -645,11 +668,7 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
-                if self.messages.is_empty()
-                    && ["Error: ", "error: ", " fault"]
-                        .iter()
-                        .any(|word| text.contains(word))
-                {
+                if self.messages.is_empty() && reports_an_error(text) {
                     self.error = Some((number, cut(text.trim(), MAX_RECENT)));
                 }
                 let goes_on = self.go_on(text, &place);
@@ -674,6 +693,7 @@ impl Log {
             && self.parts - last.last <= RECENT
         {
             named_below(last, text);
+            said_below(last, text, self.parts);
         }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
@@ -772,7 +792,7 @@ impl Log {
             .flatten();
         message.rank = origin.rank.or(message.rank).or(continued).or_else(|| {
             let head = text.get(..text.floor_char_boundary(MAX_PREFIX))?;
-            general::rank(&head.to_ascii_lowercase())
+            facts::rank(&head.to_ascii_lowercase())
         });
         message.add_ranks(&Vec::from_iter(message.rank));
         message.pid = message.pid.or(origin.pid);
@@ -815,6 +835,9 @@ impl Log {
                     let inside = message.program.runs_inside().then(recent).flatten()?;
                     (inside.starts_others() || inside.serves()).then_some(inside)
                 });
+        }
+        if message.handled && message.memory == Memory::Host && ends_with_killed(text) {
+            *message = ended_after(message);
         }
         let said = [
             message.requested,
@@ -871,6 +894,16 @@ impl Log {
             .iter()
             .fold(message.hardware, |known, line| known.or(Hardware::of(line)));
         self.name_container(&mut message);
+        // The framework whose allocator printed its figures is the one that the message is in.
+        if message.inside == Some(Program::Tensorflow) {
+            let [limit, in_use] = std::mem::take(&mut self.noted.arena);
+            message.around.total = limit;
+            message.around.in_use = in_use;
+        }
+        let mut around = message.around;
+        let lines = self.recent.iter().map(String::as_str);
+        facts::near(lines, &message, &mut around);
+        message.around = around;
         self.messages.push(message);
         Some(self.messages.len() - 1)
     }
@@ -904,6 +937,23 @@ impl Log {
         }
     }
 
+    /// A process that was ended just after a warning about the host's memory: the warning tells what it was at.
+    fn name_warnings(&mut self) {
+        for number in 1..self.messages.len() {
+            let (before, rest) = self.messages.split_at_mut(number);
+            if let (Some(warning), Some(ended)) = (before.last(), rest.first_mut())
+                && ended.kind == MessageKind::Killed
+                && ended.program == Program::Shell
+                && warning.handled
+                && warning.memory == Memory::Host
+                && ended.line.abs_diff(warning.line) <= RECENT
+            {
+                ended.inside = ended.inside.or(Some(warning.program));
+                ended.around.asked = warning.requested;
+            }
+        }
+    }
+
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
         // A text that no reader knows matters only if there is no other, which is not only a warning.
         if self
@@ -915,6 +965,7 @@ impl Log {
                 .retain(|message| message.kind != MessageKind::Unknown);
         }
         self.name_memories();
+        self.name_warnings();
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
         for message in &mut self.messages {
             if message.memory == Memory::Host {
@@ -927,7 +978,14 @@ impl Log {
         {
             problems.push(Problem::new(
                 ProblemKind::Incomplete,
-                format!("line {line} reports another error, not one of memory: {text}"),
+                format!(
+                    "line {line} reports another error, not one of memory: {text}{}",
+                    if text.contains("CUDA error") {
+                        "; CUDA_LAUNCH_BLOCKING=1 shows which call it comes from"
+                    } else {
+                        ""
+                    }
+                ),
             ));
         }
         if self.dropped > 0 {
@@ -937,6 +995,86 @@ impl Log {
             ));
         }
         (self.messages, problems)
+    }
+}
+
+/// Whether a line reports an error, of whatever kind.
+fn reports_an_error(text: &str) -> bool {
+    [
+        "Error: ",
+        "Error:",
+        "error: ",
+        "error : ",
+        "Error(",
+        " fault",
+        "failure",
+        "Exception",
+        "ssertion",
+        "FATAL",
+        "no CUDA-capable device",
+        "no kernel image",
+        "illegal memory access",
+        "ERROR_",
+    ]
+    .iter()
+    .any(|word| text.contains(word))
+}
+
+/// Whether a line that begins with something else ends with the shell's word for a process that was ended.
+fn ends_with_killed(text: &str) -> bool {
+    let text = text.trim_end_matches(|c: char| !c.is_alphanumeric());
+    text.strip_suffix("Killed")
+        .is_some_and(|rest| rest.ends_with(|c: char| !c.is_alphanumeric()))
+}
+
+/// The end of a process just after a warning of it.
+fn ended_after(warning: &OomMessage) -> OomMessage {
+    OomMessage {
+        program: Program::Shell,
+        kind: MessageKind::Killed,
+        inside: Some(warning.program),
+        handled: false,
+        requested: None,
+        around: Around {
+            asked: warning.requested,
+            ..warning.around
+        },
+        ..warning.clone()
+    }
+}
+
+/// Adds what a line below a message says of it: whether the program went on, figures, what holds the memory.
+fn said_below(message: &mut OomMessage, text: &str, part: usize) {
+    /// Parts of a list that are kept.
+    const MOST: usize = 12;
+    message.below += 1;
+    if message.below > RECENT {
+        return;
+    }
+    let shown = text
+        .get(..text.floor_char_boundary(MAX_RECENT))
+        .unwrap_or_default();
+    if part - message.last <= WRAPPED
+        && message.kind == MessageKind::Allocation
+        && message.memory == Memory::Device
+        // Its own readers tell a tactic that was skipped from a failure.
+        && message.program != Program::TensorRt
+        && general::goes_on(&shown.to_ascii_lowercase())
+    {
+        message.handled = true;
+    }
+    // `- Free memory: 53.1098GB`, right below.
+    if shown.starts_with("- ") && part - message.last <= WRAPPED {
+        facts::figures(shown, message);
+    }
+    let mut around = message.around;
+    facts::near(std::iter::once(shown), message, &mut around);
+    message.around = around;
+    if message.memory == Memory::Device
+        && message.parts.len() < MOST
+        && let Some(part) = facts::named(shown)
+    {
+        message.parts.push(part);
     }
 }
 

@@ -90,10 +90,15 @@ pub fn get() -> Option<&'static Board> {
         .as_ref()
 }
 
+/// Since the machine started: the same for all ranks, and it never jumps as the time of day may.
 fn milliseconds() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |time| time.as_millis() as u64)
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the call writes one `timespec`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
 }
 
 /// Why the ranks cannot continue.

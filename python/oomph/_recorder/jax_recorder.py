@@ -73,7 +73,7 @@ class JaxRecorder:
         self.process = os.getpid()
         self.assumptions = Assumptions()
         self._jax = jax
-        self._began = time.time()
+        self._began = time.monotonic()
         self._finished = False
         self._oom: dict[str, Any] | None = None
         self._count = 0
@@ -182,7 +182,7 @@ class JaxRecorder:
             File.RECORD,
             dict(
                 format=FORMAT, torch="", jax=about, cuda=f"{self._jax.cuda}", python=sys.version.split()[0],
-                argv=sys.argv, process=self.process, virtual=True, seconds=time.time() - self._began,
+                argv=sys.argv, process=self.process, virtual=True, seconds=time.monotonic() - self._began,
                 outcome=outcome, used_cuda=bool(used), devices=found, steps=0, inferences=0,
                 oom=self._oom, oom_count=self._count, scopes=[], marks=[], boundaries=[], has_scopes=False, max_events=0,
                 assumptions=self.assumptions.as_list(), library=library.report(),

@@ -91,7 +91,7 @@ class Recorder:
         self.layer = ValueLayer(self.assumptions, settings.unknown, self.virtual, settings.compute)
         self._reads = self.layer.reads = Reads()
         self._broadcasts = self.layer.pairs = Broadcasts()
-        self._began = time.time()
+        self._began = time.monotonic()
         self._finished = False
         busy = library.busy() if self.virtual else None
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
@@ -451,7 +451,7 @@ class Recorder:
             process=self.process,
             virtual=self.virtual,
             date=time.strftime("%Y-%m-%d"),
-            seconds=time.time() - self._began,
+            seconds=time.monotonic() - self._began,
             outcome=outcome,
             used_cuda=used_cuda,
             devices=found,

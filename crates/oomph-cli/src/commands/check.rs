@@ -118,6 +118,15 @@ impl Args {
     /// Runs the jobs, and says which pass.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         json::expect_place(self.json.as_deref())?;
+        if let Some(file) = self
+            .jobs
+            .iter()
+            .find(|name| Path::new(name).extension().is_some_and(|end| end == "toml"))
+        {
+            bail!(
+                "{file} stands where names of jobs are expected; give the file of jobs as --config {file}"
+            );
+        }
         let mut jobs = check_file::read(&self.config)?;
         if let Some(unknown) =
             (self.jobs.iter()).find(|name| jobs.iter().all(|job| job.name != **name))

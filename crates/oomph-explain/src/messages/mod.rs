@@ -19,6 +19,8 @@ use crate::lever;
 const FRAGMENTED: f64 = 0.2;
 /// Below this share they are next to nothing, whatever was asked for.
 const SOME: f64 = 0.08;
+/// A request from this size on is for one large tensor, not for one more of many.
+const ONE_TENSOR: Bytes = Bytes(4 << 30);
 /// Memory that CUDA's context, kernels and the libraries of one job take at most.
 const LIBRARIES: u64 = 8 << 30;
 /// If others hold this share of the device, that is the cause.
@@ -87,10 +89,14 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
         );
     }
     if message.text.contains("try setting") && !is_fragmented(message) {
-        corrections.push(
-            "every such message has the hint about fragmentation; it does not apply here"
+        corrections.push(match in_pieces(message) {
+            Some(cached) => format!(
+                "every such message has the hint about fragmentation; here the {cached} that are reserved and \
+                 unused would just have been enough together with what was free, so it may help"
+            ),
+            None => "every such message has the hint about fragmentation; it does not apply here"
                 .to_owned(),
-        );
+        });
     }
     let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.0);
     MessageReport {
@@ -272,6 +278,34 @@ fn cached(message: &OomMessage) -> Option<Bytes> {
     message.unallocated.or_else(rest)
 }
 
+/// What is reserved and unused, where it would have been enough together with what the device had free.
+fn in_pieces(message: &OomMessage) -> Option<Bytes> {
+    let (cached, free, requested) = (cached(message)?, message.free?, message.requested?);
+    let some = cached.0.saturating_mul(20) >= requested.0;
+    (some && free <= requested && free + cached >= requested && message.allowed.is_none())
+        .then_some(cached)
+}
+
+/// The setting that keeps the allocator's memory in one piece, by the words of the version.
+fn against_pieces(message: &OomMessage) -> (&'static str, &'static str) {
+    if message.text.contains("cached)") || message.text.contains("cached;") {
+        (
+            "a newer PyTorch: this one (before 1.4) has no setting for it; torch.cuda.empty_cache() gives free pieces back",
+            "torch.cuda.empty_cache()",
+        )
+    } else if message.text.contains("already allocated") {
+        (
+            "keep large pieces whole (PyTorch 1.10 or newer; from 2.1 on expandable_segments:True does more)",
+            "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:128",
+        )
+    } else {
+        (
+            "let segments grow in place; verify it with `oomph replay` on a snapshot",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        )
+    }
+}
+
 fn is_fragmented(message: &OomMessage) -> bool {
     let (Some(cached), Some(reserved)) = (cached(message), message.reserved) else {
         return false;
@@ -366,6 +400,7 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     const SHOWN: usize = 160;
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()
+        .chain(other::around(message))
         .map(|(bytes, what)| Evidence::of(bytes.0, what))
         .collect();
     let mut quote = Evidence::new(format!("line {}: {}", message.line, message.quote(SHOWN)));
@@ -535,12 +570,12 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             fixes: vec![
                 Fix::lever(
                     lever::ALLOCATOR,
-                    "let segments grow in place; verify it with `oomph replay` on a snapshot",
+                    against_pieces(message).0,
                     unallocated.0,
                     Basis::Estimated,
                     "exact",
                 )
-                .apply("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+                .apply(against_pieces(message).1),
             ],
         });
     }
@@ -724,6 +759,13 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              container the numbers of processes do not tell which)",
         ));
     }
+    if message.requested.is_some_and(|asked| asked >= ONE_TENSOR) {
+        evidence.push(Evidence::new(
+            "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter \
+             sequences, a smaller resolution or batch, or attention in blocks (scaled_dot_product_attention) make \
+             it smaller",
+        ));
+    }
     evidence.push(Evidence::new(
         "a batch that is too large and memory that leaks from step to step look alike in a \
          message. Record the job: torch.cuda.memory._record_memory_history(\
@@ -757,6 +799,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             (Some(_), ..) => {
                 "memory was full of tensors in use; the message does not say why".to_owned()
             }
+            (None, _, Some(asked), _) if asked >= ONE_TENSOR => format!(
+                "one request alone asked for {asked}, so one tensor is that large; the message does not say what \
+                 was in use, or how much there is"
+            ),
             (None, ..) => {
                 "memory ran out; the message does not say what was in use, or why".to_owned()
             }

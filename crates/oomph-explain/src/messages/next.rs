@@ -162,6 +162,18 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             "smaller tiles, or fewer of them at once: __shared__ arrays above 48 KiB have to be dynamic",
         )],
         Program::Cublas | Program::Cudnn | Program::Cuda => library(message),
+        Program::Paddle => vec![
+            others_on_the_gpu(message),
+            step(
+                "CUDA_VISIBLE_DEVICES=1",
+                "or use a GPU that is free, by its number",
+            ),
+            advice("a smaller batch or smaller inputs"),
+            step(
+                "FLAGS_fraction_of_gpu_memory_to_use=0.98",
+                "let PaddlePaddle take more of the GPU (the default is 0.92)",
+            ),
+        ],
         _ if message.memory == Memory::Device => vec![
             others_on_the_gpu(message),
             advice("a smaller batch, smaller inputs, or weights in fewer bits"),
@@ -340,6 +352,20 @@ fn script(message: &OomMessage) -> String {
 
 fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     match message.inside {
+        Some(Program::Vllm) if message.during == Some("it measured what it needs") => {
+            return vec![
+                step(
+                    "--max-num-seqs 64",
+                    "fewer requests at once: its trial run is as large as they allow",
+                ),
+                step("--max-model-len 8192", "shorter requests, likewise"),
+                step(
+                    "--limit-mm-per-prompt '{\"image\": 1}'",
+                    "fewer images or videos in a request, if the model takes them",
+                ),
+                step("--tensor-parallel-size 2", "split the model over more GPUs"),
+            ];
+        }
         Some(Program::Vllm) => return inside_vllm(),
         Some(Program::Sglang) => return inside_sglang(),
         Some(Program::ComfyUi) => {
@@ -396,6 +422,12 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
+    if message.during == Some("attention ran") {
+        steps.push(step(
+            "attn_implementation=\"sdpa\"",
+            "attention in blocks (without a mask of all pairs): it keeps no matrix of all scores",
+        ));
+    }
     if let Some((_, far)) = super::free_all_the_same(message) {
         // Where far more was free, a smaller job is no cure.
         if far {
@@ -705,6 +737,11 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::ComfyUi | Program::StableDiffusion) => pytorch(message),
         Some(Program::Vllm) => inside_vllm(),
         Some(Program::Sglang) => inside_sglang(),
+        Some(Program::CTranslate2) => vec![
+            advice("a smaller model, or weights in fewer bits: compute_type=\"int8\""),
+            advice("fewer files at once, a smaller beam (beam_size=1), shorter pieces of audio"),
+            others_on_the_gpu(message),
+        ],
         Some(Program::Numba) => vec![
             advice("smaller arrays on the GPU, float32 instead of float64, or work in chunks"),
             others_on_the_gpu(message),
@@ -905,12 +942,26 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "whether its last state is OOMKilled, and its limit",
             ),
             step("kubectl get events", "whether it was evicted, or deleted"),
-            advice(
-                "if it was memory: a higher limit (resources.limits.memory), or a job that needs less",
+            step(
+                limit_above(message.total),
+                "if it was memory: a higher limit, or a job that needs less",
             ),
         ],
         Program::Torchrun | Program::Shell => ended(),
         Program::Unknown if message.kind == MessageKind::Killed => ended(),
+        // Windows' own words, whatever program says them.
+        _ if ["paging file", "not enough memory: you tried"]
+            .iter()
+            .any(|words| message.text.contains(words)) =>
+        {
+            vec![
+                advice(
+                    "a larger page file (Windows: System, Advanced, Virtual memory), or more RAM",
+                ),
+                advice("close other programs: Task Manager shows what is committed, and the limit"),
+                advice("smaller inputs, a smaller model, fewer workers"),
+            ]
+        }
         Program::Numpy => vec![
             step("numpy.memmap", "keep the array in a file"),
             advice("a smaller type, or work in chunks"),
@@ -1028,6 +1079,9 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "what all processes held at that moment",
             ),
             advice(match message.process.as_deref() {
+                Some("java") => {
+                    "a smaller heap (java -Xmx…) or fewer such processes; more RAM or swap"
+                }
                 Some(name) if !name.contains("py") && !name.contains("pt_") => {
                     "fewer such processes at once, or less in each"
                 }

@@ -162,9 +162,14 @@ fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
     }
     let inside = message.inside?;
     let own = match inside {
-        Program::Numba | Program::Cupy | Program::LlamaCpp | Program::Ollama | Program::Relion => {
-            true
-        }
+        Program::Numba
+        | Program::Cupy
+        | Program::LlamaCpp
+        | Program::Ollama
+        | Program::Relion
+        | Program::Paddle
+        | Program::Xgboost
+        | Program::CTranslate2 => true,
         Program::Pytorch => message.text.contains("THC"),
         _ => false,
     };
@@ -248,8 +253,15 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     };
     let sentence = if message.handled {
         format!(
-            "a warning, not a failure: {name} could not get {} of {what}{place}{figures}",
-            asked(message, "some")
+            "a warning, not a failure: {name} could not get {} of {what}{place}{figures}{}",
+            asked(message, "some"),
+            if message.program == Program::TensorRt {
+                "; it skips that tactic, and the build goes on with others"
+            } else if message.program == Program::LlamaCpp && message.memory == Memory::Device {
+                "; the text says that it then tried another way"
+            } else {
+                ""
+            }
         )
     } else if let Some(asked) = message.requested {
         format!("{name} could not get {asked} of {what}{place}{figures}")
@@ -514,10 +526,11 @@ fn killed(message: &OomMessage) -> String {
                 ),
                 _ => format!("ended {process}{held}"),
             };
-            let bare = !message.text.contains("ut of memory")
+            let bare = message.setting != Some("the whole system")
+                && !message.text.contains("ut of memory")
                 && !message.text.contains(" invoked oom-killer")
                 && !message.text.contains("oom-kill:");
-            let group = if message.setting.is_some() || bare {
+            let group = if message.setting == Some("perhaps a group") || bare {
                 if bare {
                     ", or the limit of a group (a container) was reached: the text does not say which"
                 } else {
@@ -616,10 +629,43 @@ fn killed(message: &OomMessage) -> String {
             )
         }
         _ => format!(
-            "{process} was ended by signal 9, most likely by the kernel's OOM killer: if so, the host's \
-             memory (RAM) was used up"
+            "{process} was ended by signal 9, most likely by the kernel's OOM killer: if so, {}{}",
+            if message.inside == Some(Program::Kubernetes) {
+                format!(
+                    "its container reached its limit of host memory (RAM){}, or the node ran short",
+                    limit("of")
+                )
+            } else {
+                "the host's memory (RAM) was used up".to_owned()
+            },
+            message
+                .around
+                .asked
+                .map(|asked| format!(
+                    "; just before, {} asked for {asked} of it",
+                    message.inside.unwrap_or(Program::Unknown).name()
+                ))
+                .unwrap_or_default()
         ),
     }
+}
+
+/// What lines near a message say: they may be about another moment.
+pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
+    let around = &message.around;
+    let figures = [
+        (around.total.filter(|_| message.total.is_none()), "in all"),
+        (around.free.filter(|_| message.free.is_none()), "free"),
+        (around.in_use.filter(|_| message.used().is_none()), "in use"),
+    ];
+    let said = figures
+        .into_iter()
+        .filter_map(|(bytes, what)| Some((bytes?, format!("{what}, as a line near it says"))));
+    let listed = message
+        .parts
+        .iter()
+        .map(|(name, bytes)| (*bytes, format!("{name}, as the text lists it")));
+    said.chain(listed).collect()
 }
 
 /// What a reader may look for in the text, and does not find there.
@@ -638,13 +684,14 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.requested.is_none() && !ended && message.kind != MessageKind::Budget {
         unsaid.push("how much was asked for");
     }
-    if message.total.is_none() {
+    if message.total.is_none() && message.around.total.is_none() {
         unsaid.push(match message.memory {
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
         });
     }
-    if message.used().is_none() && message.free.is_none() {
+    let around = message.around.in_use.or(message.around.free);
+    if message.used().or(message.free).or(around).is_none() {
         unsaid.push("how much was in use");
     }
     let known = (message.free.is_some() && message.total.is_some())
@@ -653,7 +700,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.memory == Memory::Device && !known && message.others.is_empty() {
         unsaid.push("whether other processes held a part of it");
     }
-    if message.setting != Some("lists what holds it") {
+    if message.setting != Some("lists what holds it") && message.parts.is_empty() {
         unsaid.push("what held the memory");
     }
     unsaid

@@ -370,17 +370,18 @@ fn limit(
     let near = noted
         .limits_line
         .is_some_and(|number| line.part - number <= NEAR);
-    if let Some(before) = before
-        && before.program == Program::Kubernetes
-        && near
-    {
-        noted.limits_line = None;
-        before.total = line
+    if near {
+        noted.limit = line
             .text
             .trim()
             .strip_prefix("memory:")
-            .and_then(size)
-            .or(before.total);
+            .and_then(|value| size(value.trim_start()));
+        if let Some(before) = before
+            && (before.program == Program::Kubernetes || before.inside == Some(Program::Kubernetes))
+        {
+            noted.limits_line = None;
+            before.total = noted.limit.or(before.total);
+        }
     }
     None
 }

@@ -1,6 +1,6 @@
 //! CUDA's error 2 and the status codes of its libraries: no figures, often far from the allocation that failed.
 
-use super::general::device;
+use super::facts::device;
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, word};

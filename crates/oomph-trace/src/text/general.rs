@@ -1,13 +1,13 @@
-//! What a text says of memory that ran out in words that no reader knows: which memory, and the figures whose role
-//! the words beside them tell. Nothing is made of a figure that stands without such a word.
+//! What a text says of memory that ran out in words that no reader knows: that it ran out, and which memory it was.
+//! `facts.rs` reads its figures.
 
 use std::sync::LazyLock;
 
+use super::facts::{device, figures, pid, sizes};
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Place};
-use super::words::{Vocabulary, index, integer};
+use super::words::Vocabulary;
 use super::{MessageKind, OomMessage};
-use crate::units::Bytes;
 
 /// What a phrase says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,8 @@ const PHRASES: &[(Says, &[&str])] = &[
             "failed to alloc ",
             "failed allocating",
             "failed to reserve",
+            "failed to map",
+            "failed to commit",
             "cannot allocate",
             "can't allocate",
             "can not allocate",
@@ -276,7 +278,13 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         .or_else(|| before.rfind("; "))
         .or_else(|| before.rfind(", "))
         .map_or(before.as_str(), |at| &before[at..]);
-    let rest = after.split(['.', ';']).next().unwrap_or_default();
+    // A point in a number ends no sentence.
+    let end = [". ", ";"]
+        .iter()
+        .filter_map(|mark| after.find(mark))
+        .min()
+        .unwrap_or(after.len());
+    let rest = after[..end].trim_end_matches('.');
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
     if has(clause, ADVICE) {
         return false;
@@ -398,7 +406,13 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
         message.device = device(&lower);
     }
     message.pid = pid(&lower);
-    message.handled = [
+    message.handled = goes_on(&lower);
+    Some(message)
+}
+
+/// Whether words say that the program tried something else.
+pub(super) fn goes_on(lower: &str) -> bool {
+    [
         "falling back",
         "fall back to",
         "retrying",
@@ -406,8 +420,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
         "skipping",
     ]
     .iter()
-    .any(|words| lower.contains(words));
-    Some(message)
+    .any(|words| lower.contains(words))
 }
 
 /// Adds what a line below such a message says, `- Free memory: 1048576`, or the end of a sentence.
@@ -535,458 +548,32 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "pinned",
         "memlimit",
         "virtual memory",
-        "内存",
         "hauptspeicher",
         "arbeitsspeicher",
-    ]) || (!device
-        && says(&[
-            "cannot allocate memory",
-            "无法分配",
-            "allouer de la m",
-            "asignar memoria",
-            "выделить память",
-            "メモリを確保",
-            "vector of size",
-            "openblas",
-            "realloc",
-            // C++'s own, unless a library of the GPU names itself.
-            "std::bad_alloc",
-            "worker tcp",
-            "mmap",
-            "fork",
-            "bytes of memory for array",
-        ]));
+    ]) || (!device && says(&["内存"]))
+        || (!device
+            && says(&[
+                "cannot allocate memory",
+                "无法分配",
+                "allouer de la m",
+                "asignar memoria",
+                "выделить память",
+                "メモリを確保",
+                "vector of size",
+                "openblas",
+                "realloc",
+                // C++'s own, unless a library of the GPU names itself.
+                "std::bad_alloc",
+                "worker tcp",
+                "mmap",
+                "fork",
+                "bytes of memory for array",
+            ]));
     match (device, host) {
         (true, false) => Memory::Device,
         (false, true) => Memory::Host,
         _ => Memory::Unknown,
     }
-}
-
-/// What a figure is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Asked,
-    Free,
-    InUse,
-    Total,
-}
-
-/// Words after a figure that say what it is.
-const AFTER: &[(Role, &[&str])] = &[
-    (
-        Role::Free,
-        &[
-            "free",
-            "available",
-            "remaining",
-            "left",
-            "avail",
-            "unused",
-            "availabe",
-            "is free",
-            "are free",
-            "is available",
-            "are available",
-            "was available",
-            "were available",
-            "is left",
-            "are left",
-        ],
-    ),
-    (
-        Role::InUse,
-        &[
-            "already",
-            "in use",
-            "in-use",
-            "used",
-            "is used",
-            "are used",
-            "is in use",
-            "allocated",
-            "has been allocated",
-            "is allocated",
-            "occupied",
-            "memory in use",
-        ],
-    ),
-    (
-        Role::Asked,
-        &[
-            "requested",
-            "needed",
-            "required",
-            "is needed",
-            "are needed",
-            "is required",
-            "was requested",
-            "more",
-        ],
-    ),
-    (
-        Role::Total,
-        &[
-            "total",
-            "capacity",
-            "limit",
-            "allowed",
-            "maximum",
-            "memory limit",
-            "max",
-        ],
-    ),
-];
-
-/// Words before a figure that say what it is; the last one counts.
-const BEFORE: &[(Role, &[&str])] = &[
-    (
-        Role::Asked,
-        &[
-            "allocate",
-            "allocating",
-            "allocation of",
-            "allocation size",
-            "alloc ",
-            "request",
-            "requests",
-            "requested",
-            "requesting",
-            "require",
-            "requires",
-            "required",
-            "need",
-            "needs",
-            "needed",
-            "tried",
-            "of size",
-            "size",
-            "wants",
-            "asked",
-            "reserve",
-            "reserving",
-            "malloc",
-            "allocation for",
-        ],
-    ),
-    (
-        Role::Free,
-        &[
-            "free",
-            "available",
-            "availabe",
-            "remaining",
-            "left",
-            "avail",
-            "only",
-        ],
-    ),
-    (
-        Role::InUse,
-        &[
-            "in use",
-            "used",
-            "using",
-            "usage",
-            "already",
-            "allocated",
-            "consumed",
-            "occupied",
-            "rss",
-            "vmrss",
-            "current",
-        ],
-    ),
-    (
-        Role::Total,
-        &[
-            "total", "capacity", "limit", "max", "maximum", "has", "budget", "out of",
-        ],
-    ),
-];
-
-/// Fills the figures that a text has beside words for their role, and that the message lacks.
-fn figures(text: &str, message: &mut OomMessage) {
-    let lower = &words_apart(text);
-    let found: Vec<Size> = sizes(lower).collect();
-    for (number, size) in found.iter().enumerate() {
-        let start = number
-            .checked_sub(1)
-            .and_then(|before| found.get(before))
-            .map_or(0, |before| before.end);
-        let end = found.get(number + 1).map_or(lower.len(), |next| next.start);
-        let (Some(before), Some(after)) = (lower.get(start..size.start), lower.get(size.end..end))
-        else {
-            continue;
-        };
-        let Some(role) = role(before, after, size.unit) else {
-            continue;
-        };
-        let place = match role {
-            Role::Asked => &mut message.requested,
-            Role::Free => &mut message.free,
-            Role::InUse => &mut message.in_use,
-            Role::Total => &mut message.total,
-        };
-        place.get_or_insert(size.bytes);
-    }
-}
-
-/// In small letters; `totalFreeSpace` is three words.
-fn words_apart(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut before = ' ';
-    for c in text.chars() {
-        // `MiB` is one.
-        if c.is_ascii_uppercase() && before.is_ascii_lowercase() && c != 'B' {
-            out.push(' ');
-        }
-        out.push(c.to_ascii_lowercase());
-        before = c;
-    }
-    out
-}
-
-fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
-    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
-    // `24 GB of GPU memory is free`: what stands between does not count.
-    let mut rest = after.trim_start_matches([' ', ')', '(', ']', '*', '_', '"']);
-    for noun in [
-        "of ", "the ", "gpu ", "device ", "host ", "system ", "video ", "memory ", "vram ", "ram ",
-        "mem ",
-    ] {
-        rest = rest.strip_prefix(noun).unwrap_or(rest).trim_start();
-    }
-    // A piece of what is free, or what is wished for, is another figure.
-    if ["largest", "ignoring"]
-        .iter()
-        .any(|word| before.contains(word))
-    {
-        return None;
-    }
-    if rest.starts_with('/') {
-        return Some(Role::InUse);
-    }
-    if before.trim_end().ends_with('/') {
-        return Some(Role::Total);
-    }
-    // `… would exceed the limit of …`: what is exceeded is all there is.
-    if ["exceed", "greater than", "larger than"]
-        .iter()
-        .any(|word| before.contains(word))
-    {
-        return Some(Role::Total);
-    }
-    let mut role = None;
-    for (kind, words) in AFTER {
-        if words
-            .iter()
-            .any(|word| rest.strip_prefix(word).is_some_and(is_end))
-        {
-            role = Some(*kind);
-            break;
-        }
-    }
-    // The words before count up to the end of their sentence.
-    let clause = before
-        .rfind(". ")
-        .max(before.rfind("; "))
-        .map_or(before, |at| before.get(at..).unwrap_or(before));
-    let mut last: Option<(usize, Role)> = None;
-    for (kind, words) in BEFORE {
-        for word in *words {
-            let mut from = 0;
-            while let Some(at) = clause.get(from..).and_then(|rest| rest.find(word)) {
-                let at = from + at;
-                from = at + word.len();
-                let begins = !clause
-                    .get(..at)
-                    .is_some_and(|head| head.ends_with(|c: char| c.is_alphanumeric()));
-                let ends = word.ends_with(' ') || clause.get(from..).is_none_or(is_end);
-                if begins && ends && last.is_none_or(|(other, _)| from > other) {
-                    last = Some((from, *kind));
-                }
-            }
-        }
-    }
-    let role_before = last.map(|(_, role)| role);
-    if !unit {
-        // A number without a unit is a size only right behind its name.
-        let between = last.and_then(|(at, _)| clause.get(at..)).unwrap_or("?");
-        let near = between.split([' ', ':', '=', '(']).all(|word| {
-            matches!(
-                word,
-                "" | "memory" | "bytes" | "size" | "of" | "is" | "reported"
-            )
-        });
-        return role_before.filter(|_| near && !clause.ends_with("out of "));
-    }
-    if rest.starts_with("exceed") || rest.starts_with('>') {
-        return role_before.or(Some(Role::InUse));
-    }
-    role.or(role_before)
-}
-
-/// A size in a text.
-struct Size {
-    start: usize,
-    end: usize,
-    bytes: Bytes,
-    /// Whether it has a unit.
-    unit: bool,
-}
-
-/// The sizes of a text in small letters: numbers with a unit, and whole ones from a million on.
-fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
-    let bytes = text.as_bytes();
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        while at < bytes.len() {
-            let start = at;
-            let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-            if !digit(start) {
-                at += 1;
-                continue;
-            }
-            let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b',');
-            let mut end = start;
-            while bytes.get(end).is_some_and(number) {
-                end += 1;
-            }
-            at = end;
-            // A part of a name, of a version, of an address.
-            let part = start > 0
-                && bytes.get(start - 1).is_some_and(|byte| {
-                    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'#' | b'@')
-                });
-            while end > start && matches!(bytes.get(end - 1), Some(b'.' | b',')) {
-                end -= 1;
-            }
-            let mut letters = end;
-            while matches!(bytes.get(letters), Some(b' ')) && letters == end {
-                letters += 1;
-            }
-            let mut unit = letters;
-            while bytes.get(unit).is_some_and(u8::is_ascii_alphabetic) {
-                unit += 1;
-            }
-            let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
-                "b" | "byte" | "bytes" => Some(1),
-                "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
-                "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),
-                "gb" | "gib" | "gi" | "gbytes" | "gigabytes" => Some(1 << 30),
-                "tb" | "tib" | "ti" => Some(1 << 40),
-                "k" if letters == end => Some(1 << 10),
-                "g" if letters == end => Some(1 << 30),
-                _ => None,
-            };
-            if part {
-                continue;
-            }
-            let whole = text.get(start..end).unwrap_or_default();
-            if let Some(scale) = scale {
-                let scaled = match scale {
-                    1 => format!("{whole} b"),
-                    1_024 => format!("{whole} kib"),
-                    1_048_576 => format!("{whole} mib"),
-                    1_073_741_824 => format!("{whole} gib"),
-                    _ => format!("{whole} tib"),
-                };
-                if let Some(bytes) = super::words::size(&scaled) {
-                    at = unit;
-                    return Some(Size {
-                        start,
-                        end: unit,
-                        bytes,
-                        unit: true,
-                    });
-                }
-            } else if whole.len() >= 7 && whole.bytes().all(|byte| byte.is_ascii_digit())
-                && !bytes.get(end).is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'/'))
-                && let Ok(value) = whole.parse()
-                // Fewer are lines, shapes and steps.
-                && value >= 1 << 20
-            {
-                return Some(Size {
-                    start,
-                    end,
-                    bytes: Bytes(value),
-                    unit: false,
-                });
-            }
-        }
-        None
-    })
-}
-
-/// The number behind a word, if it is whole and no size: `gpu 2`, `cuda:1`.
-fn numbered(lower: &str, words: &[&str]) -> Option<u64> {
-    words.iter().find_map(|word| {
-        lower.match_indices(word).find_map(|(at, _)| {
-            let begins = !lower.get(..at)?.ends_with(|c: char| c.is_alphanumeric());
-            let rest = lower.get(at + word.len()..)?;
-            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-            let next = rest.get(digits..)?;
-            // `gpu 24 GB` is no number of a GPU.
-            let size = sizes(rest)
-                .next()
-                .is_some_and(|size| size.start == 0 && size.unit);
-            let version = next
-                .strip_prefix('.')
-                .is_some_and(|more| more.starts_with(|c: char| c.is_ascii_digit()));
-            let ends = !version && !next.starts_with(|c: char| c.is_alphanumeric());
-            (begins && digits > 0 && ends && !size)
-                .then(|| integer(rest))
-                .flatten()
-        })
-    })
-}
-
-/// The GPU that words name.
-pub(super) fn device(lower: &str) -> Option<u32> {
-    numbered(
-        lower,
-        &[
-            "gpu ",
-            "gpu:",
-            "gpu #",
-            "gpu=",
-            "gpu",
-            "gpu id ",
-            "cuda:",
-            "cuda device ",
-            "cuda",
-            "hip:",
-            "vulkan",
-            "xpu:",
-            "npu:",
-            "device ordinal ",
-            "device ",
-            "device: ",
-            "device:",
-            "device=",
-            "device id ",
-            "device #",
-        ],
-    )
-    .and_then(|number| index(&number.to_string()))
-    // More than a host has.
-    .filter(|number| *number < 256)
-}
-
-/// The rank that words name; a tensor's rank has no such marks.
-pub(super) fn rank(lower: &str) -> Option<u32> {
-    numbered(
-        lower,
-        &[
-            "[rank ", "[rank", "rank=", "rank: ", "rank:", "on rank ", "rank #",
-        ],
-    )
-    .and_then(|number| u32::try_from(number).ok())
-}
-
-fn pid(lower: &str) -> Option<u64> {
-    numbered(lower, &["pid ", "pid=", "pid:", "pid: ", "process "]).filter(|pid| *pid > 1)
 }
 
 #[cfg(test)]
@@ -1075,14 +662,5 @@ mod tests {
         ] {
             assert_eq!(all(text), [], "{text}");
         }
-    }
-
-    #[test]
-    fn numbers_of_gpus_are_no_sizes() {
-        assert_eq!(device("on gpu 2."), Some(2));
-        assert_eq!(device("on cuda:1, "), Some(1));
-        assert_eq!(device("a gpu 24 gb large"), None);
-        assert_eq!(device("cuda 11.8"), None);
-        assert_eq!(device("cuda0 buffer"), Some(0));
     }
 }

@@ -180,6 +180,11 @@ fn killed(
         Some(before) => {
             before.pid = message.pid;
             before.process.clone_from(&message.process);
+            // That it was the whole system stands on the line before.
+            if before.text.contains("ut of memory: Kill") {
+                before.setting = Some("the whole system");
+            }
+            before.line = message.line;
             before.text.clone_from(&message.text);
             before.at = message.at;
             join(before, message);

@@ -293,7 +293,14 @@ const PROGRAMS: &[(Program, &[&str])] = &[
     (Program::Sglang, &["sglang", "Capture cuda graph failed"]),
     (
         Program::Vllm,
-        &["vllm", "gpu_memory_utilization", "gpu-memory-utilization"],
+        &[
+            "vllm",
+            "gpu_memory_utilization",
+            "gpu-memory-utilization",
+            "multiproc_worker_utils",
+            "determine_num_available_blocks",
+            "enginecore",
+        ],
     ),
     (
         Program::Relion,
@@ -303,6 +310,15 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "cuda_mem_utils.h",
             "cudaCustomAllocator",
         ],
+    ),
+    (
+        Program::Paddle,
+        &["paddlepaddle", "paddle/", "paddle::", "paddleocr"],
+    ),
+    (Program::Xgboost, &["xgboost"]),
+    (
+        Program::CTranslate2,
+        &["ctranslate2", "faster_whisper", "faster-whisper"],
     ),
     (Program::TensorRt, &["[TensorRT]", "[TRT]", "trtexec"]),
     (Program::OnnxRuntime, &["onnxruntime"]),
@@ -330,6 +346,8 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "Could not create cudnn handle",
         ],
     ),
+    // The same allocator in JAX, where no file of TensorFlow's is named.
+    (Program::Jax, &["gpu_cudamallocasync_allocator"]),
     (
         Program::Pytorch,
         &[
@@ -345,7 +363,7 @@ const PROGRAMS: &[(Program, &[&str])] = &[
 /// The program that a file of a traceback or a line of a log belongs to.
 pub(super) fn inside(text: &str) -> Option<Program> {
     static WORDS: LazyLock<Vocabulary<Program>> =
-        LazyLock::new(|| Vocabulary::new(PROGRAMS.iter().copied(), false));
+        LazyLock::new(|| Vocabulary::new(PROGRAMS.iter().copied(), true));
     WORDS.first(text)
 }
 
@@ -398,6 +416,16 @@ const DURING: &[(&str, &[&str])] = &[
             "profile_run",
             "determine_num_available_blocks",
             "determine_available_memory",
+        ],
+    ),
+    (
+        "attention ran",
+        &[
+            "scaled_dot_product_attention",
+            "attn_weights =",
+            "eager_attention_forward",
+            "attention_scores =",
+            "attention_probs =",
         ],
     ),
     (

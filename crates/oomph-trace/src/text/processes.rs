@@ -88,6 +88,18 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &[
+            "containerID",
+            "lastState",
+            "Last State:",
+            "Last Termination State:",
+        ],
+        read: |_, noted, _| {
+            noted.container = true;
+            None
+        },
+    },
+    Reader {
         // `kubectl get pods`: a name, and how many of its containers are ready.
         markers: &["Running ", "CrashLoopBackOff ", "OOMKilled "],
         read: |line, noted, _| {
@@ -137,26 +149,28 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["Killed", "killed  "],
+        markers: &["Killed", "killed  ", "已杀死", "强制终止", "強制終了"],
         read: shell,
     },
     Reader {
         markers: &[
             "exited with code 137",
-            "xit code 137",
-            "xit Code:    137",
-            "xit code: 137",
-            "xitCode: 137",
-            "xitCode\": 137",
-            "xitCode\":137",
             "exit status 137",
+            "xit code",
+            "xit Code:",
+            "xitCode",
             "died with <Signals.SIGKILL: 9>",
             "{SIGKILL(-9)}",
             "signal: killed",
             "signal 9 (SIGKILL)",
             "status=9/KILL",
         ],
-        read: |line, _, before| {
+        read: |line, noted, before| {
+            if line.from.starts_with("xit") {
+                let number = line.from.get("xit code".len() - 1..)?;
+                let number = number.trim_start_matches(|c: char| !c.is_ascii_digit() && c != '-');
+                (integer(number) == Some(137)).then_some(())?;
+            }
             // A pod's state has it beside its reason.
             match before {
                 Some(before)
@@ -168,7 +182,17 @@ pub(super) const READERS: &[Reader] = &[
                     before.last = line.part;
                     None
                 }
-                before => or_join(before, ended(line, Program::Shell)),
+                before => {
+                    let mut message = ended(line, Program::Shell);
+                    // `kubectl describe`, or the same in JSON.
+                    let limit = noted.limits_line.is_some();
+                    if limit || noted.pod.is_some() || noted.container {
+                        message.inside = Some(Program::Kubernetes);
+                        message.host.clone_from(&noted.pod);
+                        message.total = noted.limit;
+                    }
+                    or_join(before, message)
+                }
             }
         },
     },
@@ -184,7 +208,7 @@ fn ended(line: &Line<'_>, program: Program) -> OomMessage {
 fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
     let text = line.text.trim();
     let mut message = ended(line, Program::Shell);
-    if text != "Killed" {
+    if !["Killed", "Killed: 9", "已杀死", "强制终止", "強制終了"].contains(&text) {
         let (head, _) = text
             .split_once(" Killed  ")
             .or_else(|| text.split_once(" killed  "))

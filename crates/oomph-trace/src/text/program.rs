@@ -34,6 +34,12 @@ pub enum Program {
     StableDiffusion,
     /// RELION.
     Relion,
+    /// `PaddlePaddle`.
+    Paddle,
+    /// `XGBoost`.
+    Xgboost,
+    /// `CTranslate2`, which faster-whisper runs on.
+    CTranslate2,
     /// CuPy.
     Cupy,
     /// RMM, the allocator of RAPIDS.
@@ -138,6 +144,9 @@ impl Program {
                 "a web interface of Stable Diffusion",
             ),
             Self::Relion => ("relion", "RELION"),
+            Self::Paddle => ("paddle", "PaddlePaddle"),
+            Self::Xgboost => ("xgboost", "XGBoost"),
+            Self::CTranslate2 => ("ctranslate2", "CTranslate2"),
             Self::Cupy => ("cupy", "CuPy"),
             Self::Rmm => ("rmm", "RMM (RAPIDS)"),
             Self::Numba => ("numba", "Numba"),

@@ -63,10 +63,23 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        // Without its first words, as people cut it.
-        markers: &[" total capacity; ", " has a total cap"],
+        // Without its first words, as people cut it, or without the mark between its sentences.
+        markers: &[
+            " total capacity; ",
+            " has a total cap",
+            "Tried to allocate ",
+        ],
         read: |line, _, before| {
             let (head, rest) = line.text.split_once("Tried to allocate ")?;
+            let bare = |c: char| !c.is_alphanumeric();
+            let says = head
+                .trim_end_matches(bare)
+                .to_ascii_lowercase()
+                .ends_with("out of memory");
+            let more = [" total capacity; ", " has a total cap"];
+            if !says && !more.iter().any(|words| line.text.contains(words)) {
+                return None;
+            }
             let open = before.is_some_and(|before| {
                 before.program == Program::Pytorch && before.requested.is_none()
             });

@@ -143,6 +143,10 @@ pub(super) struct Noted {
     pub(super) tpu: Option<u32>,
     /// Where SLURM cancelled a job.
     pub(super) cancelled_on: Option<String>,
+    /// The limit of a container's memory.
+    pub(super) limit: Option<Bytes>,
+    /// Whether the state of a container was printed.
+    pub(super) container: bool,
     /// The pod that `kubectl describe` is about.
     pub(super) pod: Option<String>,
     /// Rank and host of torchrun's table of failures.

@@ -461,8 +461,12 @@ fn figures(
         *figure = value;
     }
     if let Some(before) = before
-        && matches!(before.program, Program::Jax | Program::Tensorflow)
+        && [Some(before.program), before.inside]
+            .iter()
+            .any(|program| matches!(program, Some(Program::Jax | Program::Tensorflow)))
     {
+        // The allocator of the driver's pool has no limit of its own.
+        let value = value.filter(|value| value.0 > 0);
         let figure = if place == 0 {
             &mut before.total
         } else {

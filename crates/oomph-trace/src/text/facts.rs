@@ -1,0 +1,694 @@
+//! The figures of any text and what they are: a size, by the words around it in any order, by the columns of a
+//! table, or by its name; the number of a GPU, a rank, a process. Nothing is made of a figure that stands without
+//! such words. What a message's own reader left out is looked up here.
+
+use super::general::memory_of;
+use super::program::{Hardware, Memory, Program};
+use super::words::integer;
+use super::{Around, MessageKind, OomMessage};
+use crate::units::Bytes;
+
+/// What a figure is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Asked,
+    Free,
+    InUse,
+    Total,
+}
+
+/// Words after a figure that say what it is.
+const AFTER: &[(Role, &[&str])] = &[
+    (
+        Role::Free,
+        &[
+            "free",
+            "available",
+            "remaining",
+            "left",
+            "avail",
+            "unused",
+            "availabe",
+            "is free",
+            "are free",
+            "is available",
+            "are available",
+            "was available",
+            "were available",
+            "is left",
+            "are left",
+        ],
+    ),
+    (
+        Role::InUse,
+        &[
+            "already",
+            "in use",
+            "in-use",
+            "used",
+            "is used",
+            "are used",
+            "is in use",
+            "allocated",
+            "has been allocated",
+            "is allocated",
+            "occupied",
+            "memory in use",
+        ],
+    ),
+    (
+        Role::Asked,
+        &[
+            "requested",
+            "needed",
+            "required",
+            "is needed",
+            "are needed",
+            "is required",
+            "was requested",
+            "more",
+        ],
+    ),
+    (
+        Role::Total,
+        &[
+            "total",
+            "capacity",
+            "limit",
+            "allowed",
+            "maximum",
+            "memory limit",
+            "max",
+        ],
+    ),
+];
+
+/// Words before a figure that say what it is; the last one counts.
+const BEFORE: &[(Role, &[&str])] = &[
+    (
+        Role::Asked,
+        &[
+            "allocate",
+            "allocating",
+            "allocation of",
+            "allocation size",
+            "alloc ",
+            "request",
+            "requests",
+            "requested",
+            "requesting",
+            "require",
+            "requires",
+            "required",
+            "need",
+            "needs",
+            "needed",
+            "tried",
+            "of size",
+            "size",
+            "wants",
+            "asked",
+            "reserve",
+            "reserving",
+            "malloc",
+            "allocation for",
+            "to map",
+            "分配",
+            "申请",
+            "需要",
+            "割り当て",
+            "必要",
+            "выделить",
+            "требуется",
+            "benötigt",
+        ],
+    ),
+    (
+        Role::Free,
+        &[
+            "free",
+            "available",
+            "availabe",
+            "remaining",
+            "left",
+            "avail",
+            "only",
+            "可用",
+            "剩余",
+            "空闲",
+            "空き",
+            "свободно",
+            "frei",
+            "disponible",
+        ],
+    ),
+    (
+        Role::InUse,
+        &[
+            "in use",
+            "used",
+            "using",
+            "usage",
+            "already",
+            "allocated",
+            "consumed",
+            "occupied",
+            "rss",
+            "vmrss",
+            "current",
+            "已分配",
+            "已使用",
+            "已用",
+            "占用",
+            "使用中",
+            "занято",
+        ],
+    ),
+    (
+        Role::Total,
+        &[
+            "total",
+            "capacity",
+            "limit",
+            "max",
+            "maximum",
+            "has",
+            "budget",
+            "out of",
+            "总共",
+            "总量",
+            "总计",
+            "всего",
+        ],
+    ),
+];
+
+/// Fills the figures that a text has beside words for their role, and that the message lacks.
+pub(super) fn figures(text: &str, message: &mut OomMessage) {
+    for (role, bytes) in roles(text) {
+        let place = match role {
+            Role::Asked => &mut message.requested,
+            Role::Free => &mut message.free,
+            Role::InUse => &mut message.in_use,
+            Role::Total => &mut message.total,
+        };
+        place.get_or_insert(bytes);
+    }
+}
+
+/// The figures of a text that have words for their role beside them.
+fn roles(text: &str) -> Vec<(Role, Bytes)> {
+    let lower = &words_apart(text);
+    let found: Vec<Size> = sizes(lower).collect();
+    let mut roles = Vec::new();
+    for (number, size) in found.iter().enumerate() {
+        let start = number
+            .checked_sub(1)
+            .and_then(|before| found.get(before))
+            .map_or(0, |before| before.end);
+        let end = found.get(number + 1).map_or(lower.len(), |next| next.start);
+        let (Some(before), Some(after)) = (lower.get(start..size.start), lower.get(size.end..end))
+        else {
+            continue;
+        };
+        if let Some(role) = role(before, after, size.unit) {
+            roles.push((role, size.bytes));
+        }
+    }
+    roles
+}
+
+/// In small letters; `totalFreeSpace` is three words.
+fn words_apart(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut before = ' ';
+    for c in text.chars() {
+        // `MiB` is one.
+        if c.is_ascii_uppercase() && before.is_ascii_lowercase() && c != 'B' {
+            out.push(' ');
+        }
+        out.push(c.to_ascii_lowercase());
+        before = c;
+    }
+    out
+}
+
+fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
+    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    // `24 GB of GPU memory is free`: what stands between does not count.
+    let mut rest = after.trim_start_matches([' ', ')', '(', ']', '*', '_', '"']);
+    for noun in [
+        "of ", "the ", "gpu ", "device ", "host ", "system ", "video ", "memory ", "vram ", "ram ",
+        "mem ",
+    ] {
+        rest = rest.strip_prefix(noun).unwrap_or(rest).trim_start();
+    }
+    // A piece of what is free, or what is wished for, is another figure.
+    if ["largest", "ignoring"]
+        .iter()
+        .any(|word| before.contains(word))
+    {
+        return None;
+    }
+    if rest.starts_with('/') {
+        // `Free memory/Total memory: 21/79`.
+        let free = ["free", "avail"].iter().any(|word| before.contains(word));
+        return Some(if free { Role::Free } else { Role::InUse });
+    }
+    if before.trim_end().ends_with('/') {
+        return Some(Role::Total);
+    }
+    // `… would exceed the limit of …`: what is exceeded is all there is.
+    if ["exceed", "greater than", "larger than"]
+        .iter()
+        .any(|word| before.contains(word))
+    {
+        return Some(Role::Total);
+    }
+    let mut role = None;
+    for (kind, words) in AFTER {
+        if words
+            .iter()
+            .any(|word| rest.strip_prefix(word).is_some_and(is_end))
+        {
+            role = Some(*kind);
+            break;
+        }
+    }
+    // The words before count up to the end of their sentence.
+    let clause = before
+        .rfind(". ")
+        .max(before.rfind("; "))
+        .map_or(before, |at| before.get(at..).unwrap_or(before));
+    let mut last: Option<((usize, usize), Role)> = None;
+    for (kind, words) in BEFORE {
+        for word in *words {
+            let mut from = 0;
+            while let Some(at) = clause.get(from..).and_then(|rest| rest.find(word)) {
+                let at = from + at;
+                from = at + word.len();
+                // Where words are not parted by spaces, the longer of two counts.
+                let joined = !word.is_ascii();
+                let begins = joined
+                    || !clause
+                        .get(..at)
+                        .is_some_and(|head| head.ends_with(|c: char| c.is_alphanumeric()));
+                let ends = joined || word.ends_with(' ') || clause.get(from..).is_none_or(is_end);
+                let place = (from, word.len());
+                if begins && ends && last.is_none_or(|(other, _)| place > other) {
+                    last = Some((place, *kind));
+                }
+            }
+        }
+    }
+    let role_before = last.map(|(_, role)| role);
+    if !unit {
+        // A number without a unit is a size only right behind its name.
+        let between = last
+            .and_then(|((at, _), _)| clause.get(at..))
+            .unwrap_or("?");
+        let near = between.split([' ', ':', '=', '(']).all(|word| {
+            matches!(
+                word,
+                "" | "memory" | "bytes" | "size" | "of" | "is" | "reported"
+            )
+        });
+        return role_before.filter(|_| near && !clause.ends_with("out of "));
+    }
+    if rest.starts_with("exceed") || rest.starts_with('>') {
+        return role_before.or(Some(Role::InUse));
+    }
+    role.or(role_before)
+}
+
+/// A size in a text.
+pub(super) struct Size {
+    start: usize,
+    end: usize,
+    bytes: Bytes,
+    /// Whether it has a unit.
+    unit: bool,
+}
+
+/// The sizes of a text in small letters: numbers with a unit, and whole ones from a million on.
+pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
+    let bytes = text.as_bytes();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        while at < bytes.len() {
+            let start = at;
+            let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+            if !digit(start) {
+                at += 1;
+                continue;
+            }
+            let number = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b',');
+            let mut end = start;
+            while bytes.get(end).is_some_and(number) {
+                end += 1;
+            }
+            at = end;
+            // A part of a name, of a version, of an address.
+            let part = start > 0
+                && bytes.get(start - 1).is_some_and(|byte| {
+                    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-' | b'#' | b'@')
+                });
+            while end > start && matches!(bytes.get(end - 1), Some(b'.' | b',')) {
+                end -= 1;
+            }
+            let mut letters = end;
+            while matches!(bytes.get(letters), Some(b' ')) && letters == end {
+                letters += 1;
+            }
+            let mut unit = letters;
+            while bytes.get(unit).is_some_and(u8::is_ascii_alphabetic) {
+                unit += 1;
+            }
+            let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
+                "b" | "byte" | "bytes" | "字节" => Some(1),
+                "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
+                "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),
+                "gb" | "gib" | "gi" | "gbytes" | "gigabytes" => Some(1 << 30),
+                "tb" | "tib" | "ti" => Some(1 << 40),
+                "k" if letters == end => Some(1 << 10),
+                "g" if letters == end => Some(1 << 30),
+                _ => None,
+            };
+            if part {
+                continue;
+            }
+            let whole = text.get(start..end).unwrap_or_default();
+            if let Some(scale) = scale {
+                let scaled = match scale {
+                    1 => format!("{} b", whole.split('.').next().unwrap_or_default()),
+                    1_024 => format!("{whole} kib"),
+                    1_048_576 => format!("{whole} mib"),
+                    1_073_741_824 => format!("{whole} gib"),
+                    _ => format!("{whole} tib"),
+                };
+                if let Some(bytes) = super::words::size(&scaled) {
+                    at = unit;
+                    return Some(Size {
+                        start,
+                        end: unit,
+                        bytes,
+                        unit: true,
+                    });
+                }
+            } else if whole.len() >= 7 && whole.bytes().all(|byte| byte.is_ascii_digit())
+                && !bytes.get(end).is_some_and(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b':' | b'-' | b'_' | b'/'))
+                && let Ok(value) = whole.parse()
+                // Fewer are lines, shapes and steps.
+                && value >= 1 << 20
+            {
+                return Some(Size {
+                    start,
+                    end,
+                    bytes: Bytes(value),
+                    unit: false,
+                });
+            }
+        }
+        None
+    })
+}
+
+/// The number behind a word, if it is whole, no size and less than `most`: `gpu 2`, `cuda:1`.
+fn numbered(lower: &str, words: &[&str], most: u64) -> Option<u64> {
+    words.iter().find_map(|word| {
+        lower.match_indices(word).find_map(|(at, _)| {
+            let begins = !lower.get(..at)?.ends_with(|c: char| c.is_alphanumeric());
+            let rest = lower.get(at + word.len()..)?;
+            let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+            let next = rest.get(digits..)?;
+            // `gpu 24 GB` is no number of a GPU.
+            let size = sizes(rest)
+                .next()
+                .is_some_and(|size| size.start == 0 && size.unit);
+            let version = next
+                .strip_prefix('.')
+                .is_some_and(|more| more.starts_with(|c: char| c.is_ascii_digit()));
+            let ends = !version && !next.starts_with(|c: char| c.is_ascii_alphanumeric());
+            // `cuda12`, `gpu1060`: a version, a model.
+            let most = if word.ends_with(char::is_alphabetic) && !word.starts_with('[') {
+                most.min(10)
+            } else {
+                most
+            };
+            (begins && digits > 0 && ends && !size)
+                .then(|| integer(rest))
+                .flatten()
+                .filter(|number| *number < most)
+        })
+    })
+}
+
+/// The GPU that words name.
+pub(super) fn device(lower: &str) -> Option<u32> {
+    /// More than a host has: a model has such numbers.
+    const MOST: u64 = 64;
+    numbered(
+        lower,
+        &[
+            "gpu ",
+            "gpu:",
+            "gpu #",
+            "gpu=",
+            "gpu",
+            "gpu id ",
+            "cuda:",
+            "cuda device ",
+            "cuda",
+            "hip:",
+            "vulkan",
+            "xpu:",
+            "npu:",
+            "device ordinal ",
+            "device ",
+            "device: ",
+            "device:",
+            "device=",
+            "device id ",
+            "device #",
+        ],
+        MOST,
+    )
+    .and_then(|number| u32::try_from(number).ok())
+}
+
+/// The rank that words name; a tensor's rank has no such marks.
+pub(super) fn rank(lower: &str) -> Option<u32> {
+    /// More than a job has.
+    const MOST: u64 = 1 << 20;
+    numbered(
+        lower,
+        &[
+            "[rank ", "[rank", "rank=", "rank: ", "rank:", "on rank ", "rank #",
+        ],
+        MOST,
+    )
+    .and_then(|number| u32::try_from(number).ok())
+}
+
+pub(super) fn pid(lower: &str) -> Option<u64> {
+    numbered(
+        lower,
+        &["pid ", "pid=", "pid:", "pid: ", "process "],
+        u64::MAX,
+    )
+    .filter(|pid| *pid > 1)
+}
+
+/// Adds what lines near a message say of the same memory. A line that is about neither, or about both, says nothing.
+pub(super) fn near<'a>(
+    lines: impl Iterator<Item = &'a str>,
+    message: &OomMessage,
+    around: &mut Around,
+) {
+    // The readers of those that end processes know their lines, and their limits are no part of the host's memory.
+    let ends = message.kind == MessageKind::Killed
+        && !matches!(
+            message.program,
+            Program::Shell | Program::DeepSpeed | Program::Torchrun | Program::Unknown
+        );
+    if ends || message.hardware == Hardware::Tpu {
+        return;
+    }
+    let mut command = "";
+    let mut cards: Vec<[Bytes; 2]> = Vec::new();
+    for line in lines {
+        if let Some([used, total]) = card(line) {
+            cards.push([used, total]);
+            continue;
+        }
+        if line.contains("free -") {
+            command = line;
+        }
+        if let Some(figures) = table_of_free(line, command) {
+            if message.memory == Memory::Host {
+                around.fill(&figures);
+            }
+            continue;
+        }
+        let lower = line.to_ascii_lowercase();
+        let same = match memory_of(&lower) {
+            // A server's own words are about the GPU.
+            Memory::Unknown => message.program.serves() && lower.contains("mem"),
+            memory => memory == message.memory,
+        };
+        if same {
+            around.fill(&roles(line));
+        }
+    }
+    let card = match (cards.as_slice(), message.device) {
+        (cards, Some(device)) => cards.get(device as usize),
+        ([card], None) => Some(card),
+        _ => None,
+    };
+    if let Some([used, total]) = card.filter(|_| message.memory == Memory::Device) {
+        around.fill(&[(Role::InUse, *used), (Role::Total, *total)]);
+    }
+}
+
+/// A line that is a name and a size, as programs list what holds the memory: `maybe_live_out allocation:    9.64GiB`,
+/// `HLO temp         41.19G (24.2% utilization)`, `1. Size: 32.00G`.
+pub(super) fn named(line: &str) -> Option<(String, Bytes)> {
+    const LONGEST: usize = 40;
+    const HOLDS: [&str; 10] = [
+        "allocation",
+        "usage",
+        "program",
+        "arguments",
+        "reserved",
+        "temp",
+        "cache",
+        "weights",
+        "global",
+        "scoped",
+    ];
+    let text = line.trim();
+    let (name, value) = match text.strip_prefix("1. Size:") {
+        Some(value) => ("the largest allocation", value),
+        None => text.split_once(':').or_else(|| text.split_once("  "))?,
+    };
+    let value = value.trim_start();
+    let name = name.trim();
+    let words = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b' ' | b'_' | b'-');
+    let number = value
+        .bytes()
+        .take_while(|byte| byte.is_ascii_digit() || *byte == b'.')
+        .count();
+    let mut rest = value.get(number..)?.trim_start();
+    let unit = rest.starts_with(|c: char| "KMGTkmgt".contains(c));
+    rest = rest
+        .trim_start_matches(|c: char| c.is_ascii_alphabetic())
+        .trim_start();
+    let ends = rest.is_empty() || rest.starts_with('(');
+    let holds = HOLDS.iter().any(|word| name.contains(word));
+    (number > 0 && unit && ends && holds && name.len() <= LONGEST && name.bytes().all(words))
+        .then(|| Some((name.to_owned(), super::words::size(value)?)))
+        .flatten()
+}
+
+impl Around {
+    fn fill(&mut self, figures: &[(Role, Bytes)]) {
+        for (role, bytes) in figures {
+            let place = match role {
+                Role::Free => &mut self.free,
+                Role::InUse => &mut self.in_use,
+                Role::Total => &mut self.total,
+                Role::Asked => continue,
+            };
+            place.get_or_insert(*bytes);
+        }
+    }
+}
+
+/// A GPU's row of `nvidia-smi`: `| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |`.
+fn card(line: &str) -> Option<[Bytes; 2]> {
+    line.split('|').find_map(|cell| {
+        let (used, total) = cell.trim().split_once("MiB / ")?;
+        Some([
+            Bytes::mib(integer(used)?),
+            Bytes::mib(integer(total.strip_suffix("MiB")?)?),
+        ])
+    })
+}
+
+/// The row of `free`: total, used and free, in KiB if the command above it has no other unit.
+fn table_of_free(line: &str, command: &str) -> Option<Vec<(Role, Bytes)>> {
+    let rest = line.trim_start().strip_prefix("Mem:")?;
+    let options = command.rsplit("free -").next().unwrap_or_default();
+    let option = |letter: char| {
+        let mut letters = options.chars().take_while(char::is_ascii_alphabetic);
+        letters.any(|other| other == letter)
+    };
+    let unit = match () {
+        () if option('b') => "B",
+        () if option('m') => "MiB",
+        () if option('g') => "GiB",
+        () => "KiB",
+    };
+    let figures: Vec<Bytes> = rest
+        .split_whitespace()
+        .take(3)
+        .map_while(|word| {
+            let plain = word.bytes().all(|byte| byte.is_ascii_digit());
+            let (number, unit) = match word.find(|c: char| c.is_ascii_alphabetic()) {
+                Some(at) => word.split_at(at),
+                None if plain => (word, unit),
+                None => return None,
+            };
+            super::words::size(&format!("{number} {unit}"))
+        })
+        .collect();
+    let [total, used, free] = figures.as_slice() else {
+        return None;
+    };
+    Some(vec![
+        (Role::Total, *total),
+        (Role::InUse, *used),
+        (Role::Free, *free),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_of_systems() {
+        assert_eq!(
+            card("| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |      1%      Default |"),
+            Some([Bytes::mib(100), Bytes::mib(12_205)])
+        );
+        let row = |line, command| {
+            table_of_free(line, command)
+                .map(|figures| figures.into_iter().map(|(_, bytes)| bytes).collect())
+        };
+        assert_eq!(
+            row("Mem:  257088  131148  135934  1120", "$ free -lm"),
+            Some(vec![
+                Bytes::mib(257_088),
+                Bytes::mib(131_148),
+                Bytes::mib(135_934)
+            ])
+        );
+        assert_eq!(
+            row("Mem:  31Gi  30Gi  1Gi", ""),
+            Some(vec![Bytes::gib(31), Bytes::gib(30), Bytes::gib(1)])
+        );
+        assert_eq!(row("Mem: none", ""), None::<Vec<Bytes>>);
+    }
+
+    #[test]
+    fn numbers_of_gpus_are_no_sizes() {
+        assert_eq!(device("on gpu 2."), Some(2));
+        assert_eq!(device("on cuda:1, "), Some(1));
+        assert_eq!(device("a gpu 24 gb large"), None);
+        assert_eq!(device("cuda 11.8"), None);
+        assert_eq!(device("cuda0 buffer"), Some(0));
+        assert_eq!(device("torch2.31+cuda121 environment, ntx1060"), None);
+        assert_eq!(device("a gpu 1060"), None);
+    }
+}
