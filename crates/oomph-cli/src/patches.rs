@@ -9,10 +9,13 @@ use oomph_fit::cache::digest;
 use oomph_fit::{Attempts, Found, changed};
 use oomph_job::files;
 use oomph_plan::by_hand;
-use oomph_plan::{PlanFile, Stopped, Written};
+use oomph_plan::{Lever, PlanFile, Stopped, Written};
 
 /// Begins a patch and an instruction; other files of these names are not removed.
 const HEADS: [&str; 2] = ["# The plan for ", "--- a/"];
+
+/// Levers that by hand wait for each copy to the host, which the levers themselves hide: the line that applies the plan is better.
+const SLOWER_BY_HAND: [&str; 3] = ["offload_activations", "optimizer_on_cpu", "save_on_cpu"];
 
 /// A script that patches are made for, as it was before the search.
 pub(crate) struct Original {
@@ -123,7 +126,8 @@ impl Original {
             .filter_map(|(path, trace)| Some(by_hand::lines_that_ran(trace?, path)))
             .flatten()
             .collect();
-        let hand = by_hand::by_hand(path, &self.text, &found.by_hand_levers(), &ran);
+        let levers = found.by_hand_levers();
+        let hand = by_hand::by_hand(path, &self.text, &levers, &ran);
         let why = if hand.missing.is_empty() && hand.changed == 0 {
             Some("nothing of it is a change of this file".to_owned())
         } else if !hand.is_whole() {
@@ -142,10 +146,13 @@ impl Original {
         } else {
             files::write(places.patch, hand.text().as_bytes())?;
             found.fit.patch_file = Some((places.patch.display().to_string(), hand.changed));
-            offer = Some(Offer {
-                text: hand.script,
-                applies: false,
-            });
+            let slower = |lever: &Lever| SLOWER_BY_HAND.contains(&lever.name());
+            if offer.is_none() || !levers.iter().any(slower) {
+                offer = Some(Offer {
+                    text: hand.script,
+                    applies: false,
+                });
+            }
         }
         Ok(offer)
     }
