@@ -48,7 +48,7 @@ def test_a_patch_is_run_written_and_taken_out_again(tmp_path):
         done = subprocess.run(check, cwd=copy_of, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     for name in ("patch-apply", "patch-by-hand"):
-        (record,) = tmp_path.glob(f"oomph-report/*/{name}/record.json")
+        record = tmp_path / "oomph-report" / "script-1" / name / "record.json"
         outcome = json.loads(record.read_text())["outcome"]
         assert (outcome["kind"], outcome["status"]) == ("finished", 0), outcome
 
