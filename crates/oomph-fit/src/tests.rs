@@ -425,6 +425,31 @@ fn a_refused_lever_is_left_out() {
     assert_eq!(rejected.unwrap().why, why);
 }
 
+/// A failure names no lever. Plans that fail alike have the guilty one in common.
+#[test]
+fn a_lever_that_was_blamed_for_another_is_taken_back() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 2,
+        ..wanted()
+    };
+    let mut guilty = None;
+    let (found, made) = found(wanted, |made| {
+        if guilty.is_none() && made.verifies() && made.levers.len() > 1 {
+            // The search suspects the last one first.
+            guilty = made.levers.first().map(Lever::name);
+        }
+        guilty
+            .filter(|name| made.has(name))
+            .map(|_| failed("RuntimeError: not with this"))
+    });
+    let guilty = guilty.unwrap();
+    let failures = made.iter().filter(|made| made.has(guilty)).count();
+    assert!(failures > 1, "{made:#?}");
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert_eq!(rejected, [guilty]);
+    assert!(!chosen(&found).levers.is_empty());
+}
+
 /// The modules of a checkpoint among levers.
 fn checkpointed(levers: &[Lever]) -> Vec<String> {
     let value = |lever: &Lever| serde_json::to_value(lever).unwrap();

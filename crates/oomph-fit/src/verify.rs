@@ -243,22 +243,70 @@ impl Fitter<'_> {
     }
 
     /// The script fails under a plan: the `blamed` lever is left out, else the one that no plan has
-    /// worked with; where there is no such lever, this plan alone.
+    /// worked with; where there is no such lever, this plan alone. What has failed in the same way before had the same lever: one
+    /// that is not in all of those plans was not to blame.
     fn reject_failed(&mut self, plan: &search::Plan, blamed: Option<String>, why: &str) {
+        let alike = |failure: &&Failure| failure.why == why;
+        let common: Vec<Lever> = plan
+            .levers
+            .iter()
+            .filter(|lever| {
+                let mut failures = self.failures.iter().filter(alike);
+                failures.all(|failure| failure.levers.contains(&lever.name()))
+            })
+            .cloned()
+            .collect();
+        let pardoned: Vec<String> = self
+            .failures
+            .iter()
+            .filter(alike)
+            .filter_map(|failure| failure.blamed.clone())
+            .filter(|name| !common.iter().any(|lever| lever.name() == name))
+            .collect();
+        let reason = format!("the script failed with it: {why}");
+        for name in pardoned {
+            if !self.wanted.forbid.contains(&name) {
+                self.options.forbid.retain(|other| *other != name);
+            }
+            self.rejected
+                .retain(|known| known.lever != name || known.why != reason);
+        }
         let proved: Vec<&str> = self
             .options
             .lessons
             .iter()
             .flat_map(|lesson| lesson.levers.iter().copied())
             .collect();
-        let suspect = suspect(&plan.levers, &proved).map(|lever| lever.name().to_owned());
-        let why = format!("the script failed with it: {why}");
-        if let Some(name) = blamed.or(suspect) {
-            self.reject(&name, &why);
+        let suspect = suspect(&common, &proved).map(|lever| lever.name().to_owned());
+        let again = self.failures.iter().any(|failure| alike(&failure));
+        let blamed = blamed.or(suspect);
+        if let Some(name) = &blamed {
+            self.reject(name, &reason);
         } else {
-            self.note(&listed(&plan.levers, " + "), &why);
+            self.note(&listed(&plan.levers, " + "), &reason);
+            if again && !common.is_empty() {
+                // Each of them works, but not with the others.
+                let clash = common.iter().map(Lever::name).collect();
+                self.options.clashes.push(clash);
+            }
         }
+        self.failures.push(Failure {
+            why: why.to_owned(),
+            levers: plan.levers.iter().map(Lever::name).collect(),
+            blamed,
+        });
     }
+}
+
+/// A plan with which the script failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The error, in a line.
+    why: String,
+    /// The names of its levers.
+    levers: Vec<&'static str>,
+    /// The lever that was left out for it.
+    blamed: Option<String>,
 }
 
 /// The lever that a script's failure is put down to, of those that no plan has worked with: what cuts the script's batches shows its own

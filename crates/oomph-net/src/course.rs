@@ -143,6 +143,20 @@ impl Known {
             move_cost: MOVE_COST,
         };
         let placement = step.place();
+        let on_host = |place: &Vec<bool>| place.iter().any(|&device| !device);
+        crate::log!(
+            "{} windows: {:.1} ms on the link expected, if nothing lay on the device {:.1}; up to {} MiB of {} on the host",
+            begins.len(),
+            step.cost(&placement) / LINK * 1e3,
+            step.cost(&vec![vec![false; begins.len()]; placement.len()]) / LINK * 1e3,
+            step.units
+                .iter()
+                .zip(&placement)
+                .filter(|(_, place)| on_host(place))
+                .map(|(unit, _)| unit.size >> 20)
+                .sum::<u64>(),
+            step.units.iter().map(|unit| unit.size).sum::<u64>() >> 20,
+        );
         (begins, placement)
     }
 

@@ -124,6 +124,8 @@ impl Group {
 pub(crate) enum StepChange {
     /// Another class makes it, which knows one way only.
     Replaced,
+    /// It is one kernel for many tensors, without temporaries.
+    Fused,
     /// It is made for each parameter within the backward pass.
     InBackward,
     /// Its state comes from host memory.

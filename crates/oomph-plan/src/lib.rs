@@ -15,6 +15,7 @@ mod host_copies;
 mod lever;
 pub mod levers;
 pub mod model;
+mod optimizers;
 pub mod play;
 pub mod result;
 pub mod search;

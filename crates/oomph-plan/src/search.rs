@@ -203,6 +203,8 @@ pub struct Options {
     pub lessons: Vec<Lesson>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
+    /// Names of levers that do not work together.
+    pub clashes: Vec<Vec<&'static str>>,
     /// Levers by name, and modules that they are not for.
     pub left: Vec<(String, String)>,
     /// The links between GPUs, and what a step of the plain job sends over them.
@@ -854,7 +856,11 @@ impl<'a> Searcher<'a> {
 
     fn permits(&self, plan: &Plan) -> bool {
         let loses_results = self.options.keep_results && plan.results > Results::Rounding;
-        !loses_results && !self.options.failed.contains(&plan.levers)
+        let has = |name: &&str| plan.levers.iter().any(|lever| lever.name() == *name);
+        let clashes = |names: &Vec<&str>| names.iter().all(has);
+        !loses_results
+            && !self.options.failed.contains(&plan.levers)
+            && !self.options.clashes.iter().any(clashes)
     }
 
     fn fits(&self, plan: &Plan) -> bool {
@@ -960,17 +966,25 @@ impl Offers {
                     .filter(|lever| goes_with_applied(base, lever))
                     .map(|lever| vec![lever])
                     .collect();
-            // A gradient goes as soon as it is there, and the state waits on the host: they go together.
-            let steps = |change| {
+            // A gradient goes as soon as it is there, the state waits on the host, and no step has temporaries: any of these go
+            // together.
+            let step = |change| {
                 let mut found = choices.iter().flatten();
                 found
                     .find(|lever| lever.facets().step() == Some(change))
                     .cloned()
             };
-            if let (Some(in_backward), Some(on_host)) =
-                (steps(StepChange::InBackward), steps(StepChange::OnHost))
-            {
-                choices.push(vec![in_backward, on_host]);
+            let changes = [
+                StepChange::Fused,
+                StepChange::InBackward,
+                StepChange::OnHost,
+            ];
+            let steps: Vec<Lever> = changes.into_iter().filter_map(step).collect();
+            for which in 0_u32..1 << steps.len() {
+                if which.count_ones() > 1 {
+                    let chosen = (0..).zip(&steps).filter(|(bit, _)| which >> bit & 1 == 1);
+                    choices.push(chosen.map(|(_, lever)| lever.clone()).collect());
+                }
             }
             if !choices.is_empty() {
                 groups.push(std::iter::once(Vec::new()).chain(choices).collect());

@@ -181,7 +181,7 @@ fn value_of(model: &Model<'_>, func: Option<FuncId>, expr: &Expr) -> Option<Cons
     let known = |expr: &Expr| value_of(model, func, expr);
     match expr {
         Expr::Name(name) => constant(model, func, name.id.as_str()),
-        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?).cloned(),
+        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?),
         Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
             Some(Constant::Bool(!known(&node.operand)?.is_true()))
         }
@@ -247,7 +247,7 @@ fn constant(model: &Model<'_>, func: Option<FuncId>, name: &str) -> Option<Const
             _ => return None,
         }
     }
-    model.around.constant(name).cloned()
+    model.around.constant(name)
 }
 
 /// Whether nothing in the project runs the function or class that a place is in, or the place itself.

@@ -114,7 +114,7 @@ pub(crate) fn is_brought_to_gpu(model: &Model<'_>, pass: &Call<'_>, place: &str)
         || moved()
         || bound().any(|expr| mentions_move(model.text(expr)))
         || is_brought(model, pass)
-        || is_given() && (model.around.used_on_gpu || names_gpu(model))
+        || is_given() && (model.around.used_on_gpu() || names_gpu(model))
 }
 
 /// Whether what a pass is given is moved there, or was before in its function.

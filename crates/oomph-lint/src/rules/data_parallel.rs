@@ -54,6 +54,10 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // Most files wrap nothing, and need not ask what the others do.
+    if !model.calls.iter().any(is_data_parallel) {
+        return;
+    }
     // For inference, the wrapper is often there for the names in a checkpoint only.
     let trains_here = trains(model) && steps_somewhere(model);
     if !trains_here && !model.around.trains() {

@@ -87,6 +87,10 @@ impl Facets for OptimizerStep {
         offered.then_some(single).into_iter().collect()
     }
 
+    fn step(&self) -> Option<StepChange> {
+        (self.kind == Kind::Fused).then_some(StepChange::Fused)
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         /// Parameters of one launch of a fused step.
         const AT_ONCE: f64 = 64.0;
@@ -95,6 +99,7 @@ impl Facets for OptimizerStep {
             return;
         }
         draft.without_step_temporaries(false);
+        draft.fused = true;
         let model = draft.model;
         let sizes = || model.parameter_sizes.values().flatten();
         let steps = model.work.iter();

@@ -130,14 +130,14 @@ impl Facets for SaveOnCpu {
             let tensor = draft.template.tensors.get(number as usize);
             let freed = positions.frees.get(&number);
             if let (Some(tensor), Some(&freed)) = (tensor, freed)
-                && tensor.bytes >= LEAST_BYTES
+                && draft.template.part_bytes(tensor) >= LEAST_BYTES
                 && leaves(tensor.category)
                 && matches!(tensor.phase, Phase::Forward | Phase::Backward)
                 && positions.waits(number, from)
             {
                 moved.push(Moved {
                     number,
-                    bytes: tensor.bytes,
+                    bytes: draft.template.part_bytes(tensor),
                     made: from,
                     held: from,
                     freed,
@@ -151,7 +151,8 @@ impl Facets for SaveOnCpu {
             room -= if goes { moved.bytes } else { 0 };
             goes
         });
-        let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let of_part: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let total = of_part * u64::from(draft.template.parts.max(1));
         let mut edits = Edits::default();
         let backward = |moved: &Moved| positions.backward_after(moved.made);
         for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
