@@ -38,18 +38,21 @@ pub(crate) struct Offer {
 }
 
 impl Original {
-    /// Reads a script. A module, and what is no text, has none.
+    /// Reads a script. A module, a notebook, and what is no text, has none.
     pub(crate) fn read(script: &str) -> Self {
+        let path = PathBuf::from(script);
+        let is_notebook = path.extension().is_some_and(|end| end == "ipynb");
+        let text = fs::read_to_string(&path).unwrap_or_default();
         Self {
-            path: PathBuf::from(script),
-            text: fs::read_to_string(script).unwrap_or_default(),
+            path,
+            text: if is_notebook { String::new() } else { text },
         }
     }
 
     /// Fails where `--write` would, before anything has run.
     pub(crate) fn expect_writable(&self) -> anyhow::Result<()> {
         let path = self.path.display();
-        if self.text.is_empty() || self.path.extension().is_some_and(|end| end == "ipynb") {
+        if self.text.is_empty() {
             bail!(
                 "--write changes Python files, and {path} is none: oomph run --plan applies the plan"
             );
