@@ -189,7 +189,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--jobs", nargs="*", default=list(JOBS))
-    parser.add_argument("--only", help="variants whose name has this")
+    parser.add_argument("--only", default="", help="variants whose name has this")
+    parser.add_argument("--skip", help="but none whose name has this")
     parser.add_argument("--most", type=float, default=140, help="seconds after which no run begins")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--script", choices=JOBS, help="only train, as a script")
@@ -219,7 +220,7 @@ def main():
                 if time.time() - began > options.most:
                     print("the time is up", file=sys.stderr)
                     return
-                if options.only and options.only not in name:
+                if options.only not in name or options.skip and options.skip in name:
                     continue
                 found = forked(measure, job, options.tiny, levers)
                 note(job=job, kind=name, levers=levers, measured=found, ratio=ratio(found, plain))

@@ -9,13 +9,14 @@ use oomph_fit::cache::digest;
 use oomph_fit::{Attempts, Found, changed};
 use oomph_job::files;
 use oomph_plan::by_hand;
-use oomph_plan::{Lever, PlanFile, Stopped, Written};
+use oomph_plan::{PlanFile, Stopped, Written};
 
 /// Begins a patch and an instruction; other files of these names are not removed.
 const HEADS: [&str; 2] = ["# The plan for ", "--- a/"];
 
-/// Levers that by hand wait for each copy to the host, which the levers themselves hide: the line that applies the plan is better.
-const SLOWER_BY_HAND: [&str; 3] = ["offload_activations", "optimizer_on_cpu", "save_on_cpu"];
+/// What a patch is headed by that has coarser levers than its plan.
+const SLOWER: &str =
+    "  Whole blocks are computed again where the plan recomputes parts of them: it takes longer.";
 
 /// A script that patches are made for, as it was before the search.
 pub(crate) struct Original {
@@ -130,7 +131,7 @@ impl Original {
             .flatten()
             .collect();
         let levers = found.by_hand_levers();
-        let hand = by_hand::by_hand(path, &self.text, &levers, &ran);
+        let mut hand = by_hand::by_hand(path, &self.text, &levers, &ran);
         let why = if hand.missing.is_empty() && hand.changed == 0 {
             Some("nothing of it is a change of this file".to_owned())
         } else if !hand.is_whole() {
@@ -139,7 +140,18 @@ impl Original {
                 hand.missing.join(", ")
             ))
         } else {
-            run("by-hand", &hand.script, found)?
+            let mut why = run("by-hand", &hand.script, found)?;
+            // Some levers save less by hand.
+            if why.is_some()
+                && let Some(levers) = by_hand::coarser(&levers)
+            {
+                let coarser = by_hand::by_hand(path, &self.text, &levers, &ran);
+                if coarser.is_whole() && run("by-hand", &coarser.script, found)?.is_none() {
+                    (hand, why) = (coarser, None);
+                    hand.head.push(SLOWER.to_owned());
+                }
+            }
+            why
         };
         if let Some(why) = why {
             let text = hand.instruction(path, &why, found.fit.apply_patch_file.as_deref());
@@ -149,8 +161,7 @@ impl Original {
         } else {
             files::write(places.patch, hand.text().as_bytes())?;
             found.fit.patch_file = Some((places.patch.display().to_string(), hand.changed));
-            let slower = |lever: &Lever| SLOWER_BY_HAND.contains(&lever.name());
-            if offer.is_none() || !levers.iter().any(slower) {
+            if offer.is_none() || !hand.waits {
                 offer = Some(Offer {
                     text: hand.script,
                     applies: false,

@@ -318,6 +318,16 @@ pub(crate) trait Facets {
         None
     }
 
+    /// What takes its place by hand where that saves too little: it needs less memory and more time.
+    fn coarser(&self, _levers: &[Lever]) -> Option<Lever> {
+        None
+    }
+
+    /// Whether the change by hand waits for copies to the host, which the lever hides.
+    fn waits_by_hand(&self) -> bool {
+        false
+    }
+
     /// What remains to be done in any case.
     fn rest(&self) -> Option<String> {
         None

@@ -40,6 +40,8 @@ pub struct ByHand {
     pub changed: usize,
     /// The script with these changes.
     pub script: String,
+    /// Whether the changes wait for copies to the host, which the plan hides.
+    pub waits: bool,
     /// The levers that are not in the diff and should be.
     pub missing: Vec<String>,
     /// What is to be done beside the diff: where it goes, and how it looks.
@@ -183,9 +185,20 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
         diff,
         changed: count,
         script: work.text,
+        waits: levers.iter().any(|lever| lever.facets().waits_by_hand()),
         missing,
         snippets,
     }
+}
+
+/// The levers with coarser ones in place of those that save less by hand than by themselves; `None` if there are none.
+pub fn coarser(levers: &[Lever]) -> Option<Vec<Lever>> {
+    let replaced = levers.iter().map(|lever| {
+        let coarser = lever.facets().coarser(levers);
+        coarser.unwrap_or_else(|| lever.clone())
+    });
+    let replaced: Vec<Lever> = replaced.collect();
+    (replaced != levers).then_some(replaced)
 }
 
 /// The script at `path` with the one line that applies the plan in the file `plan`: the diff, and the script as changed.

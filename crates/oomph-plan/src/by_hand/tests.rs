@@ -670,3 +670,24 @@ fn an_instruction_says_why_there_is_no_patch() {
         "{text}"
     );
 }
+
+#[test]
+fn what_saves_less_by_hand_has_a_coarser_form() {
+    let levers = [
+        Lever::from(Checkpoint {
+            modules: vec!["Net.h.0".to_owned()],
+        }),
+        Lever::from(crate::parameters::Recompute {
+            modules: ["Net.h.0.norm", "Net.h.1.norm", "Net.h.1.act", "Net.head"]
+                .map(str::to_owned)
+                .to_vec(),
+        }),
+    ];
+    let coarse = coarser(&levers).unwrap();
+    assert_eq!(coarse[0], levers[0]);
+    let Lever::Checkpoint(found) = &coarse[1] else {
+        panic!("{coarse:?}");
+    };
+    assert_eq!(found.modules, ["Net.h.1"]);
+    assert_eq!(coarser(&coarse), None);
+}
