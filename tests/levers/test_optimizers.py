@@ -69,6 +69,29 @@ def test_fused_steps_go_with_the_others(tmp_path, others):
     assert distance(changed.out, run(tmp_path, code).out) < 1e-6
 
 
+def test_a_fused_step_leaves_unscaling_to_the_scaler(tmp_path):
+    """Lightning refuses to clip where an optimizer says that its step unscales gradients."""
+    code = (
+        SETUP
+        + f"\n    optimizer = {OPTIMIZERS[1]}\n"
+        + """
+    assert not getattr(optimizer, "_step_supports_amp_scaling", False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for part in x:
+        optimizer.zero_grad()
+        scaler.scale(model(part).pow(2).mean()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    out = [p.detach() for p in model.parameters()]
+    """
+    )
+    changed = run(tmp_path, code, ("optimizer_step", {"kind": "fused"}))
+    assert changed.levers["optimizer_step"]["applied"] == 1
+    assert distance(changed.out, run(tmp_path, code).out) < 1e-6
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_large_parameters_step_in_rows(tmp_path, optimizer):
     """No part is larger than asked for, where elements update by themselves; the state is saved whole."""
