@@ -208,7 +208,9 @@ class Transfers:
             for k, (ref, storage) in self._by_storage.items()
             if ref() is not None and not storage.expired()
         }
-        self._stays = {key: storage for key, storage in self._stays.items() if not storage.expired()}
+        self._stays = {
+            key: storage for key, storage in self._stays.items() if not storage.expired()
+        }
         alive = [ref for ref in self.order if ref() is not None]
         for number, ref in enumerate(alive):
             if (entry := ref()) is not None:
