@@ -248,6 +248,7 @@ impl<'a> Fitter<'a> {
             } else {
                 self.wanted.gpu.count
             },
+            text: None,
         }
     }
 
