@@ -251,6 +251,7 @@ impl<'a> Fitter<'a> {
             } else {
                 self.wanted.gpu.count
             },
+            text: None,
         }
     }
 

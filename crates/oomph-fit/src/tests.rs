@@ -15,7 +15,9 @@ use crate::cache::{Answer, Kept};
 use crate::corrections::RealRun;
 use crate::rehearsal::{self, Chosen, Decision, Place, Scene};
 use crate::select::{LONGER, MOST_MISSES};
-use crate::{Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, fit};
+use crate::{
+    Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, changed, fit,
+};
 use oomph_plan::result::Outcome;
 
 const LEVERS: [&str; 5] = [
@@ -1054,4 +1056,28 @@ fn a_machine_whose_runs_needed_all_of_it_has_nothing_left() {
     };
     let error = rehearsal::room(&place, &kept, |_| Ok(0), None).unwrap_err();
     assert!(error.to_string().contains("--no-cache"), "{error}");
+}
+
+#[test]
+fn a_patch_is_one_that_fits() {
+    let (mut found, _) = found(wanted(), |_| None);
+    let steps = chosen(&found).steps;
+    let mut told = |ending: fn(&Made) -> Ended| {
+        let mut attempts = Played {
+            made: Vec::new(),
+            capacity: budget(),
+            ending: |made: &Made| Some(ending(made)),
+        };
+        let runs = found.fit.runs;
+        let why = changed::misses(&mut attempts, &mut found, "by-hand", "a = 1", 3).unwrap();
+        let made = &attempts.made[0];
+        // It runs as long as the plan did, in its memory, and without the levers.
+        assert_eq!((made.steps, made.limit), (steps.max(3), Some(budget())));
+        assert!(made.levers.is_empty() && found.fit.runs == runs + 1);
+        why.unwrap_or_default()
+    };
+    assert_eq!(told(|made| through(made, Some(budget()))), "");
+    assert!(told(|made| through(made, Some(budget() + 1))).contains("the script needs"));
+    assert!(told(|_| out_of_memory()).contains("runs out of"));
+    assert!(told(|_| failed("NameError: x")).ends_with("the script fails: NameError: x"));
 }

@@ -23,7 +23,7 @@ pub mod sharding;
 mod stop;
 pub mod units;
 
-pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
+pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions, Written};
 pub use floor::Floor;
 pub use lever::{Dtype, Group, Results, Stage, places};
 pub use levers::{Lever, NAMES, parameters};

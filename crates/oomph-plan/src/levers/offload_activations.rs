@@ -163,6 +163,10 @@ impl Facets for OffloadActivations {
         draft.waits += host_copies::wait(draft, total, meanwhile);
     }
 
+    fn waits_by_hand(&self) -> bool {
+        true
+    }
+
     fn snippet(&self) -> String {
         format!(
             "inside the forward of these modules:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):\n{}",

@@ -138,6 +138,10 @@ impl Facets for OptimizerOnCpu {
         draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
     }
 
+    fn waits_by_hand(&self) -> bool {
+        true
+    }
+
     fn snippet(&self) -> String {
         "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)\nwith sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
     }

@@ -10,7 +10,7 @@ use oomph_trace::{Category, Phase};
 
 use crate::by_hand::{Script, Work, optimizer};
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::lever::{Facets, Group, Results, Stage, StepChange, Switches};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -136,8 +136,12 @@ impl Facets for OptimizerStep {
         script.optimizer_line()
     }
 
-    fn trainer_argument(&self) -> Option<String> {
-        (self.kind == Kind::Fused).then(|| "optim=\"adamw_torch_fused\"".to_owned())
+    fn switches(&self) -> Switches {
+        let fused = (self.kind == Kind::Fused).then(|| "\"adamw_torch_fused\"".to_owned());
+        Switches {
+            huggingface: fused.map(|value| ("optim", value)),
+            ..Switches::default()
+        }
     }
 }
 

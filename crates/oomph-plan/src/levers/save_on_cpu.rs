@@ -145,12 +145,18 @@ impl Facets for SaveOnCpu {
             }
         }
         moved.sort_unstable_by_key(|moved| (moved.made, moved.number));
-        let mut room = self.most.unwrap_or(u64::MAX);
-        moved.retain(|moved| {
-            let goes = moved.bytes <= room;
-            room -= if goes { moved.bytes } else { 0 };
-            goes
-        });
+        if let Some(most) = self.most {
+            // Spread over all that is saved, as the lever does it (`Transfers._goes` in `host_copies.py`).
+            let total = moved.iter().map(|moved| moved.bytes).sum::<u64>().max(most);
+            let (mut seen, mut sent) = (0, 0);
+            moved.retain(|moved| {
+                seen += moved.bytes;
+                let share = (u128::from(most) * u128::from(seen) / u128::from(total.max(1))) as u64;
+                let goes = sent + moved.bytes <= share.max(self.in_flight).min(most);
+                sent += if goes { moved.bytes } else { 0 };
+                goes
+            });
+        }
         let of_part: u64 = moved.iter().map(|moved| moved.bytes).sum();
         let total = of_part * u64::from(draft.template.parts.max(1));
         let mut edits = Edits::default();
@@ -164,6 +170,10 @@ impl Facets for SaveOnCpu {
         // Few bytes under way are waited for at once.
         let hides = (self.in_flight as f64 / IN_FLIGHT as f64).min(1.0);
         draft.waits += host_copies::wait(draft, total, hides);
+    }
+
+    fn waits_by_hand(&self) -> bool {
+        true
     }
 
     fn snippet(&self) -> String {

@@ -176,8 +176,4 @@ impl Facets for StepInBackward {
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.optimizer_line()
     }
-
-    fn trainer_argument(&self) -> Option<String> {
-        Some("max_grad_norm=0, as it clips gradients".to_owned())
-    }
 }
