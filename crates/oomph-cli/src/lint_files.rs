@@ -1,6 +1,7 @@
 //! Finding, reading, linting and fixing files.
 
-use std::collections::HashMap;
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use anyhow::Context as _;
 use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
 use oomph_lint::{
-    Applicability, Around, FileFacts, Linted, Problem, Project, Read, Selection, Source,
+    Applicability, Around, FileFacts, FirstLook, Linted, Problem, Project, Selection, Source,
 };
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
@@ -69,6 +70,18 @@ struct Target<'s> {
     alone: bool,
 }
 
+/// A file that was read, before its project is known. Nothing of one that is to be fixed.
+struct Look(Option<(FirstLook, Option<Source>)>);
+
+impl Look {
+    /// The findings, if they are what they were when the file was read.
+    fn settled(self, target: &Target<'_>, around: &Around) -> Option<LintedFile> {
+        let (first, source) = self.0?;
+        let linted = first.settled(around)?;
+        Some(reported(target.path.display().to_string(), source, linted))
+    }
+}
+
 impl Linter {
     /// Lints files, folders and, for `-`, standard input.
     pub fn lint(&self, paths: &[PathBuf]) -> anyhow::Result<Vec<LintedFile>> {
@@ -115,51 +128,43 @@ impl Linter {
     }
 
     fn targets(&self, targets: &[Target]) -> Vec<LintedFile> {
-        // What files say of each other comes first; their trees wait for it. `collect` keeps the order of the files.
-        let sources: Vec<Option<Source>> = targets
+        // What files say of each other is known when all are read. `collect` keeps their order.
+        let (facts, looks): (Vec<(PathBuf, FileFacts)>, Vec<Option<Look>>) = targets
             .par_iter()
-            .map(|target| source_of(&target.path))
-            .collect();
-        let (facts, reads): (Vec<(PathBuf, FileFacts)>, Vec<Option<Read<'_>>>) = targets
-            .par_iter()
-            .zip(&sources)
-            .map(|(target, source)| {
-                let (facts, read) = source.as_ref().map(Read::new).unzip();
-                ((target.path.clone(), facts.unwrap_or_default()), read)
+            .map(|target| {
+                let (facts, look) = self.look(target).unzip();
+                ((target.path.clone(), facts.unwrap_or_default()), look)
             })
             .unzip();
-        let project = Project::new(&facts, &is_there);
+        let project = Project::new(&facts, &is_there());
         drop(facts);
-        let with_project = |(index, (target, read)): (usize, (&Target<'_>, Option<Read<'_>>))| {
-            let around = project.around(index);
-            let around = if target.alone {
-                around.called_by_others()
-            } else {
-                around
-            };
-            match read {
-                Some(read) if self.least.is_none() => {
-                    let selection = target.settings.for_file(&target.path);
-                    let linted = read.lint(&selection, &around);
-                    (index, Some(linted), around)
-                }
-                _ => (index, None, around),
-            }
-        };
-        let linted: Vec<(usize, Option<Linted>, Around)> = targets
+        targets
             .par_iter()
-            .zip(reads)
+            .zip(looks)
             .enumerate()
-            .map(with_project)
-            .collect();
-        linted
-            .into_par_iter()
-            .zip(sources)
-            .map(|((index, linted, around), source)| match linted {
-                Some(linted) => reported(targets[index].path.display().to_string(), source, linted),
-                None => self.file(&targets[index], &around),
+            .map(|(index, (target, look))| {
+                let around = project.around(index);
+                let around = if target.alone {
+                    around.called_by_others()
+                } else {
+                    around
+                };
+                look.and_then(|look| look.settled(target, &around))
+                    .unwrap_or_else(|| self.file(target, &around))
             })
             .collect()
+    }
+
+    /// Reads a file. Nothing if that fails.
+    fn look(&self, target: &Target<'_>) -> Option<(FileFacts, Look)> {
+        let source = source_of(&target.path)?;
+        if self.least.is_some() {
+            return Some((FileFacts::of(&source), Look(None)));
+        }
+        let selection = target.settings.for_file(&target.path);
+        let (facts, first) = FirstLook::at(&source, &selection);
+        let source = (!first.is_clean()).then_some(source);
+        Some((facts, Look(Some((first, source)))))
     }
 
     fn stdin(&self, settings: &Settings) -> anyhow::Result<LintedFile> {
@@ -272,24 +277,39 @@ fn source_of(path: &Path) -> Option<Source> {
     Source::from_bytes(&path.display().to_string(), bytes).ok()
 }
 
-/// Whether a folder has something of a module's name: a file that git ignores, a compiled module, a folder.
-fn is_there(module: &Path) -> bool {
-    let (Some(folder), Some(name)) = (module.parent(), module.file_name()) else {
-        return true;
-    };
+/// Answers whether a folder has something of a module's name: a file that git ignores, a compiled module, a folder.
+/// Each folder is listed once.
+fn is_there() -> impl Fn(&Path) -> bool {
+    let listed: RefCell<HashMap<PathBuf, HashSet<String>>> = RefCell::default();
+    move |module| {
+        let (Some(folder), Some(name)) = (module.parent(), module.file_name()) else {
+            return true;
+        };
+        let name = name.to_string_lossy();
+        let mut listed = listed.borrow_mut();
+        if let Some(names) = listed.get(folder) {
+            return names.contains(&*name);
+        }
+        let names = listed
+            .entry(folder.to_path_buf())
+            .or_insert_with(|| names_in(folder));
+        names.contains(&*name)
+    }
+}
+
+/// The names of what a folder has, up to their first dot; none if it cannot be read.
+fn names_in(folder: &Path) -> HashSet<String> {
     let folder = if folder.as_os_str().is_empty() {
         Path::new(".")
     } else {
         folder
     };
-    let name = name.to_string_lossy();
-    fs::read_dir(folder).is_ok_and(|entries| {
-        entries.flatten().any(|entry| {
-            let found = entry.file_name();
-            let found = found.to_string_lossy();
-            found.split('.').next() == Some(&*name)
-        })
-    })
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let stem = |entry: fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().split('.').next().map(str::to_owned)
+    };
+    entries.filter_map(stem).collect()
 }
 
 /// What the Python files below a folder say of each other; of none if there are more than `most`.

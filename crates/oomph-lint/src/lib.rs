@@ -38,6 +38,7 @@ pub use config::{Config, ConfigError, Selection};
 pub use fix::{Applicability, Fix};
 pub use held::{HeldBytes, order_by_held};
 pub use oomph_python_source::{Edit, Position, Problem, Source};
+use project::Assumptions;
 pub use project::{Around, FileFacts, Project};
 pub use rule::{FixAvailability, Rule};
 pub use rules::{ALL, by_code};
@@ -81,58 +82,52 @@ pub struct Linted {
     pub problems: Vec<Problem>,
 }
 
-/// A source whose syntax was read once, for what it says to other files and for its own findings.
-pub struct Read<'s> {
-    source: &'s Source,
-    /// Not of a file that no rule is about, nor of one that nests so deeply that its tree needs a stack of its own.
-    module: Option<Module<'s>>,
-    problems: Vec<Problem>,
-    is_deep: bool,
+/// A look at one file of a project whose others are not read yet.
+///
+/// Its findings rest on what such projects usually say of a file; what was asked is kept. Most files ask little, so that
+/// nobody needs to keep their trees, or to parse them again, once the project is known.
+#[derive(Debug)]
+pub struct FirstLook {
+    linted: Linted,
+    assumptions: Assumptions,
 }
 
-impl<'s> Read<'s> {
-    /// Reads a source, and what it says to the other files of its project.
-    pub fn new(source: &'s Source) -> (FileFacts, Self) {
-        let is_deep = !source.is_shallow();
-        let keeps = !is_deep && project::may_have_findings(source);
+impl FirstLook {
+    /// Parses a source, for what it says to the other files of its project and for its findings as far as is known.
+    pub fn at(source: &Source, selection: &Selection) -> (FileFacts, Self) {
         let work = || {
             let (module, problems) = source.parse();
             let facts = FileFacts::of_parsed(source, module.as_ref());
-            (facts, module.filter(|_| keeps), problems)
+            let around = Around::assumed(&facts);
+            let findings = module.map_or_else(Vec::new, |module| {
+                findings(source, &module, selection, &around)
+            });
+            let look = Self {
+                linted: Linted { findings, problems },
+                assumptions: around.assumptions(),
+            };
+            (facts, look)
         };
-        let (facts, module, problems) = with_stack(source.code(), source.is_notebook(), work)
-            .unwrap_or_else(|problem| (FileFacts::default(), None, vec![problem]));
-        let read = Self {
-            source,
-            module,
-            problems,
-            is_deep,
-        };
-        (facts, read)
+        with_stack(source.code(), source.is_notebook(), work).unwrap_or_else(|problem| {
+            let look = Self {
+                linted: Linted {
+                    findings: Vec::new(),
+                    problems: vec![problem],
+                },
+                assumptions: Assumptions::default(),
+            };
+            (FileFacts::default(), look)
+        })
     }
 
-    /// Lints the source as a part of its project.
-    pub fn lint(self, selection: &Selection, around: &Around) -> Linted {
-        if self.is_deep {
-            return lint_in(self.source, selection, around);
-        }
-        let Some(module) = &self.module else {
-            return Linted {
-                findings: Vec::new(),
-                problems: self.problems,
-            };
-        };
-        let work = || findings(self.source, module, selection, around);
-        match with_stack(self.source.code(), self.source.is_notebook(), work) {
-            Ok(findings) => Linted {
-                findings,
-                problems: self.problems,
-            },
-            Err(problem) => Linted {
-                findings: Vec::new(),
-                problems: vec![problem],
-            },
-        }
+    /// Whether the source is needed no more: it has no findings, whatever the other files say.
+    pub fn is_clean(&self) -> bool {
+        self.linted.findings.is_empty() && self.assumptions.is_empty()
+    }
+
+    /// What [`lint_in`] gives, if the project is as it was assumed.
+    pub fn settled(self, around: &Around) -> Option<Linted> {
+        self.assumptions.hold(around).then_some(self.linted)
     }
 }
 
@@ -176,12 +171,16 @@ fn findings(
         return Vec::new();
     }
     let noqa = noqa::Noqa::read(module);
+    let is_for_old_python = queries::purpose::is_for_old_python(&model);
     let is_for_old_torch = queries::purpose::is_for_old_torch(&model);
     let mut findings = Vec::new();
     let mut reports = Vec::new();
     let mut scopes: Option<scope::Scopes> = None;
     for rule in ALL {
-        if !selection.contains(rule) || is_for_old_torch && rule.is_about_newer_torch() {
+        if !selection.contains(rule)
+            || is_for_old_torch && rule.is_about_newer_torch()
+            || is_for_old_python && rule.is_about_gpu_memory()
+        {
             continue;
         }
         (rule.check)(&model, &mut reports);

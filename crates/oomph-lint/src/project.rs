@@ -5,7 +5,7 @@
 //! beside it; and whether `model.sample()` records a graph is decided where the class is.
 
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
@@ -57,6 +57,8 @@ pub struct FileFacts {
     trains: bool,
     /// Classes that turn off gradients of their own parameters.
     frozen: Vec<String>,
+    /// Classes that move what they are made of.
+    movers: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -80,6 +82,8 @@ pub struct FileFacts {
 pub(crate) struct Method {
     /// It turns gradients off, detaches, or asks for gradients itself.
     pub(crate) decides: bool,
+    /// It runs a layer of its object on something that it is given or made: `self.encoder(x)`.
+    pub(crate) runs: bool,
 }
 
 impl FileFacts {
@@ -297,6 +301,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
+                if [".cuda()", ".to(", "cuda("]
+                    .iter()
+                    .any(|moves| text.contains(moves))
+                {
+                    self.facts.movers.push(class.name.to_string());
+                }
                 let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
                 self.facts
                     .bases
@@ -312,6 +322,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if self.in_class {
                     let facts = Method {
                         decides: decides_on_gradients(self.module, def),
+                        runs: runs_a_layer(def),
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
                     self.bodies.push(def.range());
@@ -385,10 +396,31 @@ fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     DECIDES.iter().any(|word| text.contains(word))
 }
 
+/// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
+fn runs_a_layer(def: &StmtFunctionDef) -> bool {
+    struct Find(bool);
+    impl<'a> Visitor<'a> for Find {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if let Expr::Call(call) = expr {
+                self.0 |= dotted_name(&call.func).is_some_and(|name| name.starts_with("self."))
+                    && call.arguments.args.first().is_some_and(|arg| {
+                        !arg.is_literal_expr() && !oomph_python_source::names_in(arg).is_empty()
+                    });
+            }
+            walk_expr(self, expr);
+        }
+    }
+    let mut find = Find(false);
+    for stmt in &def.body {
+        find.visit_stmt(stmt);
+    }
+    find.0
+}
+
 /// The files of one or more projects, and how they are connected.
 #[derive(Debug, Default)]
 pub struct Project {
-    files: Vec<OfFile>,
+    files: Vec<Arc<OfFile>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -414,6 +446,7 @@ struct Part {
     detaches_gradients: bool,
     trains: bool,
     frozen: FxHashSet<String>,
+    movers: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -487,6 +520,7 @@ impl Project {
             part.detaches_gradients |= facts.detaches_gradients;
             part.trains |= facts.trains;
             part.frozen.extend(facts.frozen.iter().cloned());
+            part.movers.extend(facts.movers.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -513,7 +547,12 @@ impl Project {
                     .insert(caller.clone());
             }
             for (name, method) in &facts.methods {
-                part.methods.entry(name.clone()).or_default().decides |= method.decides;
+                let known = part.methods.entry(name.clone()).or_insert(Method {
+                    runs: true,
+                    ..Method::default()
+                });
+                known.decides |= method.decides;
+                known.runs &= method.runs;
             }
         }
         let by_root: FxHashMap<usize, Arc<Part>> = by_root
@@ -540,22 +579,25 @@ impl Project {
         let of_files = reach::unreached(&says, &by_path, is_there)
             .into_iter()
             .enumerate()
-            .map(|(index, unreached)| OfFile {
-                unreached,
-                used_on_gpu: reaches(&importers, index, |file| files[file].1.evidence.accelerator)
-                    || inherits_a_device(files, &by_path, index),
-                inherits_device: inherits_a_device(files, &by_path, index),
-                moves_near: reaches(&importers, index, |file| files[file].1.evidence.moves)
-                    || imported[index]
-                        .iter()
-                        .any(|file| files[*file].1.evidence.moves),
-                calls: Arc::clone(&calls[index]),
-                own_quiet_calls: files[index].1.own_quiet_calls.clone(),
-                torch_names: star_names(files, &by_path, index),
-                part: by_root
-                    .get(&root(&mut parents, index))
-                    .cloned()
-                    .unwrap_or_default(),
+            .map(|(index, unreached)| {
+                Arc::new(OfFile {
+                    unreached,
+                    used_on_gpu: reaches(&importers, index, |file| {
+                        files[file].1.evidence.accelerator
+                    }) || inherits_a_device(files, &by_path, index),
+                    inherits_device: inherits_a_device(files, &by_path, index),
+                    moves_near: reaches(&importers, index, |file| files[file].1.evidence.moves)
+                        || imported[index]
+                            .iter()
+                            .any(|file| files[*file].1.evidence.moves),
+                    calls: Arc::clone(&calls[index]),
+                    own_quiet_calls: files[index].1.own_quiet_calls.clone(),
+                    torch_names: star_names(files, &by_path, index),
+                    part: by_root
+                        .get(&root(&mut parents, index))
+                        .cloned()
+                        .unwrap_or_default(),
+                })
             })
             .collect();
         Self { files: of_files }
@@ -566,10 +608,8 @@ impl Project {
         self.files
             .get(index)
             .map_or_else(Around::default, |file| Around {
-                used_on_gpu: file.used_on_gpu,
-                inherits_device: file.inherits_device,
-                moves_near: file.moves_near,
-                part: Some(Arc::new(file.clone())),
+                file: Some(Arc::clone(file)),
+                assumed: None,
             })
     }
 }
@@ -577,105 +617,281 @@ impl Project {
 /// What the other files of the project say about one file. By default nothing is known of others.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// A file that imports this one, directly or not, works on a GPU.
-    pub(crate) used_on_gpu: bool,
-    /// A class of the file is made from one of a file that works on a device.
-    pub(crate) inherits_device: bool,
-    /// A file that imports this one, directly or not, or that it imports itself, puts something on a device.
-    pub(crate) moves_near: bool,
-    part: Option<Arc<OfFile>>,
+    file: Option<Arc<OfFile>>,
+    /// The others are not read yet: what was asked so far, and the answers that were given.
+    assumed: Option<Arc<Assumed>>,
+}
+
+/// What is taken for granted of a project that is not read yet.
+#[derive(Debug)]
+struct Assumed {
+    /// Of the file itself.
+    evidence: Evidence,
+    asked: Mutex<Assumptions>,
+}
+
+impl Assumed {
+    fn usual(&self, question: Question) -> Answer {
+        Answer::Is(match question {
+            Question::Constant | Question::Stops | Question::Method => return Answer::Nothing,
+            Question::MovesNear | Question::UsedOnGpu | Question::Trains | Question::Saves => true,
+            Question::ChoosesCpu => self.evidence.chooses_cpu && !self.evidence.accelerator,
+            Question::BatchesOnCpu => self.evidence.leaves_batches(),
+            _ => false,
+        })
+    }
+}
+
+/// A question about the other files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Question {
+    UsedOnGpu,
+    InheritsDevice,
+    MovesNear,
+    BringsNames,
+    Saves,
+    ChoosesCpu,
+    IsCalledElsewhere,
+    IsUnreached,
+    Constant,
+    Stops,
+    FreezesItself,
+    MovesItself,
+    Trains,
+    BatchesOnCpu,
+    DetachesGradients,
+    CallsQuietly,
+    Method,
+}
+
+/// What the other files say.
+#[derive(Clone, Debug, PartialEq)]
+enum Answer {
+    Method(Method),
+    Nothing,
+    Is(bool),
+    Constant(Constant),
+    At(TextSize),
+}
+
+/// The answers that a look at one file took for granted before the others were read: whether they hold decides
+/// whether what it found holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Assumptions(FxHashMap<(Question, Box<str>), Answer>);
+
+impl Assumptions {
+    /// Whether nothing depends on what other files say.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn hold(&self, around: &Around) -> bool {
+        self.0
+            .iter()
+            .all(|((question, name), answer)| around.known(*question, name) == *answer)
+    }
 }
 
 impl Around {
+    /// Of a file whose project is not read yet. What the rules ask is answered by what the file says itself and by what
+    /// is usual, and kept.
+    pub(crate) fn assumed(own: &FileFacts) -> Self {
+        let mut asked = Assumptions::default();
+        if !own.stars.is_empty() {
+            let key = (Question::BringsNames, Box::default());
+            asked.0.insert(key, Answer::Is(false));
+        }
+        let assumed = Assumed {
+            evidence: own.evidence,
+            asked: Mutex::new(asked),
+        };
+        Self {
+            file: None,
+            assumed: Some(Arc::new(assumed)),
+        }
+    }
+
+    /// What was asked.
+    pub(crate) fn assumptions(self) -> Assumptions {
+        let asked = self.assumed.map(|asked| {
+            let mut asked = asked.asked.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *asked)
+        });
+        asked.unwrap_or_default()
+    }
+
     /// Of a file that was named by itself: files that were not read may call what is in it.
     #[must_use]
     pub fn called_by_others(mut self) -> Self {
-        if let Some(file) = &mut self.part {
+        if let Some(file) = &mut self.file {
             Arc::make_mut(file).unreached = Unreached::default();
         }
         self
     }
 
+    /// What the file itself says about where it computes, if that was read already.
+    pub(crate) fn own_evidence(&self) -> Option<Evidence> {
+        self.assumed.as_ref().map(|assumed| assumed.evidence)
+    }
+
+    fn ask(&self, question: Question, name: &str) -> Answer {
+        let Some(assumed) = &self.assumed else {
+            return self.known(question, name);
+        };
+        let answer = assumed.usual(question);
+        let mut asked = assumed.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.0.insert((question, name.into()), answer.clone());
+        answer
+    }
+
+    fn is(&self, question: Question, name: &str) -> bool {
+        self.ask(question, name) == Answer::Is(true)
+    }
+
+    /// What the files that were read say.
+    fn known(&self, question: Question, name: &str) -> Answer {
+        let Some(file) = &self.file else {
+            return match question {
+                Question::Constant
+                | Question::Stops
+                | Question::Method
+                | Question::BatchesOnCpu => Answer::Nothing,
+                _ => Answer::Is(false),
+            };
+        };
+        let part = &file.part;
+        Answer::Is(match question {
+            Question::UsedOnGpu => file.used_on_gpu,
+            Question::InheritsDevice => file.inherits_device,
+            Question::MovesNear => file.moves_near,
+            Question::BringsNames => !file.torch_names.is_empty(),
+            Question::Saves => part.saves,
+            Question::ChoosesCpu => part.evidence.chooses_cpu && !part.evidence.accelerator,
+            Question::IsCalledElsewhere => {
+                let here = usize::from(file.calls.contains(name));
+                part.callers.get(name).copied().unwrap_or_default() > here
+            }
+            Question::IsUnreached => file.unreached.names.contains(name),
+            Question::FreezesItself => part.frozen.contains(name),
+            Question::MovesItself => part.movers.contains(name),
+            Question::Trains => part.trains,
+            Question::BatchesOnCpu => part.evidence.leaves_batches(),
+            Question::DetachesGradients => part.detaches_gradients,
+            Question::CallsQuietly => {
+                file.own_quiet_calls.contains(name) || part.shared_quiet_calls.contains(name)
+            }
+            Question::Constant => {
+                let constant = file.unreached.constants.get(name).cloned();
+                return constant.map_or(Answer::Nothing, Answer::Constant);
+            }
+            Question::Stops => {
+                return file.unreached.stops.map_or(Answer::Nothing, Answer::At);
+            }
+            Question::Method => match part.methods.get(name) {
+                Some(method) => return Answer::Method(*method),
+                None => return Answer::Nothing,
+            },
+        })
+    }
+
+    /// A file that imports this one, directly or not, works on a GPU.
+    pub(crate) fn used_on_gpu(&self) -> bool {
+        self.is(Question::UsedOnGpu, "")
+    }
+
+    /// A class of the file is made from one of a file that works on a device.
+    pub(crate) fn inherits_device(&self) -> bool {
+        self.is(Question::InheritsDevice, "")
+    }
+
+    /// A file that imports this one, directly or not, or that it imports itself, puts something on a device.
+    pub(crate) fn moves_near(&self) -> bool {
+        self.is(Question::MovesNear, "")
+    }
+
     /// PyTorch's names that `import *` of a file of the project brings in.
     pub(crate) fn torch_names(&self) -> &[(String, String)] {
-        self.part.as_ref().map_or(&[], |file| &file.torch_names)
+        self.file.as_ref().map_or(&[], |file| &file.torch_names)
     }
 
     /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
     pub(crate) fn saves(&self) -> bool {
-        self.part.as_ref().is_some_and(|file| file.part.saves)
+        self.is(Question::Saves, "")
     }
 
     /// Whether a file of the project names the CPU as its device, and none names a GPU.
     pub(crate) fn chooses_cpu(&self) -> bool {
-        self.part.as_ref().is_some_and(|file| {
-            let evidence = file.part.evidence;
-            evidence.chooses_cpu && !evidence.accelerator
-        })
+        self.is(Question::ChoosesCpu, "")
     }
 
     /// Whether another file than this one may call what has this name.
     pub(crate) fn is_called_elsewhere(&self, name: &str) -> bool {
-        self.part.as_ref().is_some_and(|file| {
-            let here = usize::from(file.calls.contains(name));
-            file.part.callers.get(name).copied().unwrap_or_default() > here
-        })
+        self.is(Question::IsCalledElsewhere, name)
     }
 
     /// Whether nothing in the project runs what has this name in the file: `f`, `Class.method`, `Class`. Without a
     /// project, somebody may.
     pub(crate) fn is_unreached(&self, name: &str) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.unreached.names.contains(name))
+        self.is(Question::IsUnreached, name)
     }
 
     /// What a name stands for that the file imports, if it is bound once, to a literal: `RESUME`, `settings.RESUME`.
-    pub(crate) fn constant(&self, name: &str) -> Option<&Constant> {
-        self.part.as_ref()?.unreached.constants.get(name)
+    pub(crate) fn constant(&self, name: &str) -> Option<Constant> {
+        match self.ask(Question::Constant, name) {
+            Answer::Constant(constant) => Some(constant),
+            _ => None,
+        }
     }
 
     /// Where the file stops when it is run or imported, if it cannot go on: nothing runs what follows, nor what other
     /// files import of it.
     pub(crate) fn stops(&self) -> Option<TextSize> {
-        self.part.as_ref()?.unreached.stops
+        match self.ask(Question::Stops, "") {
+            Answer::At(at) => Some(at),
+            _ => None,
+        }
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.
     pub(crate) fn freezes_itself(&self, class: &str) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.frozen.contains(class))
+        self.is(Question::FreezesItself, class)
+    }
+
+    /// Whether objects of a class of this name move what they are made of, in some file of the project.
+    pub(crate) fn moves_itself(&self, class: &str) -> bool {
+        self.is(Question::MovesItself, class)
     }
 
     /// Whether a file of the project runs backward.
     pub(crate) fn trains(&self) -> bool {
-        self.part.as_ref().is_some_and(|file| file.part.trains)
+        self.is(Question::Trains, "")
     }
 
     /// Whether an iterator of the project makes batches on the CPU, and no loop moves them. Nothing is known
     /// without a project.
     pub(crate) fn batches_on_cpu(&self) -> Option<bool> {
-        Some(self.part.as_ref()?.part.evidence.leaves_batches())
+        match self.ask(Question::BatchesOnCpu, "") {
+            Answer::Is(on_cpu) => Some(on_cpu),
+            _ => None,
+        }
     }
 
     /// Whether a file of the project calls `detach_()` on gradients.
     pub(crate) fn detaches_gradients(&self) -> bool {
-        self.part
-            .as_ref()
-            .is_some_and(|file| file.part.detaches_gradients)
+        self.is(Question::DetachesGradients, "")
     }
 
     /// Whether a file of the project calls what has this name while gradients are off.
     pub(crate) fn calls_quietly(&self, name: &str) -> bool {
-        self.part.as_ref().is_some_and(|file| {
-            file.own_quiet_calls.contains(name) || file.part.shared_quiet_calls.contains(name)
-        })
+        self.is(Question::CallsQuietly, name)
     }
 
     /// What the project's classes say of a method: nothing if none of them has it.
     pub(crate) fn method(&self, name: &str) -> Option<Method> {
-        self.part.as_ref()?.part.methods.get(name).copied()
+        match self.ask(Question::Method, name) {
+            Answer::Method(method) => Some(method),
+            _ => None,
+        }
     }
 }
 
@@ -808,12 +1024,11 @@ pub(crate) fn find(
     for folder in folders.take(count) {
         // `from package.module import name`: the name may be a module itself, or what a package has.
         let least = usize::from(!relative);
-        for end in (least..=parts.len()).rev() {
+        let ends = (least..=parts.len()).rev().take(if whole { 1 } else { 2 });
+        for end in ends {
             let mut path = folder.to_path_buf();
             path.extend(&parts[..end]);
-            if let Some(found) = index.get(&path)
-                && (end == parts.len() || !whole && end + 1 == parts.len())
-            {
+            if let Some(found) = index.get(&path) {
                 return Some((*found, end));
             }
         }
@@ -847,9 +1062,9 @@ mod tests {
             ),
             ("./other/steps.py", "import torch\n"),
         ]);
-        assert!(project.around(0).used_on_gpu);
-        assert!(project.around(1).used_on_gpu);
-        assert!(!project.around(3).used_on_gpu);
+        assert!(project.around(0).used_on_gpu());
+        assert!(project.around(1).used_on_gpu());
+        assert!(!project.around(3).used_on_gpu());
     }
 
     #[test]
@@ -911,11 +1126,17 @@ mod tests {
         ]);
         assert_eq!(
             project.around(1).method("sample"),
-            Some(Method { decides: false })
+            Some(Method {
+                decides: false,
+                runs: true
+            })
         );
         assert_eq!(
             project.around(1).method("draw"),
-            Some(Method { decides: true })
+            Some(Method {
+                decides: true,
+                runs: false
+            })
         );
         assert_eq!(project.around(1).method("other"), None);
     }
@@ -944,8 +1165,8 @@ mod tests {
         ]);
         assert!(project.around(1).chooses_cpu());
         assert!(!project.around(3).chooses_cpu());
-        assert!(project.around(5).chooses_cpu() && !project.around(5).used_on_gpu);
-        assert!(!project.around(7).chooses_cpu() && project.around(7).used_on_gpu);
+        assert!(project.around(5).chooses_cpu() && !project.around(5).used_on_gpu());
+        assert!(!project.around(7).chooses_cpu() && project.around(7).used_on_gpu());
     }
 
     #[test]
@@ -985,9 +1206,9 @@ mod tests {
                 "import torch\nfrom tests import Test\nclass More(Test): pass\n",
             ),
         ]);
-        assert!(project.around(1).used_on_gpu);
-        assert!(project.around(3).used_on_gpu);
-        assert!(!project.around(2).used_on_gpu);
+        assert!(project.around(1).used_on_gpu());
+        assert!(project.around(3).used_on_gpu());
+        assert!(!project.around(2).used_on_gpu());
     }
 
     #[test]

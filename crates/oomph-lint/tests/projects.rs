@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use oomph_lint::{FileFacts, Project, Selection, Source, lint_in};
+use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint_in};
 
 /// The codes found in the first file.
 fn found(files: &[(&str, &str)]) -> Vec<&'static str> {
@@ -17,16 +17,57 @@ fn found(files: &[(&str, &str)]) -> Vec<&'static str> {
             )
         })
         .collect();
-    let facts: Vec<(PathBuf, FileFacts)> = sources
+    let selection = Selection::default();
+    let (facts, looks): (Vec<(PathBuf, FileFacts)>, Vec<FirstLook>) = sources
         .iter()
-        .map(|(path, source)| (path.clone(), FileFacts::of(source)))
-        .collect();
+        .map(|(path, source)| {
+            let (facts, look) = FirstLook::at(source, &selection);
+            ((path.clone(), facts), look)
+        })
+        .unzip();
     let project = Project::new(&facts, &|_| false);
-    lint_in(&sources[0].1, &Selection::default(), &project.around(0))
-        .findings
-        .iter()
-        .map(|finding| finding.rule.code)
-        .collect()
+    let codes = |linted: &Linted| -> Vec<&'static str> {
+        let codes = linted.findings.iter().map(|finding| finding.rule.code);
+        codes.collect()
+    };
+    // What a first look takes for granted is never taken where it does not hold.
+    for (index, look) in looks.into_iter().enumerate() {
+        let around = project.around(index);
+        let known = lint_in(&sources[index].1, &selection, &around);
+        if look.is_clean() {
+            assert!(known.findings.is_empty());
+        }
+        if let Some(first) = look.settled(&around) {
+            assert_eq!(codes(&first), codes(&known));
+        }
+    }
+    codes(&lint_in(&sources[0].1, &selection, &project.around(0)))
+}
+
+#[test]
+fn a_first_look_holds_if_the_project_is_as_it_was_assumed() {
+    let code = "import torch
+from net import Net
+net = Net()
+net.load_state_dict(torch.load('last.pth'))
+net.cuda()
+with torch.no_grad():
+    net(torch.ones(1).cuda())
+";
+    let source = Source::python(code.to_owned()).unwrap();
+    let settled = |other: &str| {
+        let other = Source::python(other.to_owned()).unwrap();
+        let (facts, look) = FirstLook::at(&source, &Selection::default());
+        let facts = [
+            (PathBuf::from("main.py"), facts),
+            (PathBuf::from("net.py"), FileFacts::of(&other)),
+        ];
+        look.settled(&Project::new(&facts, &|_| false).around(0))
+    };
+    let net = "import torch\nclass Net(torch.nn.Linear): pass\n";
+    let saves = format!("{net}torch.save(net.cuda().state_dict(), 'last.pth')\n");
+    assert!(settled(&saves).is_some());
+    assert!(settled(net).is_none());
 }
 
 const TRAIN: &str = "import torch

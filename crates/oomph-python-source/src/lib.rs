@@ -43,7 +43,7 @@ pub use cells::Cells;
 pub use edit::{Edit, apply, apply_groups};
 pub use imports::{Import, Imports, imports_of};
 pub use module::Module;
-pub use names::{dotted_name, last_name, last_part, names_in};
+pub use names::{dotted_name, dotted_parts, last_name, last_part, names_in};
 pub use problem::{Position, Problem};
 pub use ruff_python_ast as ast;
 pub use ruff_text_size::{Ranged, TextRange, TextSize};

@@ -7,27 +7,30 @@ use ruff_python_ast::visitor::{Visitor, walk_expr};
 pub fn dotted_name(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Name(name) => Some(name.id.to_string()),
-        Expr::Attribute(attribute) => {
-            let mut parts = vec![attribute.attr.as_str()];
-            let mut base = &*attribute.value;
-            loop {
-                match base {
-                    Expr::Attribute(inner) => {
-                        parts.push(inner.attr.as_str());
-                        base = &inner.value;
-                    }
-                    Expr::Name(name) => {
-                        parts.push(name.id.as_str());
-                        break;
-                    }
-                    _ => return None,
-                }
-            }
-            parts.reverse();
-            Some(parts.join("."))
-        }
-        _ => None,
+        _ => Some(dotted_parts(expr)?.join(".")),
     }
+}
+
+/// The parts of the dotted name that an expression is: `a`, `b` and `c` of `a.b.c`.
+pub fn dotted_parts(expr: &Expr) -> Option<Vec<&str>> {
+    // Most expressions that are asked about are none: nothing is put together for them.
+    let mut depth = 1;
+    let mut base = expr;
+    while let Expr::Attribute(attribute) = base {
+        depth += 1;
+        base = &attribute.value;
+    }
+    let Expr::Name(name) = base else {
+        return None;
+    };
+    let mut parts = vec![name.id.as_str(); depth];
+    let mut rest = expr;
+    while let Expr::Attribute(attribute) = rest {
+        depth -= 1;
+        parts[depth] = attribute.attr.as_str();
+        rest = &attribute.value;
+    }
+    Some(parts)
 }
 
 /// The last part of a name: `step` of `a.b.step` and of `f().step`, `f` of `f`.

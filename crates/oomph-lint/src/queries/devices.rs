@@ -5,8 +5,10 @@ use std::ops::BitOrAssign;
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{CmpOp, Expr, ExprAttribute, ExprCall, Stmt, StmtIf, UnaryOp};
 use oomph_python_source::{
-    Module, Ranged, TextRange, dotted_name, imports_of, last_name, last_part, names_in,
+    Module, Ranged, TextRange, dotted_name, dotted_parts, imports_of, last_name, last_part,
+    names_in,
 };
+use rustc_hash::FxHashSet;
 
 use crate::queries::whereabouts::is_left_on_cpu;
 use crate::semantic::value::{Device, Kind};
@@ -23,7 +25,7 @@ pub(crate) fn mentions_gpu(model: &Model<'_>) -> bool {
 /// questions such as `torch.cuda.is_available()` do not count.
 pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
     *model.cpu_only.get_or_init(|| {
-        let evidence = Evidence::of(model.module);
+        let evidence = evidence(model);
         let says_so = || {
             evidence.chooses_cpu
                 || model.around.chooses_cpu()
@@ -34,20 +36,29 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
                 })
         };
         // A file that names no device says nothing of its own: what other files move may be other models.
-        let names_none = !evidence.accelerator && !evidence.device && !model.around.inherits_device;
+        let names_none =
+            !evidence.accelerator && !evidence.device && !model.around.inherits_device();
         let nothing_moves =
-            names_none || !evidence.accelerator && says_so() && !model.around.used_on_gpu;
+            names_none || !evidence.accelerator && says_so() && !model.around.used_on_gpu();
         let batches_stay = model
             .around
             .batches_on_cpu()
             .unwrap_or(evidence.leaves_batches());
-        nothing_moves || batches_stay || !(evidence.moves || model.around.moves_near)
+        nothing_moves || batches_stay || !(evidence.moves || model.around.moves_near())
     })
+}
+
+/// What the file says about where it computes.
+pub(crate) fn evidence(model: &Model<'_>) -> Evidence {
+    let read = || Evidence::of(model.module);
+    *model
+        .evidence
+        .get_or_init(|| model.around.own_evidence().unwrap_or_else(read))
 }
 
 /// Whether the file, or one that it is connected with, says that it computes on the CPU, and nothing points to a GPU.
 pub(crate) fn says_cpu(model: &Model<'_>) -> bool {
-    on_cpu_only(model) && (model.around.chooses_cpu() || Evidence::of(model.module).chooses_cpu)
+    on_cpu_only(model) && (model.around.chooses_cpu() || evidence(model).chooses_cpu)
 }
 
 /// Whether a call follows a line, in its block or one around it, that hides all GPUs.
@@ -95,6 +106,7 @@ impl Evidence {
         let mut words = Words {
             text: module.text(),
             off: flags_that_are_off(module),
+            seen: FxHashSet::default(),
             in_loop: false,
             found: Self::default(),
         };
@@ -125,12 +137,14 @@ struct Words<'m> {
     in_loop: bool,
     /// Flags about a GPU that are only ever `False`.
     off: Vec<String>,
+    /// Words that were looked at.
+    seen: FxHashSet<Box<str>>,
     found: Evidence,
 }
 
 impl Words<'_> {
     fn is_off(&self, expr: &Expr) -> bool {
-        dotted_name(expr).is_some_and(|name| self.off.contains(&name))
+        !self.off.is_empty() && dotted_name(expr).is_some_and(|name| self.off.contains(&name))
     }
 
     fn word(&mut self, word: &str) {
@@ -144,6 +158,11 @@ impl Words<'_> {
             "apex",
         ];
         const DEVICES: &[&str] = &["device", "gpu", "dataparallel", "prefetch"];
+        // Most words come again.
+        if self.found.accelerator && self.found.device || self.seen.contains(word) {
+            return;
+        }
+        self.seen.insert(word.into());
         let word = word.to_ascii_lowercase();
         // NVIDIA's library for quantum computers.
         if word.starts_with("cudaq") {
@@ -185,35 +204,7 @@ impl Words<'_> {
     fn call(&mut self, call: &ExprCall) -> bool {
         let name = last_name(&call.func).unwrap_or_default();
         self.found.moves_in_loops |= self.in_loop && matches!(name, "cuda" | "to");
-        self.found.moves |= matches!(name, "cuda" | "to")
-            || [
-                "to_device",
-                "to_cuda",
-                "to_gpu",
-                "DataParallel",
-                "set_default_",
-                "prefetch",
-                "Prefetch",
-                "cuda",
-            ]
-            .iter()
-            .any(|word| name.contains(word))
-            || call
-                .arguments
-                .find_keyword("device")
-                .is_some_and(|keyword| {
-                    !is_cpu(&keyword.value) && !keyword.value.is_none_literal_expr()
-                })
-            // `torch.cuda.FloatTensor(x)`; most of the module asks, or sets a seed.
-            || dotted_name(&call.func).is_some_and(|name| {
-                name.contains(".cuda.")
-                    && (last_part(&name).starts_with(char::is_uppercase)
-                        || matches!(
-                            last_part(&name),
-                            "set_device" | "empty_cache" | "synchronize" | "max_memory_allocated"
-                        )
-                        || name.contains(".amp."))
-            });
+        self.found.moves = self.found.moves || puts_on_a_device(call, name);
         // `torch.device("cpu")` says nothing about what else the file uses.
         if name == "device" && call.arguments.find_positional(0).is_some_and(is_cpu) {
             return false;
@@ -252,6 +243,38 @@ impl Words<'_> {
     }
 }
 
+/// Whether a call puts something on a device.
+fn puts_on_a_device(call: &ExprCall, name: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "to_device",
+        "to_cuda",
+        "to_gpu",
+        "DataParallel",
+        "set_default_",
+        "prefetch",
+        "Prefetch",
+        "cuda",
+    ];
+    let on_device = |value: &Expr| !is_cpu(value) && !value.is_none_literal_expr();
+    let device = call.arguments.find_keyword("device");
+    name == "to"
+        || WORDS.iter().any(|word| name.contains(word))
+        || device.is_some_and(|keyword| on_device(&keyword.value))
+        // `torch.cuda.FloatTensor(x)`; most of the module asks, or sets a seed.
+        || dotted_parts(&call.func).is_some_and(|parts| match &*parts {
+            [_, middle @ .., last] => {
+                middle.contains(&"cuda")
+                    && (last.starts_with(char::is_uppercase)
+                        || matches!(
+                            *last,
+                            "set_device" | "empty_cache" | "synchronize" | "max_memory_allocated"
+                        )
+                        || middle.contains(&"amp"))
+            }
+            _ => false,
+        })
+}
+
 /// The place and the value of a statement that binds a device: `args.device = "cpu"`.
 fn binds_device(stmt: &Stmt) -> Option<(String, &Expr)> {
     let Stmt::Assign(assign) = stmt else {
@@ -260,9 +283,11 @@ fn binds_device(stmt: &Stmt) -> Option<(String, &Expr)> {
     let [target] = &*assign.targets else {
         return None;
     };
-    let place = dotted_name(target)?;
-    let is_device = last_part(&place).to_ascii_lowercase().ends_with("device");
-    is_device.then_some((place, &*assign.value))
+    let name = last_name(target)?.to_ascii_lowercase();
+    if !name.ends_with("device") {
+        return None;
+    }
+    Some((dotted_name(target)?, &*assign.value))
 }
 
 /// Whether the next statement puts the CPU in the place of a device: whatever was chosen is never used.
@@ -316,10 +341,16 @@ fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
         taken_by: Vec<(String, String)>,
         called_with_true: Vec<String>,
     }
+    fn is_flag(name: &str) -> bool {
+        // Both words have the letter, most names do not.
+        name.contains(['u', 'U']) && {
+            let lower = name.to_ascii_lowercase();
+            lower.contains("cuda") || lower.contains("gpu")
+        }
+    }
     impl Flags {
         fn bind(&mut self, name: &str, value: Option<&Expr>) {
-            let lower = name.to_ascii_lowercase();
-            if !lower.contains("cuda") && !lower.contains("gpu") {
+            if !is_flag(name) {
                 return;
             }
             match value {
@@ -357,7 +388,9 @@ fn flags_that_are_off(module: &Module<'_>) -> Vec<String> {
                         {
                             self.bind(name, None);
                         }
-                        self.taken_by.push((def.name.to_string(), name.to_owned()));
+                        if is_flag(name) {
+                            self.taken_by.push((def.name.to_string(), name.to_owned()));
+                        }
                     }
                 }
                 Stmt::Import(_) | Stmt::ImportFrom(_) => {
@@ -560,7 +593,17 @@ pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> boo
 /// `output.detach().numpy()` works for nothing else.
 fn becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
     let stmt = model.text(model.stmt(call.stmt).node);
-    if !is_block(model.stmt(call.stmt).node) && stmt.contains(".numpy()") && !stmt.contains("cpu") {
+    // `net(x).numpy()`, not `net(x, lengths.numpy())`.
+    let after = model
+        .text(model.stmt(call.stmt).node)
+        .len()
+        .min((call.node.end() - model.stmt(call.stmt).node.start()).to_usize());
+    if !is_block(model.stmt(call.stmt).node)
+        && stmt
+            .get(after..)
+            .is_some_and(|rest| rest.contains(".numpy()"))
+        && !stmt.contains("cpu")
+    {
         return true;
     }
     let body = model

@@ -64,6 +64,19 @@ pub(crate) fn is_for_old_torch(model: &Model<'_>) -> bool {
     find.1
 }
 
+/// Whether no Python since 3.7 reads the file: it has an argument called `async`.
+pub(crate) fn is_for_old_python(model: &Model<'_>) -> bool {
+    model.module.text().contains("async")
+        && model.calls.iter().any(|call| {
+            call.node.arguments.keywords.iter().any(|keyword| {
+                keyword
+                    .arg
+                    .as_ref()
+                    .is_some_and(|name| model.text(name.range) == "async")
+            })
+        })
+}
+
 /// Whether a name says that its function evaluates.
 pub(crate) fn is_eval_name(name: &str) -> bool {
     let name = name.trim_start_matches('_').to_ascii_lowercase();
@@ -181,7 +194,7 @@ fn value_of(model: &Model<'_>, func: Option<FuncId>, expr: &Expr) -> Option<Cons
     let known = |expr: &Expr| value_of(model, func, expr);
     match expr {
         Expr::Name(name) => constant(model, func, name.id.as_str()),
-        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?).cloned(),
+        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?),
         Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
             Some(Constant::Bool(!known(&node.operand)?.is_true()))
         }
@@ -247,7 +260,7 @@ fn constant(model: &Model<'_>, func: Option<FuncId>, name: &str) -> Option<Const
             _ => return None,
         }
     }
-    model.around.constant(name).cloned()
+    model.around.constant(name)
 }
 
 /// Whether nothing in the project runs the function or class that a place is in, or the place itself.

@@ -5,7 +5,7 @@ use oomph_python_source::ast::{
     Decorator, Expr, ExprCall, ExprContext, Stmt, StmtClassDef, StmtFunctionDef, UnaryOp,
 };
 use oomph_python_source::{
-    Module, Ranged, TextSize, dotted_name, imports_of, last_name, last_part,
+    Module, Ranged, TextSize, dotted_name, dotted_parts, imports_of, last_name, last_part,
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -188,28 +188,29 @@ impl Collect {
         }
     }
 
-    fn members(&mut self, parts: &[String]) {
+    fn members(&mut self, parts: &[&str]) {
         for part in parts {
-            self.note(Reference::Member(part.clone()));
+            self.note(Reference::Member((*part).to_owned()));
         }
     }
 
     /// A dotted name that is read.
-    fn dotted(&mut self, parts: Dotted) {
-        self.found.moves_path |= parts.len() > 1 && parts[0] == "sys" && parts[1] == "path";
-        let first = &parts[0];
-        if self.own.as_ref() == Some(first) && parts.len() > 1 {
-            self.note(Reference::Own(parts[1..].to_vec()));
-        } else if let Some(made) = self.locals.get(first).cloned() {
+    fn dotted(&mut self, parts: &[&str]) {
+        self.found.moves_path |= parts.starts_with(&["sys", "path"]);
+        let first = parts[0];
+        if parts.len() > 1 && self.own.as_deref() == Some(first) {
+            self.note(Reference::Own(owned(&parts[1..])));
+        } else if let Some(made) = self.locals.get(first) {
             match (made, parts.get(1)) {
                 (Some(class), Some(attribute)) => {
-                    self.note(Reference::Of(class, attribute.clone()));
+                    let reference = Reference::Of(class.clone(), (*attribute).to_owned());
+                    self.note(reference);
                     self.members(&parts[2..]);
                 }
                 _ => self.members(&parts[1..]),
             }
         } else {
-            self.note(Reference::Name(parts));
+            self.note(Reference::Name(owned(parts)));
         }
     }
 
@@ -281,9 +282,7 @@ impl Collect {
 
     fn define_class(&mut self, class: &StmtClassDef) {
         let bases = class.arguments.iter().flat_map(|each| &each.args);
-        let bases = bases
-            .map(|base| dotted_name(base).as_deref().map(split))
-            .collect();
+        let bases = bases.map(dotted).collect();
         let kind = DefinitionKind::Class {
             bases,
             attributes: FxHashMap::default(),
@@ -365,10 +364,10 @@ impl Collect {
                 match (call.arguments.args.first(), call.arguments.args.get(1)) {
                     (_, Some(Expr::StringLiteral(text))) => {
                         self.note(Reference::Member(text.value.to_str().to_owned()));
-                        if let Some(object) = call.arguments.args.first().and_then(dotted_name) {
-                            let mut parts = split(&object);
-                            parts.push(text.value.to_str().to_owned());
-                            self.dotted(parts);
+                        if let Some(mut parts) = call.arguments.args.first().and_then(dotted_parts)
+                        {
+                            parts.push(text.value.to_str());
+                            self.dotted(&parts);
                         }
                     }
                     (Some(object), Some(_)) => {
@@ -477,19 +476,19 @@ impl<'a> Visitor<'a> for Collect {
         match expr {
             Expr::Name(name) => {
                 if name.ctx != ExprContext::Store {
-                    self.dotted(vec![name.id.to_string()]);
+                    self.dotted(&[name.id.as_str()]);
                 }
             }
             Expr::Attribute(attribute) => {
                 if attribute.ctx == ExprContext::Store {
                     self.found.sets.insert(attribute.attr.to_string());
                 }
-                if let Some(name) = dotted_name(expr) {
-                    self.dotted(split(&name));
+                if let Some(parts) = dotted_parts(expr) {
+                    self.dotted(&parts);
                     return;
                 }
                 let known = match &*attribute.value {
-                    Expr::Call(call) => dotted_name(&call.func).as_deref().map(split),
+                    Expr::Call(call) => dotted(&call.func),
                     _ => None,
                 };
                 let attr = attribute.attr.to_string();
@@ -516,6 +515,14 @@ impl<'a> Visitor<'a> for Collect {
 
 fn split(name: &str) -> Dotted {
     name.split('.').map(str::to_owned).collect()
+}
+
+fn owned(parts: &[&str]) -> Dotted {
+    parts.iter().map(|part| (*part).to_owned()).collect()
+}
+
+fn dotted(expr: &Expr) -> Option<Dotted> {
+    dotted_parts(expr).as_deref().map(owned)
 }
 
 fn split_first(name: &str) -> &str {
@@ -575,7 +582,7 @@ fn hands_on(decorator: &Decorator) -> bool {
 /// The class, or function, that a value is made by: `a.b.C` of `a.b.C(…)`.
 fn made_from(value: &Expr) -> Option<Dotted> {
     match value {
-        Expr::Call(call) => dotted_name(&call.func).as_deref().map(split),
+        Expr::Call(call) => dotted(&call.func),
         _ => None,
     }
 }

@@ -75,6 +75,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if divides.0 || sums {
             continue;
         }
+        // Gradients that every iteration clears are those of one micro-batch.
+        let clears_each = model.calls.iter().any(|call| {
+            call.is_zero_grad()
+                && model.loops_around(call.ctx).next().map(|each| each.ctx) == Some(found.looped.ctx)
+                && !model.is_conditional_in(call.ctx, found.looped.ctx)
+        });
+        if clears_each {
+            continue;
+        }
         let backward = model
             .backwards
             .iter()

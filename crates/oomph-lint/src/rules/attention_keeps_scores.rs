@@ -2,7 +2,7 @@ use oomph_python_source::ast::{self, Expr, Operator};
 use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Bind, Func, FuncId, Model};
+use crate::semantic::{Assign, Bind, Func, FuncId, Model};
 
 declare_rule! {
     /// Attention keeps its scores.
@@ -78,6 +78,11 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
         .assigns_in_function(Some(func))
         .filter(|assign| assign.bind == Bind::Set)
         .collect();
+    // Most functions have none.
+    let softens = |assign: &Assign<'_>| assign.value.softmax || assign.expr.is_some_and(is_softmax);
+    if !assigns.iter().any(|assign| softens(assign)) {
+        return None;
+    }
     let mut scores: Vec<&str> = Vec::new();
     let mut weights: Vec<&str> = Vec::new();
     let mut softmax_at = None;
@@ -85,7 +90,7 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
     for assign in &assigns {
         let Some(expr) = assign.expr else { continue };
         let reads = |names: &[&str]| names_in(expr).iter().any(|name| names.contains(&root(name)));
-        let softens = is_softmax(expr) || assign.value.softmax;
+        let softens = softens(assign);
         if is_scores(model, expr) || is_projected_product(expr, &projected) {
             if !is_plain_scores(model, expr) {
                 return None;

@@ -54,6 +54,10 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // Most files wrap nothing, and need not ask what the others do.
+    if !model.calls.iter().any(is_data_parallel) {
+        return;
+    }
     // For inference, the wrapper is often there for the names in a checkpoint only.
     let trains_here = trains(model) && steps_somewhere(model);
     if !trains_here && !model.around.trains() {
@@ -66,6 +70,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !wraps_no_model(call)
+            && !wraps_a_teacher(call)
             && !is_handed_to_evaluation(model, call)
             && (trains_here || !is_made_for_evaluation(model, call))
             && !only_evaluates(model, call)
@@ -132,6 +137,15 @@ fn is_frozen_before(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
     net.and_then(dotted_name).is_some_and(|place| {
         model_calls::is_frozen(model, model.func_of(wrapper.ctx), &place, wrapper.node.start())
     })
+}
+
+/// `DataParallel(teacher)`: what only shows the way has no gradients to gather.
+fn wraps_a_teacher(call: &Call<'_>) -> bool {
+    call.node
+        .arguments
+        .find_argument_value("module", 0)
+        .and_then(dotted_name)
+        .is_some_and(|name| last_part(&name).to_ascii_lowercase().contains("teacher"))
 }
 
 /// `DataParallel(optimizer)`: nothing calls it.

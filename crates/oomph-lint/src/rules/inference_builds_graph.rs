@@ -359,10 +359,12 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(name) = call.method else {
         return false;
     };
+    if !call.recv.is_model() || call.recv_place().is_none_or(|place| place == "self") {
+        return false;
+    }
     let lower = name.trim_start_matches('_').to_ascii_lowercase();
-    let of_model = call.recv.is_model() && call.recv_place().is_some_and(|place| place != "self");
     let passes = lower == "act" || PASSES.iter().any(|word| lower.contains(word));
-    if !of_model || !passes || lower.contains("transform") {
+    if !passes || lower.contains("transform") {
         return false;
     }
     match call.target {

@@ -1,7 +1,7 @@
 use oomph_python_source::Edit;
 
 use crate::fix::Fix;
-use crate::queries::devices::{Evidence, mentions_gpu, on_cpu_only};
+use crate::queries::devices::{evidence, mentions_gpu, on_cpu_only};
 use crate::queries::flow::Flow;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
@@ -65,7 +65,9 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if on_cpu_only(model) || model.module.text().contains("torch_xla") {
+    // Most files load nothing, and need not ask what the others do.
+    let loads = model.calls.iter().any(|call| call.is("torch.load"));
+    if !loads || on_cpu_only(model) || model.module.text().contains("torch_xla") {
         return;
     }
     let saved_from_gpu = saved_from_gpu(model);
@@ -175,12 +177,12 @@ fn saved_from_gpu(model: &Model<'_>) -> bool {
     // A file that saves and trains nothing converts weights, and one that moves nothing trains on the CPU.
     let own = || {
         (trains() || !model.backwards.is_empty())
-            && (Evidence::of(model.module).moves || model.around.inherits_device)
+            && (evidence(model).moves || model.around.inherits_device())
     };
     let by_somebody = || trains() || model.around.saves();
     mentions_gpu_in_code(model) && !from_cpu && if here { own() } else { by_somebody() }
 }
 
 fn mentions_gpu_in_code(model: &Model<'_>) -> bool {
-    mentions_gpu(model) || model.around.used_on_gpu
+    mentions_gpu(model) || model.around.used_on_gpu()
 }

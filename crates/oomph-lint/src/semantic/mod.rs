@@ -17,6 +17,7 @@ use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionD
 use oomph_python_source::{Module, Ranged, TextRange, dotted_name, last_name};
 
 use crate::project::Around;
+use crate::queries::devices::Evidence;
 use value::{Kind, Value};
 pub(crate) use walk::{build, may_use_torch};
 
@@ -305,6 +306,8 @@ pub(crate) struct Model<'a> {
     pub(crate) loops: Vec<Loop<'a>>,
     /// Whether the file computes on the CPU, once a rule has asked.
     pub(crate) cpu_only: OnceCell<bool>,
+    /// What the file says about where it computes, once a rule has asked.
+    pub(crate) evidence: OnceCell<Evidence>,
     /// Whether the file imports a library for unit tests, once a rule has asked.
     pub(crate) tests: OnceCell<bool>,
     /// Which calls and assignments each function has, once a rule has asked.

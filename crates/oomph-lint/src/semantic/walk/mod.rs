@@ -180,6 +180,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 classes,
                 loops: Vec::new(),
                 cpu_only: std::cell::OnceCell::new(),
+                evidence: std::cell::OnceCell::new(),
                 tests: std::cell::OnceCell::new(),
                 by_function: std::cell::OnceCell::new(),
                 around: Around::default(),
