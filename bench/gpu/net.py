@@ -35,8 +35,8 @@ def checksum(parameters):
     return total
 
 
-def measure(job, steps, small):
-    """Runs a job in this process."""
+def measure(job, steps, small, alike):
+    """Runs a job in this process; `alike` is a step whose parameters are compared beside the last one's."""
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
@@ -54,7 +54,7 @@ def measure(job, steps, small):
         torch.cuda.synchronize()
         times.append((time.perf_counter() - start) * 1e3)
         losses.append(float(loss).hex())
-        if number in (EARLY, steps):
+        if number in (EARLY, alike, steps):
             sums[number] = checksum(parameters)
         seconds += times[-1] / 1e3
     return dict(
@@ -64,7 +64,7 @@ def measure(job, steps, small):
     )  # fmt: skip
 
 
-def run(job, steps, net, small, limit):
+def run(job, steps, net, small, limit, alike):
     """Runs a job in a forked process; what it said, and what it printed."""
     read, write = os.pipe()
     said = tempfile.TemporaryFile("w+")
@@ -78,7 +78,7 @@ def run(job, steps, net, small, limit):
                 os.environ["OOMPH_NET"] = net
             else:
                 os.environ.pop("OOMPH_NET", None)
-            result = measure(job, steps, small)
+            result = measure(job, steps, small, alike)
         except Exception as error:
             result = dict(error=f"{type(error).__name__}: {error}"[:300])
         with os.fdopen(write, "w") as out:
@@ -107,6 +107,7 @@ def main():
     parser.add_argument("--share", nargs="+", type=int, default=[90, 75, 50])
     parser.add_argument("--mode", nargs="+", default=["blind", "rhythm"])
     parser.add_argument("--steps", type=int, default=36)
+    parser.add_argument("--plain-steps", type=int, help="of the plain run, if not as many")
     parser.add_argument("--host", type=int, default=64, help="host memory for the net, GiB")
     parser.add_argument("--limit", type=int, default=90, help="seconds for one run")
     parser.add_argument(
@@ -125,6 +126,7 @@ def main():
     command = " ".join(word.rsplit("/", 1)[-1] for word in sys.argv)
     about = dict(date=datetime.date.today().isoformat(), gpu=gpu, torch=torch.__version__, command=command)  # fmt: skip
     host = options.host << 30
+    alike = options.plain_steps or options.steps
 
     def note(job, share, mode, result, lines, plain):
         times = result.pop("ms", [])
@@ -134,10 +136,14 @@ def main():
             row["ms"] = round(statistics.median(times[-6:] if len(times) >= 16 else times[1:]), 2)
             row["all_ms"] = times
         if plain and times:
-            last = str(len(times))
             row["ratio"] = round(row["ms"] / plain["ms_median"], 3)
-            differs = [n for n, (a, b) in enumerate(zip(losses, plain["losses"]), 1) if a != b][:1]
-            if sums.get(last) != plain["sums"].get(last):
+            differs = [
+                n
+                for n, (a, b) in enumerate(zip(losses, plain["losses"], strict=False), 1)
+                if a != b
+            ][:1]
+            common = sums.keys() & plain["sums"].keys()
+            if any(sums[n] != plain["sums"][n] for n in common):
                 differs.append("parameters")
             row["bitwise"] = not differs
             if differs:
@@ -157,10 +163,10 @@ def main():
         if options.fits:
             for _ in range(2):
                 for mode in ("plain", "fits"):
-                    result, lines = run(job, options.steps, "on" if mode == "fits" else "", options.small, options.limit)  # fmt: skip
+                    result, lines = run(job, options.steps, "on" if mode == "fits" else "", options.small, options.limit, alike)  # fmt: skip
                     note(job, 100, mode, result, lines, None)
             continue
-        plain, lines = run(job, options.steps, "", options.small, options.limit)
+        plain, lines = run(job, alike, "", options.small, options.limit, alike)
         if "error" in plain:
             note(job, 100, "plain", plain, lines, None)
             continue
@@ -174,11 +180,11 @@ def main():
                 if options.log and net:
                     net += f",log={options.log}/{job}_{share}_{mode}.log"
                 steps = EARLY if mode == "blind" else options.steps
-                result, lines = run(job, steps, net, options.small, options.limit)
+                result, lines = run(job, steps, net, options.small, options.limit, alike)
                 same = note(job, share, mode, result, lines, plain) and same
         if not same:
             # Is it the net, or is the plain job not the same each time?
-            again, lines = run(job, EARLY, "", options.small, options.limit)
+            again, lines = run(job, EARLY, "", options.small, options.limit, alike)
             note(job, 100, "plain again", again, lines, plain)
 
 

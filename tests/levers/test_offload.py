@@ -198,3 +198,23 @@ def test_no_more_leaves_than_may(tmp_path):
         went.append(changed.levers["save_on_cpu"]["applied"])
     # What was on the host makes room when the backward pass has used it: some leaves in each step.
     assert went[0] == 0 and 3 * 3 <= went[1] < went[2]
+
+
+def test_what_leaves_is_spread_over_the_step(tmp_path):
+    """From the second step on, when it is known how much a step saves: copies then go on beside all of its kernels."""
+    code = ANYWHERE + """
+    x = torch.randn(16, 16, requires_grad=True)  # saves 1 KiB each time
+    out, made = [], entries
+    for step in range(3):
+        y, went = x, []
+        for _ in range(16):
+            before = len(made)
+            y = y.exp()
+            went.append(len(made) - before)
+        y.sum().backward()
+        out.append(went)
+    """  # fmt: skip
+    lever = "save_on_cpu", {"in_flight": 0, "most": 4096}
+    first, *later = run(tmp_path, code, lever, IN_FLIGHT=0).out
+    assert first == [1] * 4 + [0] * 12
+    assert later == [[0, 0, 0, 1] * 4] * 2

@@ -124,6 +124,12 @@ class Transfers:
         """Entries in the order of saving; the backward pass needs them in reverse."""
         self._by_storage: dict[tuple, tuple[weakref.ref[Entry], StorageWeakRef]] = {}
         """The weak reference to the storage shows whether the address still belongs to it."""
+        self.used_up = True
+        """Whether the backward pass has used all that was on the host."""
+        self._stays: dict[tuple, StorageWeakRef] = {}
+        """What stays on the GPU, as the host has its share."""
+        self._seen = self._sent = self._total = 0
+        """Bytes that a step has saved so far, those of them that went to the host, and what the step before saved."""
 
     def save(self, tensor: torch.Tensor) -> Saved | torch.Tensor:
         """Send `tensor` to the host, unless that has as much as it may."""
@@ -135,9 +141,12 @@ class Transfers:
         known = self._by_storage.get(key)
         entry = known[0]() if known is not None and not known[1].expired() else None
         if entry is None:
+            stays = self._stays.get(key)
+            if stays is not None and not stays.expired():
+                return tensor
             source = _bytes_of(storage, tensor.device) if whole else tensor.detach()
-            # What is saved first waits the longest.
-            if self.most is not None and self.held + source.nbytes > self.most:
+            if self.most is not None and not self._goes(source.nbytes, self.most):
+                self._stays[key] = StorageWeakRef(storage)
                 return tensor
             self.held += source.nbytes
             entry = Entry(self, source, tensor)
@@ -146,6 +155,24 @@ class Transfers:
             self._by_storage[key] = weakref.ref(entry), StorageWeakRef(storage)
             self._send(entry)
         return Saved(entry, tensor, whole)
+
+    def _goes(self, size: int, most: int) -> bool:
+        """Whether the next `size` bytes go, where at most `most` may be on the host.
+
+        Those that go are spread over all that a step saves, as far as the step before tells how much that is: copies then go on
+        beside all of its kernels, and not in a row at its beginning, where each would be waited for. What may be in flight anyway
+        goes at once.
+        """
+        if self.used_up:  # another step
+            self._total = max(self._seen, most)
+            self._seen = self._sent = 0
+            self.used_up = False
+        self._seen += size
+        share = most * self._seen // self._total if self._total else most
+        if self.held + size > most or self._sent + size > max(share, min(self.in_flight, most)):
+            return False
+        self._sent += size
+        return True
 
     def _send(self, entry: Entry) -> None:
         source = entry.device_bytes
@@ -180,6 +207,9 @@ class Transfers:
             k: (ref, storage)
             for k, (ref, storage) in self._by_storage.items()
             if ref() is not None and not storage.expired()
+        }
+        self._stays = {
+            key: storage for key, storage in self._stays.items() if not storage.expired()
         }
         alive = [ref for ref in self.order if ref() is not None]
         for number, ref in enumerate(alive):
@@ -256,6 +286,7 @@ class Entry:
     def __del__(self) -> None:
         """Wait for an outstanding copy."""
         self.transfers.held -= self.nbytes
+        self.transfers.used_up = self.transfers.held == 0
         # Prefetched but never used: the next user of this memory must wait for the copy into it.
         if self.came is not None:
             torch.cuda.current_stream(self.device).wait_event(self.came)
