@@ -65,8 +65,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         } else {
             call.is("torch.autograd.detect_anomaly")
         };
-        let trains = !model.backwards.is_empty() || model.around.trains();
-        if !on || !trains || is_conditional(model, call) || in_unit_test(model, call.ctx) {
+        let trains = || !model.backwards.is_empty() || model.around.trains();
+        if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || !trains() {
             continue;
         }
         let stmt = model.stmt(call.stmt).node;
