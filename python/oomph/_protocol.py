@@ -217,6 +217,8 @@ class Settings:
     """Whether it is written ahead what the job does, should it be killed."""
     drift: Drift | None
     """Outputs are kept or compared, and memory is not recorded."""
+    text: str | None
+    """What runs in place of the script's text: the script as a patch would make it."""
 
     @classmethod
     def parse(cls, text: str) -> Settings:

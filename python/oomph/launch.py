@@ -65,7 +65,7 @@ def main() -> int:
         return directory.refuse(refusal)
     session.watch_termination()
     try:
-        script.run(argv)
+        script.run(argv, settings.text)
     except script.NotPython as error:
         return directory.refuse(error)
     except SystemExit as stop:

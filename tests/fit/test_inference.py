@@ -204,7 +204,7 @@ def test_logits_that_do_not_fit_are_computed_in_chunks(tmp_path, drift):
     logits = 2048 * 50000 * 4
     assert found.json["plain"]["allocated_bytes"] > 2 * logits
     assert chosen["peak"]["allocated_bytes"] < 2 * (64 << 20) + (60 << 20)
-    assert "model.lm_head(" in (tmp_path / "oomph-plan.patch").read_text()
+    assert "model.lm_head(" in (tmp_path / "oomph-plan.md").read_text()
     exact = drift(HEAD, [("chunked_logits", {})], "--max-drift", "1e-5", "--calls", "1")
     assert exact.status == 0, exact.err + exact.out
 

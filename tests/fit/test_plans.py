@@ -40,8 +40,8 @@ def test_a_plan_is_found_verified_written_and_holds(tmp_path, plain):
     chosen = found.chosen
     assert chosen["verified"] and chosen["same_results"] in ("exact", "rounding")
     assert chosen["peak"]["used_bytes"] <= budget < plain["used_bytes"]
-    # Offloading is predicted with all that may be in flight, in micro-batches too, where less is: above what is measured, not below.
-    assert 0.6 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
+    # Offloading is predicted with all that may be in flight: above what is measured, not below.
+    assert 0.8 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
     assert "◄ chosen" in found.out and "oomph run --plan oomph-plan.toml script.py" in found.out
     tomllib = pytest.importorskip("tomllib")  # Python 3.11
     plan = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
@@ -573,15 +573,16 @@ TABLE = """
 
 
 def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
-    """The state of the largest parameter is on the GPU for its step."""
-    found = fit(tmp_path, TABLE, "--memory", "1700MiB", "--allow", "optimizer_on_cpu")
+    """The state of some rows of the table is on the GPU for their step, and that of others on its way, which takes time."""
+    found = fit(tmp_path, TABLE, "--memory", "1500MiB", "--allow", "optimizer_on_cpu")
     assert found.status == 0, found.out + found.err
-    # As it is, verified, and for longer.
-    assert found.levers == ["optimizer_on_cpu"] and found.json["runs"] == 3
+    # As it is and verified, for longer at once if steps are cheap beside the start.
+    assert found.levers == ["optimizer_on_cpu"] and found.json["runs"] in (2, 3)
     chosen = found.chosen
     assert chosen["peak"]["allocated_bytes"] == pytest.approx(
         chosen["predicted"]["allocated_bytes"], rel=0.03
     )
+    assert chosen["time_ratio"] > 1.5
 
 
 WIDE_LAYERS = """
@@ -637,7 +638,7 @@ def test_state_of_sparse_gradients_stays_on_the_cpu(tmp_path):
     tables = (900_000 + 400_000) * 64 * 4
     assert found.chosen["peak"]["allocated_bytes"] < tables + (60 << 20)
     assert found.chosen["peak"]["allocated_bytes"] == pytest.approx(
-        found.chosen["predicted"]["allocated_bytes"], rel=0.05
+        found.chosen["predicted"]["allocated_bytes"], rel=0.06
     )
 
 

@@ -41,7 +41,7 @@ def test_the_cheapest_way_is_chosen_and_does_what_was_planned(tmp_path):
     ).items()
     assert "fewest" in result.out and "cheapest" in result.out and "2 GPUs: " in result.out
     assert "gpus = 2" in (tmp_path / "oomph-plan.toml").read_text()
-    patch = (tmp_path / "oomph-plan.patch").read_text()
+    patch = (tmp_path / "oomph-plan.md").read_text()
     assert "torchrun --nproc-per-node 2" in patch and "DistributedSampler" in patch
     assert '+torch.distributed.init_process_group("' in patch
     # Applied as the report says, it starts the ranks itself. DDP arranges its buckets anew in step 2.

@@ -30,6 +30,7 @@ OPTIMIZERS = [
     " dict(params=[p for p in model.parameters() if p.dim() == 1], lr=0.1)], lr=0.01)",
     "torch.optim.RMSprop(model.parameters())",
     "torch.optim.Adafactor(model.parameters())",
+    "torch.optim.NAdam(model.parameters())",
 ]
 
 ANYWHERE = """
@@ -52,6 +53,76 @@ def test_steps_are_the_same(tmp_path, optimizer, levers):
     assert same(changed.out, plain.out)
     if "step_in_backward" in levers:
         assert changed.levers["step_in_backward"]["applied"] == 5 * 4
+
+
+@pytest.mark.parametrize(
+    "others",
+    [["step_in_backward"], ["optimizer_on_cpu"], ["step_in_backward", "optimizer_on_cpu"]],
+    ids="-and-".join,
+)
+def test_fused_steps_go_with_the_others(tmp_path, others):
+    code = SETUP + ANYWHERE + f"\n    optimizer = {OPTIMIZERS[1]}\n" + LOOP
+    fused = ("optimizer_step", {"kind": "fused"})
+    changed = run(tmp_path, code, fused, *[(lever, {}) for lever in others])
+    assert changed.refusal is None, changed.refusal
+    assert changed.levers["optimizer_step"]["applied"] == 1
+    assert distance(changed.out, run(tmp_path, code).out) < 1e-6
+
+
+def test_a_fused_step_leaves_unscaling_to_the_scaler(tmp_path):
+    """Lightning refuses to clip where an optimizer says that its step unscales gradients."""
+    code = (
+        SETUP
+        + f"\n    optimizer = {OPTIMIZERS[1]}\n"
+        + """
+    assert not getattr(optimizer, "_step_supports_amp_scaling", False)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for part in x:
+        optimizer.zero_grad()
+        scaler.scale(model(part).pow(2).mean()).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        scaler.step(optimizer)
+        scaler.update()
+    out = [p.detach() for p in model.parameters()]
+    """
+    )
+    changed = run(tmp_path, code, ("optimizer_step", {"kind": "fused"}))
+    assert changed.levers["optimizer_step"]["applied"] == 1
+    assert distance(changed.out, run(tmp_path, code).out) < 1e-6
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_large_parameters_step_in_rows(tmp_path, optimizer):
+    """No part is larger than asked for, where elements update by themselves; the state is saved whole."""
+    code = (
+        SETUP
+        + ANYWHERE
+        + """
+    most = [0]
+    own = lever._State.step
+    def step(state):
+        most[0] = max(most[0], sum(p.nbytes for p in state.part))
+        own(state)
+    lever._State.step = step
+    own_slice = lever._Slice.step
+    def step_slice(state):
+        most[0] = max(most[0], state.some.nbytes)
+        own_slice(state)
+    lever._Slice.step = step_slice
+    """
+        + f"\n    optimizer = {optimizer}\n"
+        + LOOP
+        + """
+    out.append([{k: v for k, v in s.items()} for s in optimizer.state_dict()["state"].values()])
+    out = [most[0], out]
+    """
+    )
+    (_, plain), (most, changed) = (
+        run(tmp_path, code, *levers).out for levers in ([], [("optimizer_on_cpu", {})])
+    )
+    assert same(changed, plain)
+    assert most == (4 * 64 * 128 if "Adafactor" in optimizer else 4096)
 
 
 SPARSE = """

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from importlib.util import find_spec
 
 import pytest
 
@@ -226,3 +227,11 @@ def test_a_refusal_shows_the_change_by_hand(oomph, tmp_path):
     assert run.status == 2 and "it clips gradients" in run.err
     assert "\nby hand:\n" in run.err and "p.register_post_accumulate_grad_hook" in run.err
     assert run.json["failure"].count("by hand:") == 1
+
+
+@pytest.mark.skipif(find_spec("torchao") is not None, reason="the package is there")
+def test_a_lever_without_its_package_ends_the_script_before_it_begins(oomph, tmp_path):
+    levers = plan(tmp_path, ("optimizer_8bit", {}))
+    run = oomph("import torch\nopen('began', 'w')\n", "--plan", levers)
+    assert run.status == 2 and "torchao is not installed. Install it" in run.err
+    assert not (tmp_path / "began").exists()

@@ -208,7 +208,7 @@ def test_inside_of_checkpointed_modules_it_leaves_things_alone(tmp_path):
     assert both.levers["checkpoint"]["applied"] == 1
 
 
-def test_inert_without_gradients_and_where_nobody_saves_the_result(tmp_path):
+def test_inert_without_gradients_and_where_nobody_saves_the_result(tmp_path, capfd):
     code = """
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Dropout(0.1))
     with torch.no_grad():
@@ -225,6 +225,9 @@ def test_inert_without_gradients_and_where_nobody_saves_the_result(tmp_path):
     assert idle["applied"] == 0
     for words in ("results are not saved", "random numbers", "not in this script"):
         assert words in idle["note"], idle
+    # What is not there is said before the first backward pass, not after hours.
+    said = "oomph: recompute: 1 of the plan's modules are not in this script: Sequential.7\n"
+    assert said in capfd.readouterr().err
 
 
 def test_what_cannot_be_recomputed_in_backward_is_an_error(tmp_path):

@@ -883,5 +883,5 @@ def test_a_batch_from_a_function_gets_a_plan(tmp_path):
     assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
     assert 1.2 < chosen["time_ratio"] < 1.5
     # What cannot be placed by itself is told.
-    by_hand = (tmp_path / "oomph-plan.patch").read_text()
+    by_hand = (tmp_path / "oomph-plan.md").read_text()
     assert "outputs.grad.chunk(" in by_hand and "requires_grad_()" in by_hand

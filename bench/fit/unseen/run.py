@@ -60,6 +60,10 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         if result.get("least"):
             row["least"] = {key: result["least"].get(key) for key in ("what", "time_ratio")}
             row.update({key: result.get(key) for key in ("held_by", "floor")})
+        row["tried"] = [
+            [tried["what"][:300], tried["used_bytes"], round(tried["time_ratio"], 2)]
+            for tried in result.get("tried") or []
+        ]
         row["rejected"] = [str(what)[:300] for what in result.get("rejected") or []]
         if result.get("chosen") is not None:
             chosen = result["plans"][result["chosen"]]

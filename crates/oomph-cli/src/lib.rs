@@ -20,6 +20,7 @@ pub mod manual;
 mod model_files;
 mod page;
 pub mod part;
+mod patches;
 mod private;
 mod progress;
 mod rehearse;

@@ -193,6 +193,15 @@ pub struct Part {
 
 /// The median step's work by phase, module and kind, the most first.
 pub fn parts(steps: &Steps, gpu: &Figures, host: &Host) -> Vec<Part> {
+    all_parts(steps, gpu, host, false)
+}
+
+/// The same with copies that run beside kernels, in streams of their own.
+pub fn parts_and_copies(steps: &Steps, gpu: &Figures, host: &Host) -> Vec<Part> {
+    all_parts(steps, gpu, host, true)
+}
+
+fn all_parts(steps: &Steps, gpu: &Figures, host: &Host, copies: bool) -> Vec<Part> {
     let played = played(steps, gpu, host);
     let Some((_, step)) = played.get(played.len() / 2) else {
         return Vec::new();
@@ -206,7 +215,7 @@ pub fn parts(steps: &Steps, gpu: &Figures, host: &Host) -> Vec<Part> {
         let took = device::took(work, steps, gpu).seconds;
         match work {
             Work::Place(number) => place = *number,
-            Work::Copy(_, _, true) => {}
+            Work::Copy(_, _, true) if !copies => {}
             _ if took > 0.0 => {
                 *seconds.entry((place, consumer(work, steps))).or_default() += took;
             }
@@ -357,6 +366,26 @@ mod tests {
             ..steps
         };
         assert_eq!(parts(&later, &gpu, &Host::default()).len(), 2);
+    }
+
+    /// A copy beside kernels is no part of what the device does, but of the times of scopes on a virtual clock.
+    #[test]
+    fn copies_beside_kernels_are_parts_where_they_are_asked_for() {
+        let steps = Steps {
+            places: vec![("optimizer".to_owned(), String::new())],
+            table: vec![
+                Work::Place(0),
+                Work::Copy(crate::Path::Pinned, 1e9, true),
+                Work::Moving(1e6, "fill".to_owned()),
+            ],
+            steps: vec![crate::Step(1, vec![0, 1, 2])],
+            ..Steps::default()
+        };
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let seconds = |found: Vec<Part>| -> f64 { found.iter().map(|part| part.seconds).sum() };
+        let alone = seconds(parts(&steps, &gpu, &Host::default()));
+        let both = seconds(parts_and_copies(&steps, &gpu, &Host::default()));
+        assert!(alone < 1e-4 && both > 1e9 / gpu.link, "{alone} {both}");
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod recalibrate;
 mod work;
 
 pub use device::{Took, took};
-pub use estimate::{Bound, Consumer, Estimate, Part, parts};
+pub use estimate::{Bound, Consumer, Estimate, Part, parts, parts_and_copies};
 pub use figures::{Figures, NoFigures};
 pub use host::Host;
 pub use play::{Played, alone, play};

@@ -42,6 +42,8 @@ pub struct Request<'a> {
     pub ranks: Ranks,
     /// GPUs that the script sees, where no lever shares the job.
     pub gpus: u32,
+    /// What runs in place of the script's text.
+    pub text: Option<&'a str>,
 }
 
 /// Which ranks of a shared job are run.

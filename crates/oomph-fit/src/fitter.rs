@@ -16,6 +16,7 @@ use oomph_run::summary::Peak;
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::found::{self, Found};
 use crate::select::LONGER;
+use crate::verify::Failure;
 use crate::wanted::Wanted;
 use crate::{largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
@@ -135,6 +136,10 @@ pub(crate) struct Fitter<'a> {
     /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
+    /// Plans that may fit once the allocator has given back what it caches, with their runs without a limit.
+    pub(crate) tight: Vec<(search::Plan, Measurement)>,
+    /// Plans with which the script failed.
+    pub(crate) failures: Vec<Failure>,
     /// Plans that runs measured.
     pub(crate) measured: Vec<Tried>,
     /// Whether the job trains.
@@ -192,6 +197,7 @@ impl<'a> Fitter<'a> {
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                clashes: Vec::new(),
                 left: Vec::new(),
                 cluster: None,
                 stop: wanted.stop.clone(),
@@ -200,6 +206,8 @@ impl<'a> Fitter<'a> {
             attempts,
             wanted,
             rejected: Vec::new(),
+            tight: Vec::new(),
+            failures: Vec::new(),
             measured: Vec::new(),
             trains: false,
             same_results_fail: false,
@@ -243,6 +251,7 @@ impl<'a> Fitter<'a> {
             } else {
                 self.wanted.gpu.count
             },
+            text: None,
         }
     }
 

@@ -25,6 +25,16 @@ impl Found {
         self.fit.plans.get(self.fit.chosen?)
     }
 
+    /// Optimizer steps for which the chosen plan ran.
+    pub(crate) fn steps(&self) -> u32 {
+        self.chosen().map_or(0, |plan| plan.steps)
+    }
+
+    /// Whether the chosen plan shares the job among several GPUs.
+    pub fn is_shared(&self) -> bool {
+        (self.chosen()).is_some_and(|plan| oomph_plan::sharding::gpus(&plan.levers).is_some())
+    }
+
     /// The file of the chosen plan, made for `job`.
     pub fn plan_file(&self, job: PlanJob) -> Option<PlanFile> {
         let plan = self.chosen()?;
@@ -49,6 +59,7 @@ impl Found {
                 verified: plan.verified,
                 assumptions: notes.cloned().collect(),
             }),
+            written: None,
             levers: plan.levers.clone(),
         })
     }
@@ -116,6 +127,10 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         planning_seconds: 0.0,
         plan_file: None,
         patch_file: None,
+        instruction_file: None,
+        no_patch: None,
+        apply_patch_file: None,
+        original_file: None,
         report: None,
         versions: plain.summary.versions.clone(),
     }

@@ -11,6 +11,7 @@
 //! - `sharded`: plans for several GPUs;
 //! - `largest`: the largest batch, length or resolution;
 //! - `smaller`: what to say where nothing fits;
+//! - [`changed`]: runs of the script as patches would make it;
 //! - [`rungs`]: the next levers of a training loop, from its record alone.
 //!
 //! `oomph run --fit` finds a plan for the machine that it is on, and runs the job with it:
@@ -22,6 +23,7 @@
 
 mod attempts;
 pub mod cache;
+pub mod changed;
 pub mod corrections;
 mod fitter;
 mod found;

@@ -267,6 +267,7 @@ fn without_levers(job: PlanJob, gpu: &str, room: &Room, peak: Planned) -> PlanFi
             verified: true,
             assumptions: Vec::new(),
         }),
+        written: None,
         levers: Vec::new(),
     }
 }

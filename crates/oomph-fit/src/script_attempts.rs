@@ -90,16 +90,6 @@ impl Attempts for ScriptAttempts {
         if let Some(reason) = directory.refusal() {
             bail!("{reason}");
         }
-        if let Some(other) = attempt.processes.others().next()
-            && matches!(processes, Processes::Script)
-        {
-            bail!(
-                "the script uses the GPU in more than one process (process {}: {}), and oomph fit plans the memory of one. \
-                 oomph run tells what each of them holds; run oomph fit on the script that trains",
-                other.process,
-                other.command
-            );
-        }
         let Some(record) = attempt.record else {
             if attempt.status.success() && !late && request.levers.is_empty() {
                 bail!("the script ended without importing torch: there is nothing to plan");
@@ -114,6 +104,17 @@ impl Attempts for ScriptAttempts {
                 log,
             });
         };
+        // Without a record it is not known which process is the script's.
+        if let Some(other) = attempt.processes.others().next()
+            && matches!(processes, Processes::Script)
+        {
+            bail!(
+                "the script uses the GPU in more than one process (process {}: {}), and oomph fit plans the memory of one. \
+                 oomph run tells what each of them holds; run oomph fit on the script that trains",
+                other.process,
+                other.command
+            );
+        }
         if record.jax.is_some() {
             bail!(
                 "the script uses JAX, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs"
@@ -198,6 +199,7 @@ impl ScriptAttempts {
                 unknown: self.unknown.clone(),
                 unsupported: self.unsupported,
                 inference: self.inference,
+                text: request.text.map(str::to_owned),
                 ..Recording::default()
             },
             watch: Watch {

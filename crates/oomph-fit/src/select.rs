@@ -158,6 +158,7 @@ impl Fitter<'_> {
         let mut most_misses = MOST_MISSES;
         loop {
             found = self.verify_for_goals(bases, found, most_misses)?;
+            self.verify_tight()?;
             // The least decides from then on: what needs more will hardly fit.
             most_misses = 0;
             if !self.verified.is_empty() {
@@ -165,7 +166,7 @@ impl Fitter<'_> {
             }
             // Corrections from measured plans may wrongly rule out similar ones, and predictions may be too high: try
             // the plan of least memory on this GPU before giving up.
-            let left_out = self.rejected.len();
+            let left_out = self.left_out();
             self.attempt_least(&found)?;
             found = self.search(bases)?;
             // What it taught may let better ones fit, or others need less; and where a lever was left out, another plan
@@ -176,7 +177,7 @@ impl Fitter<'_> {
                 known.is_none_or(|known| least.used < known.used_bytes)
             };
             let more = tries > 0 && found.least.as_ref().is_some_and(promises);
-            if self.verified.is_empty() && self.rejected.len() == left_out && !more {
+            if self.verified.is_empty() && self.left_out() == left_out && !more {
                 return Ok(found);
             }
         }
@@ -217,19 +218,24 @@ impl Fitter<'_> {
                 {
                     break;
                 }
-                let left_out = self.rejected.len();
+                let left_out = self.left_out();
                 if !self.verified.is_empty() {
                     since += 1;
                 }
                 self.attempt(&best)?;
                 found = self.search(bases)?;
-                if !self.verified.is_empty() || self.rejected.len() > left_out {
+                if !self.verified.is_empty() || self.left_out() != left_out {
                     continue;
                 }
                 misses += 1;
             }
         }
         Ok(found)
+    }
+
+    /// Changes whenever a run taught what does not work at all, or has to wait.
+    fn left_out(&self) -> (usize, usize, usize) {
+        (self.rejected.len(), self.failures.len(), self.tight.len())
     }
 
     /// Verifies the plan of least memory, unless that is the job as it is or was tried before.

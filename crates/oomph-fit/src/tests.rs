@@ -15,7 +15,9 @@ use crate::cache::{Answer, Kept};
 use crate::corrections::RealRun;
 use crate::rehearsal::{self, Chosen, Decision, Place, Scene};
 use crate::select::{LONGER, MOST_MISSES};
-use crate::{Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, fit};
+use crate::{
+    Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, changed, fit,
+};
 use oomph_plan::result::Outcome;
 
 const LEVERS: [&str; 5] = [
@@ -425,6 +427,31 @@ fn a_refused_lever_is_left_out() {
     assert_eq!(rejected.unwrap().why, why);
 }
 
+/// A failure names no lever. Plans that fail alike have the guilty one in common.
+#[test]
+fn a_lever_that_was_blamed_for_another_is_taken_back() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 2,
+        ..wanted()
+    };
+    let mut guilty = None;
+    let (found, made) = found(wanted, |made| {
+        if guilty.is_none() && made.verifies() && made.levers.len() > 1 {
+            // The search suspects the last one first.
+            guilty = made.levers.first().map(Lever::name);
+        }
+        guilty
+            .filter(|name| made.has(name))
+            .map(|_| failed("RuntimeError: not with this"))
+    });
+    let guilty = guilty.unwrap();
+    let failures = made.iter().filter(|made| made.has(guilty)).count();
+    assert!(failures > 1, "{made:#?}");
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert_eq!(rejected, [guilty]);
+    assert!(!chosen(&found).levers.is_empty());
+}
+
 /// The modules of a checkpoint among levers.
 fn checkpointed(levers: &[Lever]) -> Vec<String> {
     let value = |lever: &Lever| serde_json::to_value(lever).unwrap();
@@ -544,6 +571,16 @@ fn a_plan_that_does_not_fit_is_run_once_and_not_made_again() {
     );
 }
 
+/// A run of a plan that reserves a byte too much, of which it caches a tenth.
+fn near_miss(made: &Made) -> Ended {
+    let Ended::Through(mut run) = through(made, Some(budget() / 10 * 9)) else {
+        unreachable!("it goes through");
+    };
+    run.summary.peak.used_bytes = budget() + 1;
+    run.summary.peak.reserved_bytes = budget() + 1;
+    Ended::Through(run)
+}
+
 /// What the allocator caches it gives back where there is a limit.
 #[test]
 fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
@@ -552,22 +589,40 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         let (found, made) = found(wanted(), |made| {
             if made.name == "plan-1" {
                 near = Some(made.levers.clone());
-                let Ended::Through(mut run) = through(made, Some(budget() / 10 * 9)) else {
-                    unreachable!("it goes through");
-                };
-                run.summary.peak.used_bytes = budget() + 1;
-                run.summary.peak.reserved_bytes = budget() + 1;
-                return Some(Ended::Through(run));
+                return Some(near_miss(made));
             }
-            (made.name == "plan-1-limited" && !holds).then(out_of_memory)
+            if made.name.ends_with("-limited") {
+                return (!holds).then(out_of_memory);
+            }
+            (made.verifies() && near.as_ref() != Some(&made.levers))
+                .then(|| through(made, Some(budget() * 2)))
         });
         let near = near.unwrap();
-        let limits = made.iter().filter(|made| made.levers == near);
+        // Where nothing fits, smaller variants of the job have its levers.
+        let plans = made.iter().filter(|made| made.name.starts_with("plan-"));
+        let limits = plans.filter(|made| made.levers == near);
         let limits: Vec<Option<u64>> = limits.map(|made| made.limit).collect();
         assert_eq!(limits[..2], [None, Some(budget())]);
         assert_eq!(limits.len() > 2, holds, "it is run for longer: {limits:?}");
-        assert_eq!(chosen(&found).levers == near, holds);
+        let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
+        assert_eq!(chosen, holds.then_some(&near));
     }
+}
+
+/// To empty the cache takes time, and to try that a run.
+#[test]
+fn a_plan_that_is_hardly_too_large_gives_way_to_one_that_needs_a_little_less() {
+    let mut near = None;
+    let (found, made) = found(wanted(), |made| {
+        (made.name == "plan-1").then(|| {
+            near = Some(made.levers.clone());
+            near_miss(made)
+        })
+    });
+    let near = near.unwrap();
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_ne!(chosen(&found).levers, near);
+    assert!(!made.iter().any(|made| made.name.ends_with("-limited")));
 }
 
 #[test]
@@ -1001,4 +1056,28 @@ fn a_machine_whose_runs_needed_all_of_it_has_nothing_left() {
     };
     let error = rehearsal::room(&place, &kept, |_| Ok(0), None).unwrap_err();
     assert!(error.to_string().contains("--no-cache"), "{error}");
+}
+
+#[test]
+fn a_patch_is_one_that_fits() {
+    let (mut found, _) = found(wanted(), |_| None);
+    let steps = chosen(&found).steps;
+    let mut told = |ending: fn(&Made) -> Ended| {
+        let mut attempts = Played {
+            made: Vec::new(),
+            capacity: budget(),
+            ending: |made: &Made| Some(ending(made)),
+        };
+        let runs = found.fit.runs;
+        let why = changed::misses(&mut attempts, &mut found, "by-hand", "a = 1", 3).unwrap();
+        let made = &attempts.made[0];
+        // It runs as long as the plan did, in its memory, and without the levers.
+        assert_eq!((made.steps, made.limit), (steps.max(3), Some(budget())));
+        assert!(made.levers.is_empty() && found.fit.runs == runs + 1);
+        why.unwrap_or_default()
+    };
+    assert_eq!(told(|made| through(made, Some(budget()))), "");
+    assert!(told(|made| through(made, Some(budget() + 1))).contains("the script needs"));
+    assert!(told(|_| out_of_memory()).contains("runs out of"));
+    assert!(told(|_| failed("NameError: x")).ends_with("the script fails: NameError: x"));
 }

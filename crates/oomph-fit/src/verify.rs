@@ -10,6 +10,8 @@ use crate::fitter::{Fitter, Missed, listed};
 use crate::select::LONGER;
 use oomph_plan::result::{PlanResult, Tried};
 
+/// So many plans that are a little too large wait for others to be run first.
+const MOST_TIGHT: usize = 3;
 /// From this many cache flushes per step on, the note says so.
 const OFTEN: f64 = 0.5;
 
@@ -61,13 +63,53 @@ impl Fitter<'_> {
                 self.missed(plan, &run);
                 return Ok(None);
             }
-            // It may fit once the allocator has given back what it caches.
+            // It may fit once the allocator has given back what it caches. That takes time, and another run: a plan that needs a
+            // little less may not have to.
+            if self.tight.len() < MOST_TIGHT {
+                let time_ratio = self.time_ratio(&run, plan);
+                self.options.learn(plan, run.used_bytes(), time_ratio);
+                let mut tight = plan.clone();
+                tight.used = run.used_bytes();
+                tight.time_ratio = time_ratio.unwrap_or(plan.time_ratio);
+                self.tight.push((tight, run));
+                return Ok(None);
+            }
             spare = Some(run);
         }
+        self.verify_limited(plan, spare, &name, limited)
+    }
+
+    /// The plans that may fit once the allocator has given back what it caches, where those that fit without it take more time.
+    pub(crate) fn verify_tight(&mut self) -> anyhow::Result<()> {
+        let goal = self.wanted.goal;
+        let mut tight = std::mem::take(&mut self.tight);
+        tight.sort_by(|(a, _), (b, _)| a.cost().total_cmp(&b.cost()));
+        for (plan, run) in tight {
+            if goal.of(plan.cost(), plan.used) > goal.worth(goal.least(&self.verified), 1) {
+                continue;
+            }
+            let name = format!("plan-{}", self.verifications);
+            if let Some(held) = self.verify_limited(&plan, Some(run), &name, true)? {
+                self.options.failed.retain(|levers| *levers != plan.levers);
+                self.verified.push(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a plan at the capacity minus the margin if `limited`; `spare` is its run without a limit, if there was one.
+    fn verify_limited(
+        &mut self,
+        plan: &search::Plan,
+        spare: Option<Measurement>,
+        name: &str,
+        limited: bool,
+    ) -> anyhow::Result<Option<PlanResult>> {
+        let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
         let name = if spare.is_some() {
             format!("{name}-limited")
         } else {
-            name
+            name.to_owned()
         };
         let request = Request {
             limit: limited.then_some(self.options.budget),
@@ -243,22 +285,70 @@ impl Fitter<'_> {
     }
 
     /// The script fails under a plan: the `blamed` lever is left out, else the one that no plan has
-    /// worked with; where there is no such lever, this plan alone.
+    /// worked with; where there is no such lever, this plan alone. What has failed in the same way before had the same lever: one
+    /// that is not in all of those plans was not to blame.
     fn reject_failed(&mut self, plan: &search::Plan, blamed: Option<String>, why: &str) {
+        let alike = |failure: &&Failure| failure.why == why;
+        let common: Vec<Lever> = plan
+            .levers
+            .iter()
+            .filter(|lever| {
+                let mut failures = self.failures.iter().filter(alike);
+                failures.all(|failure| failure.levers.contains(&lever.name()))
+            })
+            .cloned()
+            .collect();
+        let pardoned: Vec<String> = self
+            .failures
+            .iter()
+            .filter(alike)
+            .filter_map(|failure| failure.blamed.clone())
+            .filter(|name| !common.iter().any(|lever| lever.name() == name))
+            .collect();
+        let reason = format!("the script failed with it: {why}");
+        for name in pardoned {
+            if !self.wanted.forbid.contains(&name) {
+                self.options.forbid.retain(|other| *other != name);
+            }
+            self.rejected
+                .retain(|known| known.lever != name || known.why != reason);
+        }
         let proved: Vec<&str> = self
             .options
             .lessons
             .iter()
             .flat_map(|lesson| lesson.levers.iter().copied())
             .collect();
-        let suspect = suspect(&plan.levers, &proved).map(|lever| lever.name().to_owned());
-        let why = format!("the script failed with it: {why}");
-        if let Some(name) = blamed.or(suspect) {
-            self.reject(&name, &why);
+        let suspect = suspect(&common, &proved).map(|lever| lever.name().to_owned());
+        let again = self.failures.iter().any(|failure| alike(&failure));
+        let blamed = blamed.or(suspect);
+        if let Some(name) = &blamed {
+            self.reject(name, &reason);
         } else {
-            self.note(&listed(&plan.levers, " + "), &why);
+            self.note(&listed(&plan.levers, " + "), &reason);
+            if again && !common.is_empty() {
+                // Each of them works, but not with the others.
+                let clash = common.iter().map(Lever::name).collect();
+                self.options.clashes.push(clash);
+            }
         }
+        self.failures.push(Failure {
+            why: why.to_owned(),
+            levers: plan.levers.iter().map(Lever::name).collect(),
+            blamed,
+        });
     }
+}
+
+/// A plan with which the script failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The error, in a line.
+    why: String,
+    /// The names of its levers.
+    levers: Vec<&'static str>,
+    /// The lever that was left out for it.
+    blamed: Option<String>,
 }
 
 /// The lever that a script's failure is put down to, of those that no plan has worked with: what cuts the script's batches shows its own

@@ -82,6 +82,8 @@ pub struct Recording {
     pub black_box: bool,
     /// Keeps or compares outputs instead of recording memory.
     pub drift: Option<Drift>,
+    /// What runs in place of the script's text: the script as a patch would make it.
+    pub text: Option<String>,
 }
 
 /// How comparisons of uncomputed values resolve, unless the user says otherwise.
@@ -100,6 +102,7 @@ impl Default for Recording {
             fork: true,
             black_box: false,
             drift: None,
+            text: None,
         }
     }
 }

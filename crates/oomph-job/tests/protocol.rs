@@ -53,6 +53,7 @@ fn the_protocol_is_as_it_is_written_down() {
             calls: 4,
             on_cpu: true,
         }),
+        text: Some("import torch\n".to_owned()),
     };
     let found = json!({
         "variables": {

@@ -120,9 +120,9 @@ impl FirstLook {
         })
     }
 
-    /// Whether the source is needed no more: it has no findings, whatever the other files say.
-    pub fn is_clean(&self) -> bool {
-        self.linted.findings.is_empty() && self.assumptions.is_empty()
+    /// Whether it found anything.
+    pub fn has_findings(&self) -> bool {
+        !self.linted.findings.is_empty()
     }
 
     /// What [`lint_in`] gives, if the project is as it was assumed.
@@ -171,12 +171,16 @@ fn findings(
         return Vec::new();
     }
     let noqa = noqa::Noqa::read(module);
+    let is_for_old_python = queries::purpose::is_for_old_python(&model);
     let is_for_old_torch = queries::purpose::is_for_old_torch(&model);
     let mut findings = Vec::new();
     let mut reports = Vec::new();
     let mut scopes: Option<scope::Scopes> = None;
     for rule in ALL {
-        if !selection.contains(rule) || is_for_old_torch && rule.is_about_newer_torch() {
+        if !selection.contains(rule)
+            || is_for_old_torch && rule.is_about_newer_torch()
+            || is_for_old_python && rule.is_about_gpu_memory()
+        {
             continue;
         }
         (rule.check)(&model, &mut reports);

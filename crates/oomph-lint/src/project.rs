@@ -57,6 +57,8 @@ pub struct FileFacts {
     trains: bool,
     /// Classes that turn off gradients of their own parameters.
     frozen: Vec<String>,
+    /// Classes that move what they are made of.
+    movers: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -80,6 +82,8 @@ pub struct FileFacts {
 pub(crate) struct Method {
     /// It turns gradients off, detaches, or asks for gradients itself.
     pub(crate) decides: bool,
+    /// It runs a layer of its object on something that it is given or made: `self.encoder(x)`.
+    pub(crate) runs: bool,
 }
 
 impl FileFacts {
@@ -297,6 +301,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
+                if [".cuda()", ".to(", "cuda("]
+                    .iter()
+                    .any(|moves| text.contains(moves))
+                {
+                    self.facts.movers.push(class.name.to_string());
+                }
                 let bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
                 self.facts
                     .bases
@@ -312,6 +322,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if self.in_class {
                     let facts = Method {
                         decides: decides_on_gradients(self.module, def),
+                        runs: runs_a_layer(def),
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
                     self.bodies.push(def.range());
@@ -385,6 +396,27 @@ fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     DECIDES.iter().any(|word| text.contains(word))
 }
 
+/// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
+fn runs_a_layer(def: &StmtFunctionDef) -> bool {
+    struct Find(bool);
+    impl<'a> Visitor<'a> for Find {
+        fn visit_expr(&mut self, expr: &'a Expr) {
+            if let Expr::Call(call) = expr {
+                self.0 |= dotted_name(&call.func).is_some_and(|name| name.starts_with("self."))
+                    && call.arguments.args.first().is_some_and(|arg| {
+                        !arg.is_literal_expr() && !oomph_python_source::names_in(arg).is_empty()
+                    });
+            }
+            walk_expr(self, expr);
+        }
+    }
+    let mut find = Find(false);
+    for stmt in &def.body {
+        find.visit_stmt(stmt);
+    }
+    find.0
+}
+
 /// The files of one or more projects, and how they are connected.
 #[derive(Debug, Default)]
 pub struct Project {
@@ -414,6 +446,7 @@ struct Part {
     detaches_gradients: bool,
     trains: bool,
     frozen: FxHashSet<String>,
+    movers: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -487,6 +520,7 @@ impl Project {
             part.detaches_gradients |= facts.detaches_gradients;
             part.trains |= facts.trains;
             part.frozen.extend(facts.frozen.iter().cloned());
+            part.movers.extend(facts.movers.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -513,7 +547,12 @@ impl Project {
                     .insert(caller.clone());
             }
             for (name, method) in &facts.methods {
-                part.methods.entry(name.clone()).or_default().decides |= method.decides;
+                let known = part.methods.entry(name.clone()).or_insert(Method {
+                    runs: true,
+                    ..Method::default()
+                });
+                known.decides |= method.decides;
+                known.runs &= method.runs;
             }
         }
         let by_root: FxHashMap<usize, Arc<Part>> = by_root
@@ -617,6 +656,7 @@ enum Question {
     Constant,
     Stops,
     FreezesItself,
+    MovesItself,
     Trains,
     BatchesOnCpu,
     DetachesGradients,
@@ -627,6 +667,7 @@ enum Question {
 /// What the other files say.
 #[derive(Clone, Debug, PartialEq)]
 enum Answer {
+    Method(Method),
     Nothing,
     Is(bool),
     Constant(Constant),
@@ -639,11 +680,6 @@ enum Answer {
 pub(crate) struct Assumptions(FxHashMap<(Question, Box<str>), Answer>);
 
 impl Assumptions {
-    /// Whether nothing depends on what other files say.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn hold(&self, around: &Around) -> bool {
         self.0
             .iter()
@@ -732,6 +768,7 @@ impl Around {
             }
             Question::IsUnreached => file.unreached.names.contains(name),
             Question::FreezesItself => part.frozen.contains(name),
+            Question::MovesItself => part.movers.contains(name),
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
             Question::DetachesGradients => part.detaches_gradients,
@@ -746,7 +783,7 @@ impl Around {
                 return file.unreached.stops.map_or(Answer::Nothing, Answer::At);
             }
             Question::Method => match part.methods.get(name) {
-                Some(method) => method.decides,
+                Some(method) => return Answer::Method(*method),
                 None => return Answer::Nothing,
             },
         })
@@ -815,6 +852,11 @@ impl Around {
         self.is(Question::FreezesItself, class)
     }
 
+    /// Whether objects of a class of this name move what they are made of, in some file of the project.
+    pub(crate) fn moves_itself(&self, class: &str) -> bool {
+        self.is(Question::MovesItself, class)
+    }
+
     /// Whether a file of the project runs backward.
     pub(crate) fn trains(&self) -> bool {
         self.is(Question::Trains, "")
@@ -842,7 +884,7 @@ impl Around {
     /// What the project's classes say of a method: nothing if none of them has it.
     pub(crate) fn method(&self, name: &str) -> Option<Method> {
         match self.ask(Question::Method, name) {
-            Answer::Is(decides) => Some(Method { decides }),
+            Answer::Method(method) => Some(method),
             _ => None,
         }
     }
@@ -1079,11 +1121,17 @@ mod tests {
         ]);
         assert_eq!(
             project.around(1).method("sample"),
-            Some(Method { decides: false })
+            Some(Method {
+                decides: false,
+                runs: true
+            })
         );
         assert_eq!(
             project.around(1).method("draw"),
-            Some(Method { decides: true })
+            Some(Method {
+                decides: true,
+                runs: false
+            })
         );
         assert_eq!(project.around(1).method("other"), None);
     }

@@ -16,8 +16,8 @@ use crate::rhythm::{self, Follower, Log, Pointers};
 
 /// A pointer stands for at least so much of its segment, in bytes.
 const NEAR: u64 = 1 << 20;
-/// The step that a log shows touches so much of all segments, in percent: less is a part of a step.
-const WHOLE: u64 = 60;
+/// The step that a log shows touches so much of all memory, in percent: less is a part of a step.
+const WHOLE: u64 = 50;
 /// After so many launches without a rhythm there is none.
 const NO_RHYTHM: usize = 100_000;
 /// How often products and convolutions read their input, as long as it is not measured.
@@ -26,9 +26,12 @@ const REREADS: f64 = 16.0;
 const LINK: f64 = 51e9;
 /// What it costs to move a byte, in bytes read where they lie: 24 GB/s each way, both ways at a time.
 const MOVE_COST: f64 = 1.1;
-/// What is tried after units as they lie: by windows of a step, each time with what was measured before. With
-/// one window all rests.
-const TRIED: [usize; 4] = [1, 1, 1, 24];
+/// What is tried with what was measured, by windows of a step. With one window all rests.
+const TRIED: [usize; 3] = [1, 24, 1];
+/// So many times at most, units that never lay on the host go there, so that it is measured what they cost.
+const EXPLORED: usize = 6;
+/// Less is not measured, in bytes.
+const LITTLE: u64 = 64 << 10;
 /// The shortest step to believe in, in launches.
 const LEAST: usize = 8;
 /// A step that was lost sooner, in steps, was a part of one.
@@ -56,14 +59,21 @@ struct Known {
 #[derive(Debug)]
 struct Launch {
     signature: u64,
-    /// Units (by number) and bytes of them.
-    touched: Vec<(usize, u64)>,
+    touched: Vec<Touched>,
     /// Whether it is thought to read them more than once.
     rereads: bool,
-    /// How often it did, as measured.
-    measured: Option<f64>,
     /// Seconds it took with nothing on the host.
     alone: f64,
+}
+
+/// A unit that a launch is given.
+#[derive(Debug)]
+struct Touched {
+    /// Its number.
+    unit: usize,
+    bytes: u64,
+    /// How often it is read or written, as measured.
+    times: Option<f64>,
 }
 
 impl Known {
@@ -101,9 +111,15 @@ impl Known {
                 }
                 Launch {
                     signature: log.signatures[launch],
-                    touched: touched.into_iter().collect(),
+                    touched: touched
+                        .into_iter()
+                        .map(|(unit, bytes)| Touched {
+                            unit,
+                            bytes,
+                            times: None,
+                        })
+                        .collect(),
                     rereads: log.rereads[launch],
-                    measured: None,
                     alone: 0.0,
                 }
             })
@@ -118,7 +134,7 @@ impl Known {
 
     /// Where windows begin, and where units lie in them.
     fn place(&self, windows: usize) -> (Vec<usize>, Placement) {
-        let sum = |launch: &Launch| launch.touched.iter().map(|&(_, bytes)| bytes).sum();
+        let sum = |launch: &Launch| launch.touched.iter().map(|touched| touched.bytes).sum();
         let bytes: Vec<u64> = self.launches.iter().map(sum).collect();
         let begins = rhythm::windows(&bytes, windows);
         let mut units: Vec<Unit> = self
@@ -131,9 +147,9 @@ impl Known {
             .collect();
         for (index, launch) in self.launches.iter().enumerate() {
             let window = begins.partition_point(|&begin| begin <= index) - 1;
-            let times = self.times(launch);
-            for &(unit, bytes) in &launch.touched {
-                units[unit].traffic[window] += (bytes as f64 * times) as u64;
+            for touched in &launch.touched {
+                units[touched.unit].traffic[window] +=
+                    (touched.bytes as f64 * self.times(launch, touched)) as u64;
             }
         }
         let step = Step {
@@ -160,16 +176,52 @@ impl Known {
         (begins, placement)
     }
 
-    /// How often a launch reads or writes what it is given.
-    fn times(&self, launch: &Launch) -> f64 {
+    /// A placement at rest with units on the host that never were there, or `None` if all have been, or if there
+    /// are as many as before.
+    fn explore(&self) -> Option<Placement> {
+        let mut unknown = vec![0_u64; self.units.len()];
+        let mut traffic = vec![0.0; self.units.len()];
+        for launch in &self.launches {
+            for touched in &launch.touched {
+                if touched.times.is_none() && touched.bytes >= LITTLE {
+                    unknown[touched.unit] += touched.bytes;
+                }
+                traffic[touched.unit] += touched.bytes as f64 * self.times(launch, touched);
+            }
+        }
+        if unknown.iter().all(|&bytes| bytes == 0) {
+            return None;
+        }
+        let a_byte = |unit: usize| traffic[unit] / self.units[unit].1.max(1) as f64;
+        let mut order: Vec<usize> = (0..self.units.len()).collect();
+        order.sort_by(|&a, &b| {
+            (unknown[a] == 0)
+                .cmp(&(unknown[b] == 0))
+                .then(a_byte(a).total_cmp(&a_byte(b)))
+        });
+        let total: u64 = self.units.iter().map(|&(_, size)| size).sum();
+        let mut excess = total.saturating_sub(self.capacity);
+        let mut placement = vec![vec![true]; self.units.len()];
+        for unit in order {
+            if excess == 0 {
+                break;
+            }
+            placement[unit][0] = false;
+            excess = excess.saturating_sub(self.units[unit].1);
+        }
+        Some(placement)
+    }
+
+    /// How often a launch reads or writes a unit that it is given.
+    fn times(&self, launch: &Launch, touched: &Touched) -> f64 {
         let of_kernel = || {
             self.kernels
                 .get(&launch.signature)
                 .map(|&(crossed, given)| crossed / given)
         };
         let unknown = if launch.rereads { REREADS } else { 1.0 };
-        launch
-            .measured
+        touched
+            .times
             .or_else(of_kernel)
             .unwrap_or(unknown)
             .clamp(0.2, 500.0)
@@ -177,22 +229,24 @@ impl Known {
 
     /// A launch took so many seconds, with some units on the host.
     fn took(&mut self, index: usize, seconds: f64, is_on_host: impl Fn(u64) -> bool) {
-        const LITTLE: u64 = 64 << 10;
         let Some(launch) = self.launches.get_mut(index) else {
             return;
         };
-        let on_host = |&&(unit, _): &&(usize, u64)| is_on_host(self.units[unit].0);
+        let units = &self.units;
+        let on_host = |touched: &&mut Touched| is_on_host(units[touched.unit].0);
         let given: u64 = launch
             .touched
-            .iter()
+            .iter_mut()
             .filter(on_host)
-            .map(|&(_, bytes)| bytes)
+            .map(|touched| touched.bytes)
             .sum();
         if given == 0 {
             launch.alone = seconds;
         } else if given >= LITTLE {
             let crossed = (seconds - launch.alone).max(0.0) * LINK;
-            launch.measured = Some(crossed / given as f64);
+            for touched in launch.touched.iter_mut().filter(on_host) {
+                touched.times = Some(crossed / given as f64);
+            }
             let kernel = self.kernels.entry(launch.signature).or_default();
             *kernel = (kernel.0 + crossed, kernel.1 + given as f64);
         }
@@ -222,6 +276,8 @@ struct Course {
 #[derive(Debug)]
 struct Trial {
     which: usize,
+    /// Explorations so far; `None` when they are over.
+    explored: Option<usize>,
     phase: Phase,
     began: Instant,
     fastest: Option<(Duration, Vec<usize>, Places)>,
@@ -250,6 +306,7 @@ impl Course {
             steps: 0,
             trial: Some(Trial {
                 which: 0,
+                explored: Some(0),
                 phase: Phase::Settling,
                 began: now,
                 fastest: None,
@@ -257,8 +314,7 @@ impl Course {
         }
     }
 
-    fn set(&mut self, windows: usize) {
-        let (begins, placement) = self.known.place(windows);
+    fn set(&mut self, begins: Vec<usize>, placement: Placement) {
         self.begins = begins;
         self.window = None;
         self.places = self
@@ -275,6 +331,9 @@ impl Course {
         self.steps += 1;
         let Some(trial) = &mut self.trial else { return };
         match trial.phase {
+            Phase::Settling if trial.explored.is_some_and(|explored| explored > 0) => {
+                trial.phase = Phase::Probing;
+            }
             Phase::Settling => (trial.phase, trial.began) = (Phase::Timing, now),
             Phase::Timing => {
                 let took = now - trial.began;
@@ -297,10 +356,19 @@ impl Course {
                 }
             }
             Phase::Probing => {
+                trial.phase = Phase::Settling;
+                if let Some(explored) = trial.explored.filter(|&explored| explored < EXPLORED)
+                    && let Some(placement) = self.known.explore()
+                {
+                    trial.explored = Some(explored + 1);
+                    self.set(vec![0], placement);
+                    return;
+                }
+                trial.explored = None;
                 let windows = TRIED[trial.which];
                 trial.which += 1;
-                trial.phase = Phase::Settling;
-                self.set(windows);
+                let (begins, placement) = self.known.place(windows);
+                self.set(begins, placement);
             }
         }
     }
@@ -490,19 +558,19 @@ impl Watch {
 
 /// Whether the launches from `first` on touch most of `arena`.
 fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
-    let segments: BTreeMap<u64, u64> = arena.segments().collect();
-    let touched: BTreeMap<u64, u64> = log
-        .addresses_since(first)
+    let known = Known::of(log, first, arena, 0);
+    let mut is_touched = vec![false; known.units.len()];
+    for touched in known.launches.iter().flat_map(|launch| &launch.touched) {
+        is_touched[touched.unit] = true;
+    }
+    let touched: u64 = known
+        .units
         .iter()
-        .filter_map(|at| {
-            segments
-                .range(..=at)
-                .next_back()
-                .filter(|&(base, size)| *at < base + size)
-        })
-        .map(|(&base, &size)| (base, size))
-        .collect();
-    touched.values().sum::<u64>() * 100 >= arena.size() * WHOLE
+        .zip(is_touched)
+        .filter(|(_, touched)| *touched)
+        .map(|(&(_, size), _)| size)
+        .sum();
+    touched * 100 >= arena.size() * WHOLE
 }
 
 #[cfg(test)]
@@ -587,30 +655,33 @@ mod tests {
             }
         }
 
-        /// Launches a kernel that takes 20 µs, and longer for what it reads of the host.
         fn launch(&mut self, signature: u64, segment: usize, times: u64) {
-            let at = self.segments[segment];
-            let orders = self
-                .watch
-                .launched(&self.arena, signature, &[at], false, false, self.now);
+            self.launch_with(signature, &[(segment, times)]);
+        }
+
+        /// Launches a kernel that takes 20 µs, and longer for what it reads of the host.
+        fn launch_with(&mut self, signature: u64, given: &[(usize, u64)]) {
+            let addresses: Vec<u64> = given.iter().map(|&(at, _)| self.segments[at]).collect();
+            let orders =
+                self.watch
+                    .launched(&self.arena, signature, &addresses, false, false, self.now);
             if let Some(orders) = orders {
                 let moved = self.arena.exchange(&orders.out, &orders.back);
                 self.moved += moved.out + moved.back;
                 self.now += Duration::from_secs_f64((moved.out + moved.back) as f64 / 24e9);
             }
-            let end = self
-                .arena
-                .segments()
-                .find(|&(base, _)| base == at)
-                .map(|(base, size)| base + size)
-                .unwrap();
-            let on_host: u64 = self
-                .arena
-                .units()
-                .filter(|&(unit, _, place)| unit >= at && unit < end && place == Place::Host)
-                .map(|(_, size, _)| size)
+            let crossed: u64 = given
+                .iter()
+                .map(|&(segment, times)| {
+                    let at = self.segments[segment];
+                    let end = at + self.arena.segments().find(|one| one.0 == at).unwrap().1;
+                    let on_host = self.arena.units().filter(|&(unit, _, place)| {
+                        unit >= at && unit < end && place == Place::Host
+                    });
+                    times * on_host.map(|(_, size, _)| size).sum::<u64>()
+                })
                 .sum();
-            let took = Duration::from_secs_f64(20e-6 + (on_host * times) as f64 / LINK);
+            let took = Duration::from_secs_f64(20e-6 + crossed as f64 / LINK);
             self.now += took;
             if let Some(launch) = self.watch.probed() {
                 self.watch.took(launch, took, &self.arena);
@@ -697,5 +768,32 @@ mod tests {
                 .collect();
             assert_eq!(on_host, (cold..cold + 4).collect::<Vec<_>>());
         }
+    }
+
+    /// Kernels that read one argument again and again and write the other once: which is which shows only when
+    /// each has lain on the host by itself. What came last, and so to the host first, is read often.
+    #[test]
+    fn what_is_read_often_is_told_from_what_is_written_once_by_the_same_kernel() {
+        let mut job = Job::new(&[4; 16], 32);
+        let launches: Vec<(u64, usize, usize)> = (0..64)
+            .map(|index| (7, 8 + index as usize % 8, index as usize % 8))
+            .collect();
+        let step = |job: &mut Job| {
+            let began = job.now;
+            for &(kernel, read, written) in &launches {
+                job.launch_with(kernel, &[(read, 20), (written, 1)]);
+            }
+            (job.now - began).as_secs_f64()
+        };
+        let blind = step(&mut job);
+        let mut last = 0.0;
+        for _ in 0..30 {
+            last = step(&mut job);
+        }
+        let on_host: Vec<usize> = (0..16)
+            .filter(|&segment| job.arena.is_on_host(job.segments[segment]))
+            .collect();
+        assert_eq!(on_host, (0..8).collect::<Vec<_>>());
+        assert!(last < blind / 5.0, "{last} of {blind}");
     }
 }

@@ -40,6 +40,7 @@ fn main() -> anyhow::Result<()> {
                 pace: Pace::default(),
                 lessons: Vec::new(),
                 failed: Vec::new(),
+                clashes: Vec::new(),
                 left: Vec::new(),
                 cluster: None,
                 stop: oomph_plan::Stop::default(),

@@ -115,6 +115,8 @@ pub struct Draft<'a> {
     pub waits: f64,
     /// How often models run in place of once: parts of a batch.
     pub repeats: f64,
+    /// Whether the optimizer steps in one kernel for many tensors.
+    pub fused: bool,
     /// Memory outside the allocator.
     pub outside: u64,
     /// What the figures rest on.
@@ -133,6 +135,7 @@ impl<'a> Draft<'a> {
             precision: Precision::AsRecorded,
             waits: 0.0,
             repeats: 1.0,
+            fused: false,
             outside: model.outside,
             assumptions: Vec::new(),
             pace,
@@ -233,12 +236,13 @@ impl<'a> Draft<'a> {
 
     /// The optimizer's step, one parameter after the other.
     pub(crate) fn step_by_parameter(&mut self) {
-        /// Kernels that a step of one parameter launches.
-        const EACH: f64 = 12.0;
+        /// Kernels that a step of one parameter launches, and that a fused one does: its own, and one that counts the step.
+        const EACH: [f64; 2] = [12.0, 2.0];
         self.without_step_temporaries(true);
         let parameters: usize = self.model.parameter_sizes.values().map(Vec::len).sum();
-        self.tail.launches += parameters as f64 * EACH;
-        self.tail.busy += parameters as f64 * EACH * self.pace.launch_ns;
+        let launches = parameters as f64 * EACH[usize::from(self.fused)];
+        self.tail.launches += launches;
+        self.tail.busy += launches * self.pace.launch_ns;
     }
 
     /// Nanoseconds that levers take of the host in a step.

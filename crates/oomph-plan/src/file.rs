@@ -72,6 +72,9 @@ pub struct PlanFile {
     pub versions: Versions,
     /// What was planned, if `oomph fit` made it.
     pub planned: Option<Figures>,
+    /// What `oomph fit --write` has made of the script.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub written: Option<Written>,
     /// What is changed, in the order in which it is applied.
     #[serde(rename = "lever", default)]
     pub levers: Vec<Lever>,
@@ -87,6 +90,15 @@ pub struct PlanJob {
     pub arguments: Vec<String>,
     /// The script's digest, in hexadecimal; empty if unknown.
     pub sha256: String,
+}
+
+/// A script that a plan was written into.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
+pub struct Written {
+    /// The digest of the script with the change, in hexadecimal.
+    pub sha256: String,
+    /// Whether the change is one line that applies this file; else it does all of the plan by itself.
+    pub applies: bool,
 }
 
 /// A GPU.
@@ -157,7 +169,9 @@ impl PlanFile {
                 "the plan was made for {}, not for {}",
                 self.job.script, job.script
             ));
-        } else if differ(&self.job.sha256, &job.sha256) {
+        } else if differ(&self.job.sha256, &job.sha256)
+            && (self.written.as_ref()).is_none_or(|written| written.sha256 != job.sha256)
+        {
             found.push(format!(
                 "{} has changed since the plan was made",
                 job.script
@@ -242,6 +256,10 @@ mod tests {
                 same_results: Results::Numerics,
                 verified: true,
                 assumptions: vec!["x".to_owned()],
+            }),
+            written: Some(Written {
+                sha256: "9f".to_owned(),
+                applies: true,
             }),
             levers: vec![
                 SetToNone {}.into(),

@@ -16,7 +16,7 @@ pub(crate) const IN_FLIGHT: u64 = 128 << 20;
 pub(crate) struct Moved {
     /// The tensor.
     pub(crate) number: u32,
-    /// Its size.
+    /// Its size in a part of the batch.
     pub(crate) bytes: u64,
     /// Where it is saved, and its copy begins.
     pub(crate) made: usize,

@@ -124,6 +124,8 @@ impl Group {
 pub(crate) enum StepChange {
     /// Another class makes it, which knows one way only.
     Replaced,
+    /// It is one kernel for many tensors, without temporaries.
+    Fused,
     /// It is made for each parameter within the backward pass.
     InBackward,
     /// Its state comes from host memory.
@@ -316,20 +318,36 @@ pub(crate) trait Facets {
         None
     }
 
+    /// What takes its place by hand where that saves too little: it needs less memory and more time.
+    fn coarser(&self, _levers: &[Lever]) -> Option<Lever> {
+        None
+    }
+
+    /// Whether the change by hand waits for copies to the host, which the lever hides.
+    fn waits_by_hand(&self) -> bool {
+        false
+    }
+
     /// What remains to be done in any case.
     fn rest(&self) -> Option<String> {
         None
     }
 
-    /// The argument of Hugging Face's `TrainingArguments` that does it.
-    fn trainer_argument(&self) -> Option<String> {
-        None
+    /// The arguments of frameworks that do it.
+    fn switches(&self) -> Switches {
+        Switches::default()
     }
+}
 
-    /// The argument of `lightning.Trainer` that does it.
-    fn lightning_argument(&self) -> Option<String> {
-        None
-    }
+/// What frameworks have of their own for a lever: arguments with their values.
+#[derive(Debug, Default)]
+pub(crate) struct Switches {
+    /// Of Hugging Face's `TrainingArguments`.
+    pub(crate) huggingface: Option<(&'static str, String)>,
+    /// Of `lightning.Trainer`.
+    pub(crate) lightning: Option<(&'static str, String)>,
+    /// Of `Accelerator`.
+    pub(crate) accelerate: Option<(&'static str, String)>,
 }
 
 /// A boolean of Python.
@@ -341,35 +359,81 @@ pub(crate) fn on(enabled: bool) -> &'static str {
     if enabled { "on" } else { "off" }
 }
 
-/// `GPT.blocks[0:6]` for consecutive numbers, else the first name and how many more.
+/// `GPT.blocks[0:6]` for consecutive numbers, `12 parts of GPT.blocks[0:6]` for what is in such blocks, else the first name and
+/// how many more.
 #[must_use]
 pub fn places(modules: &[String]) -> String {
-    let split: Option<Vec<(&str, u32)>> = modules
-        .iter()
-        .map(|name| {
-            // `blocks.3`, or `encoder_layer_3`.
-            let end = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-            let (stem, number) = name.split_at(end);
-            let stem = stem
-                .strip_suffix('.')
-                .or(stem.ends_with('_').then_some(stem))?;
-            Some((stem, number.parse().ok()?))
-        })
-        .collect();
-    if let Some(numbered) = split
-        && let [(stem, first), .., (_, last)] = numbered[..]
-        && numbered
-            .iter()
-            .zip(first..)
-            .all(|((other, number), expected)| *other == stem && *number == expected)
-    {
-        return format!("{stem}[{first}:{}]", last + 1);
+    // Runs of consecutive blocks, in the order of the plan: the stem, the first number and the last, and how many modules.
+    let mut runs: Vec<Run<'_>> = Vec::new();
+    for name in modules {
+        let Some(found) = run_of(name) else {
+            return first_and_more(modules);
+        };
+        match runs.last_mut() {
+            Some(run)
+                if run.stem == found.stem
+                    && run.inside == found.inside
+                    && (run.last + 1 == found.first || run.inside && run.last == found.first) =>
+            {
+                run.last = found.first;
+                run.modules += 1;
+            }
+            _ => runs.push(found),
+        }
     }
+    match &runs[..] {
+        [run] if run.modules > 1 => run.to_string(),
+        [one, other] if one.modules > 1 && other.modules > 1 => format!("{one} and {other}"),
+        _ => first_and_more(modules),
+    }
+}
+
+fn first_and_more(modules: &[String]) -> String {
     match modules {
         [] => "nothing".to_owned(),
         [only] => only.clone(),
         [first, rest @ ..] => format!("{first} and {} more", rest.len()),
     }
+}
+
+/// Blocks with consecutive numbers.
+struct Run<'a> {
+    stem: &'a str,
+    first: u32,
+    last: u32,
+    /// Whether the modules are parts of the blocks.
+    inside: bool,
+    modules: usize,
+}
+
+impl std::fmt::Display for Run<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.inside {
+            write!(f, "{} parts of ", self.modules)?;
+        }
+        write!(f, "{}[{}:{}]", self.stem, self.first, self.last + 1)
+    }
+}
+
+/// The block that a name is of, or is inside of: the first number in it, of `blocks.3` or of `encoder_layer_3`.
+fn run_of(name: &str) -> Option<Run<'_>> {
+    let mut at = 0;
+    for part in name.split('.') {
+        let end = part.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        let (word, number) = part.split_at(end);
+        if at > 0 && (word.is_empty() || word.ends_with('_')) && !number.is_empty() {
+            let stem = name.get(..at + end)?;
+            return Some(Run {
+                stem: stem.strip_suffix('.').unwrap_or(stem),
+                first: number.parse().ok()?,
+                last: number.parse().ok()?,
+                inside: name.len() > at + part.len(),
+                modules: 1,
+            });
+        }
+        at += part.len() + 1;
+    }
+    None
 }
 
 #[cfg(test)]
@@ -386,6 +450,21 @@ mod tests {
         assert_eq!(places(&names(&[4])), "GPT.blocks.4");
         let series = [0, 1, 2].map(|n| format!("ViT.encoder_layer_{n}"));
         assert_eq!(places(&series), "ViT.encoder_layer_[0:3]");
+        let of = |names: &[&str]| {
+            places(
+                &names
+                    .iter()
+                    .map(|&name| name.to_owned())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let parts = ["N.h.3.norm", "N.h.3.mlp.1", "N.h.4.norm", "N.h.5.mlp.1"];
+        assert_eq!(of(&parts), "4 parts of N.h[3:6]");
+        let stages = ["R.layer1.0", "R.layer1.1", "R.layer2.0", "R.layer2.1"];
+        assert_eq!(of(&stages), "R.layer1[0:2] and R.layer2[0:2]");
+        assert_eq!(of(&["R.layer1.0.bn1", "R.fc"]), "R.layer1.0.bn1 and 1 more");
+        assert_eq!(of(&["R.0.bn1", "R.2.bn1"]), "R.0.bn1 and 1 more");
+        assert_eq!(of(&[]), "nothing");
         let other = ["ViT.conv1", "ViT.conv2"].map(str::to_owned);
         assert_eq!(places(&other), "ViT.conv1 and 1 more");
     }

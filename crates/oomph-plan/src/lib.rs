@@ -15,6 +15,7 @@ mod host_copies;
 mod lever;
 pub mod levers;
 pub mod model;
+mod optimizers;
 pub mod play;
 pub mod result;
 pub mod search;
@@ -22,7 +23,7 @@ pub mod sharding;
 mod stop;
 pub mod units;
 
-pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions};
+pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions, Written};
 pub use floor::Floor;
 pub use lever::{Dtype, Group, Results, Stage, places};
 pub use levers::{Lever, NAMES, parameters};

@@ -953,4 +953,14 @@ impl Template {
             batch => (batch.div_ceil(parts), batch),
         }
     }
+
+    /// The bytes of a tensor in a part of a batch.
+    pub(crate) fn part_bytes(&self, tensor: &Tensor) -> u64 {
+        let (part, whole) = self.share();
+        if tensor.batched {
+            (tensor.bytes * part).div_ceil(whole)
+        } else {
+            tensor.bytes
+        }
+    }
 }

@@ -45,7 +45,7 @@ pub fn play(template: &Template, config: &Config, device: Device) -> Played {
         previous: vec![None; template.tensors.len()],
         round: 0,
         fits: true,
-        share: (1, 1),
+        in_parts: false,
         accumulates: false,
     };
     player.run();
@@ -68,8 +68,8 @@ struct Player<'a> {
     /// Counts the bodies.
     round: u32,
     fits: bool,
-    /// The part of a batch that runs at once.
-    share: (u64, u64),
+    /// Whether a part of a batch runs at once: after the setup.
+    in_parts: bool,
     /// Whether gradients are there already, and added to.
     accumulates: bool,
 }
@@ -81,7 +81,7 @@ impl Player<'_> {
         let parts = template.parts.clamp(1, PARTS);
         for step in 0..if template.once { 1 } else { STEPS } {
             for part in 0..parts {
-                self.share = template.share();
+                self.in_parts = true;
                 self.round += 1;
                 self.accumulates = part > 0;
                 self.events(&template.body);
@@ -113,9 +113,8 @@ impl Player<'_> {
         let Some(tensor) = self.template.tensors.get(number as usize) else {
             return;
         };
-        let (part, whole) = self.share;
-        let bytes = if tensor.batched {
-            (tensor.bytes * part).div_ceil(whole)
+        let bytes = if self.in_parts {
+            self.template.part_bytes(tensor)
         } else {
             tensor.bytes
         };
@@ -148,7 +147,10 @@ impl Player<'_> {
     }
 
     fn free(&mut self, number: u32) {
-        if self.stays(number) {
+        // What this round made goes when it did: the gradient of a pass of the script's that is added to an earlier one's.
+        let made = |live: &(BlockId, u32)| live.1 == self.round;
+        let live = self.live.get(number as usize).copied().flatten();
+        if self.stays(number) && !live.as_ref().is_some_and(made) {
             return;
         }
         if let Some((block, _)) = self.live.get_mut(number as usize).and_then(Option::take) {
@@ -183,5 +185,41 @@ impl Player<'_> {
                 .tensors
                 .get(number as usize)
                 .is_some_and(|tensor| tensor.category == Category::Gradient)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Tensor;
+    use oomph_trace::Phase;
+
+    /// A script that goes backward twice before a step: the second pass's gradient is added to the first one's, in each part.
+    #[test]
+    fn gradients_that_are_added_within_a_batch_do_not_stay() {
+        let gradient = Tensor {
+            bytes: 100 << 20,
+            stream: 0,
+            category: Category::Gradient,
+            phase: Phase::Backward,
+            call: 0,
+            op: 0,
+            scope: 0,
+            batched: false,
+        };
+        let template = |parts| Template {
+            tensors: vec![gradient; 2],
+            body: vec![Event::Alloc(0), Event::Alloc(1), Event::Free(1)],
+            first_tail: vec![Event::Free(0)],
+            tail: vec![Event::Free(0)],
+            parts,
+            batch: 8,
+            ..Template::default()
+        };
+        let peak = |parts| {
+            let played = play(&template(parts), &Config::default(), Device::UNLIMITED);
+            played.allocated >> 20
+        };
+        assert_eq!((peak(1), peak(4)), (200, 200));
     }
 }

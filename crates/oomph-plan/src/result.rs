@@ -208,8 +208,16 @@ pub struct Fit {
     pub planning_seconds: f64,
     /// Where the plan was written.
     pub plan_file: Option<String>,
-    /// Where the patch was written, and how many lines it changes.
+    /// Where the patch was written, and how many lines it changes. A run of the script with these changes fitted.
     pub patch_file: Option<(String, usize)>,
+    /// Where the plan by hand was written in words, if there is no such patch.
+    pub instruction_file: Option<String>,
+    /// Why there is none.
+    pub no_patch: Option<String>,
+    /// Where the patch of one line (`oomph.apply`) was written; a run with it fitted.
+    pub apply_patch_file: Option<String>,
+    /// The copy of the script as it was, if `--write` has changed it.
+    pub original_file: Option<String>,
     /// The script as it was given, for the command that applies the plan.
     pub command: String,
     /// Where the page was written.

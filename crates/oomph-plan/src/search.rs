@@ -18,9 +18,11 @@ use crate::stop::{Stop, Stopped};
 use crate::units::Sequence;
 
 /// Events that a whole search may play: a second's worth, or two.
-const PLAYED_EVENTS: usize = 9_000_000;
+const PLAYED_EVENTS: usize = 12_000_000;
 /// Fewest and most combinations that are played.
-const PLAYS: std::ops::RangeInclusive<usize> = 60..=1500;
+const PLAYS: std::ops::RangeInclusive<usize> = 80..=1500;
+/// Levers that take no more of a step than this are played together or not at all, beside others.
+const CHEAP: f64 = 0.005;
 /// What plans may do to the results, the strictest first.
 const RESULTS: [Results; 3] = [Results::Exact, Results::Rounding, Results::Numerics];
 /// What one more lever must save in time to be worth its mention.
@@ -203,6 +205,8 @@ pub struct Options {
     pub lessons: Vec<Lesson>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
+    /// Names of levers that do not work together.
+    pub clashes: Vec<Vec<&'static str>>,
     /// Levers by name, and modules that they are not for.
     pub left: Vec<(String, String)>,
     /// The links between GPUs, and what a step of the plain job sends over them.
@@ -546,11 +550,28 @@ impl<'a> Searcher<'a> {
             let levers = with_blocks(base, &Vec::new(), kind, sequence, sequence.len());
             treatments.push(effect(&self.evaluate(base, &levers)));
         }
+        let cheap = |lever: &Lever| {
+            alone.iter().any(|(choice, effect)| {
+                matches!(&choice[..], [one] if one == lever) && effect.1 <= 1.0 + LEVER_COST + CHEAP
+            })
+        };
+        let played = all_or_none(&all, cheap);
         let mut points: Vec<(f64, f64, usize)> = Vec::new();
-        for (index, combination) in all.iter().enumerate() {
+        for &index in &played {
+            let Some(combination) = all.get(index) else {
+                continue;
+            };
             let (mut memory, mut time) = (1.0, 1.0);
+            let is_in =
+                |choice: &Combination| choice.iter().all(|lever| combination.contains(lever));
             for (choice, effect) in &alone {
-                if choice.iter().all(|lever| combination.contains(lever)) {
+                // What a larger choice does has in it what its levers do.
+                let larger = |other: &&(&Combination, (f64, f64))| {
+                    other.0.len() > choice.len()
+                        && choice.iter().all(|lever| other.0.contains(lever))
+                        && is_in(other.0)
+                };
+                if is_in(choice) && !alone.iter().any(|other| larger(&other)) {
                     memory *= effect.0;
                     time *= effect.1;
                 }
@@ -854,7 +875,11 @@ impl<'a> Searcher<'a> {
 
     fn permits(&self, plan: &Plan) -> bool {
         let loses_results = self.options.keep_results && plan.results > Results::Rounding;
-        !loses_results && !self.options.failed.contains(&plan.levers)
+        let has = |name: &&str| plan.levers.iter().any(|lever| lever.name() == *name);
+        let clashes = |names: &Vec<&str>| names.iter().all(has);
+        !loses_results
+            && !self.options.failed.contains(&plan.levers)
+            && !self.options.clashes.iter().any(clashes)
     }
 
     fn fits(&self, plan: &Plan) -> bool {
@@ -906,6 +931,32 @@ fn spread(front: &[(f64, usize)], most: usize) -> Vec<usize> {
         chosen.extend(nearest.map(|nearest| left.remove(nearest).1));
     }
     chosen
+}
+
+/// The combinations, by their places, that are worth a play: beside a lever that takes time, those that take next to none come
+/// all together or not at all. They differ little, and would crowd out what differs.
+fn all_or_none(all: &[Combination], cheap: impl Fn(&Lever) -> bool) -> Vec<usize> {
+    let apart: Vec<(Vec<&Lever>, usize)> = all
+        .iter()
+        .map(|combination| {
+            let (cheap, dear): (Vec<&Lever>, Vec<&Lever>) =
+                combination.iter().partition(|lever| cheap(lever));
+            (dear, cheap.len())
+        })
+        .collect();
+    let mut most: HashMap<&[&Lever], usize> = HashMap::default();
+    for (dear, count) in &apart {
+        let known = most.entry(dear).or_default();
+        *known = (*known).max(*count);
+    }
+    let wanted = |(dear, count): &(Vec<&Lever>, usize)| {
+        dear.is_empty() || *count == 0 || most.get(&dear[..]) == Some(count)
+    };
+    (0..)
+        .zip(&apart)
+        .filter(|(_, one)| wanted(one))
+        .map(|(index, _)| index)
+        .collect()
 }
 
 /// Whether levers compute in a lower precision.
@@ -960,17 +1011,25 @@ impl Offers {
                     .filter(|lever| goes_with_applied(base, lever))
                     .map(|lever| vec![lever])
                     .collect();
-            // A gradient goes as soon as it is there, and the state waits on the host: they go together.
-            let steps = |change| {
+            // A gradient goes as soon as it is there, the state waits on the host, and no step has temporaries: any of these go
+            // together.
+            let step = |change| {
                 let mut found = choices.iter().flatten();
                 found
                     .find(|lever| lever.facets().step() == Some(change))
                     .cloned()
             };
-            if let (Some(in_backward), Some(on_host)) =
-                (steps(StepChange::InBackward), steps(StepChange::OnHost))
-            {
-                choices.push(vec![in_backward, on_host]);
+            let changes = [
+                StepChange::Fused,
+                StepChange::InBackward,
+                StepChange::OnHost,
+            ];
+            let steps: Vec<Lever> = changes.into_iter().filter_map(step).collect();
+            for which in 0_u32..1 << steps.len() {
+                if which.count_ones() > 1 {
+                    let chosen = (0..).zip(&steps).filter(|(bit, _)| which >> bit & 1 == 1);
+                    choices.push(chosen.map(|(_, lever)| lever.clone()).collect());
+                }
             }
             if !choices.is_empty() {
                 groups.push(std::iter::once(Vec::new()).chain(choices).collect());
@@ -1071,6 +1130,28 @@ mod tests {
             (percent(&options, other), percent(&options, thread)),
             (150, 110)
         );
+    }
+
+    #[test]
+    fn cheap_levers_come_together_or_not_at_all_beside_a_dear_one() {
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let parts = lever(r#"{"name": "micro_batch", "parts": 2}"#);
+        let thread = lever(r#"{"name": "single_threaded_backward"}"#);
+        let none = lever(r#"{"name": "set_to_none"}"#);
+        let offers = Offers {
+            groups: [&parts, &thread, &none]
+                .map(|lever| vec![Vec::new(), vec![lever.clone()]])
+                .to_vec(),
+        };
+        let all = offers.combinations();
+        let played = all_or_none(&all, |lever| *lever != parts);
+        let mut counts: Vec<(bool, usize)> = played
+            .iter()
+            .map(|&index| (all[index].contains(&parts), all[index].len()))
+            .collect();
+        counts.sort_unstable();
+        let expected = [0, 1, 1, 2].map(|count| (false, count));
+        assert_eq!(counts, [&expected[..], &[(true, 1), (true, 3)]].concat());
     }
 
     /// All that a search has room for would else be the least of memory, at any price.

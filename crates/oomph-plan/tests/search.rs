@@ -50,6 +50,7 @@ fn options(budget: u64) -> Options {
         pace: Pace::default(),
         lessons: Vec::new(),
         failed: Vec::new(),
+        clashes: Vec::new(),
         left: Vec::new(),
         cluster: None,
         stop: oomph_plan::Stop::default(),

@@ -286,18 +286,26 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     if let Some(file) = &fit.plan_file {
         let command = format!("oomph run --plan {file} {}", fit.command);
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
-        let inside = format!(
-            "OOMPH_PLAN={file} in its environment, or oomph.apply(\"{file}\") in its first line"
-        );
+        let line_of = match &fit.apply_patch_file {
+            Some(patch) => format!("the line of {patch}"),
+            None => format!("oomph.apply(\"{file}\") in its first line"),
+        };
+        let inside = format!("OOMPH_PLAN={file} in its environment, or {line_of}");
         let _ = writeln!(out, "{}", line("or inside", &inside, width));
     }
     if let Some((file, lines)) = &fit.patch_file {
-        let text = match lines {
-            0 => format!("in words: {file} (no line could be changed for you)"),
-            1 => format!("{file} (1 line)"),
-            _ => format!("{file} ({lines} lines)"),
-        };
+        let plural = if *lines == 1 { "" } else { "s" };
+        let text = format!("{file} ({lines} line{plural}, run: it fits)");
         let _ = writeln!(out, "{}", line("by hand", &text, width));
+    }
+    if let (Some(file), Some(why)) = (&fit.instruction_file, &fit.no_patch) {
+        let text = format!("in words: {file}, as {why}");
+        let _ = writeln!(out, "{}", line("by hand", &text, width));
+    }
+    if let Some(file) = &fit.original_file {
+        let script = fit.script.first().map_or("", String::as_str);
+        let text = format!("into {script}; {file} is how it was: oomph fit --undo {script}");
+        let _ = writeln!(out, "{}", line("written", &text, width));
     }
 }
 
@@ -537,6 +545,10 @@ mod tests {
             planning_seconds: 1.5,
             plan_file: None,
             patch_file: None,
+            instruction_file: None,
+            no_patch: None,
+            apply_patch_file: None,
+            original_file: None,
             command: "train.py".to_owned(),
             report: None,
             versions: BTreeMap::new(),

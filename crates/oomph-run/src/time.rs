@@ -66,7 +66,8 @@ pub fn reprice(record: &mut Record, gpu: &Figures) {
     let first = u32::from(record.steps > 1);
     let counted = (steps - u64::from(first).min(steps)) as f64;
     let mut priced: HashMap<(String, String), f64> = HashMap::new();
-    for part in oomph_clock::parts(&record.work, gpu, &Host::default()) {
+    // The virtual clock's times of scopes have the copies that run beside kernels in them, too.
+    for part in oomph_clock::parts_and_copies(&record.work, gpu, &Host::default()) {
         *priced.entry((part.phase, part.module)).or_default() += part.seconds * 1e9;
     }
     let mut before: HashMap<(&str, &str), f64> = HashMap::new();

@@ -20,15 +20,15 @@ class NotPython(Refused):
     """The script cannot be read as Python; the message says where and why."""
 
 
-def run(argv: list[str]) -> None:
-    """Run `script args…` or `-m module args…`."""
+def run(argv: list[str], text: str | None = None) -> None:
+    """Run `script args…` or `-m module args…`; `text` is what runs in place of the script's own."""
     if argv[0] == "-m":
         sys.argv = argv[1:]
         _expect_module(argv[1])
         runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = argv
-        run_script(argv[0])
+        run_script(argv[0], text)
 
 
 def _expect_module(name: str) -> None:
@@ -45,8 +45,9 @@ def _expect_module(name: str) -> None:
         raise NotPython(f"there is no module {name}")
 
 
-def run_script(path: str) -> None:
-    """Run a file as `python file` would: as the module `__main__`, so that spawned workers find it."""
+def run_script(path: str, text: str | None = None) -> None:
+    """Run a file as `python file` would: as the module `__main__`, so that spawned workers find it. `text` is what runs in
+    place of the file's; whoever asks for its lines gets these."""
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__)
     if path.endswith(".ipynb"):
@@ -57,8 +58,12 @@ def run_script(path: str) -> None:
         codes = list(_cells(path, main))
     else:
         main.__dict__.update(__file__=os.path.abspath(path))
-        with open(path, "rb") as file:
-            codes = [_compiled(file.read(), path)]
+        if text is None:
+            with open(path, "rb") as file:
+                codes = [_compiled(file.read(), path)]
+        else:
+            _remember(path, text)
+            codes = [_compiled(text.removeprefix("\ufeff"), path)]
     sys.modules["__main__"] = main
     for code in codes:
         exec(code, main.__dict__)
@@ -94,9 +99,13 @@ def _cells(path: str, main: types.ModuleType) -> Iterator[types.CodeType]:
     main.__dict__["display"] = print
     for number, source in cells:
         name = f"{path}:cell {number}"
-        lines = source.splitlines(keepends=True)
-        linecache.cache[name] = (len(source), None, lines, name)
+        _remember(name, source)
         yield _compiled(source, name)
+
+
+def _remember(name: str, source: str) -> None:
+    """Tracebacks and `inspect` find these lines under the name."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
 def without_own_frames(traceback: types.TracebackType | None) -> types.TracebackType | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,7 +65,17 @@ class Levers:
         global _in_force
         _in_force = self._installed = True
         if self.levers:
+            if any(hasattr(lever, "places") for lever in self.levers):
+                self.job.on_backward.append(self._first_backward)
             self.job.watch()
+
+    def _first_backward(self, backward: Any) -> None:
+        """All models of a step have been called: say which modules of the plan none of them has, while little is lost."""
+        self.job.on_backward.remove(self._first_backward)
+        for lever in self.levers:
+            places = getattr(lever, "places", None)
+            if places is not None and (problem := places.problem()):
+                print(f"oomph: {lever.name}: {problem}", file=sys.stderr)
 
     @property
     def refusal(self) -> CannotApply | None:

@@ -11,19 +11,21 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optim
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.parameter_steps import (
     fills_with_zeros,
     only_per_parameter,
     step_only,
+    steps_by_element,
     steps_by_rows,
 )
 from oomph.levers._shared.streams import copy_stream
 
 AT_ONCE = 64 << 20
-"""The most bytes of parameters that step together; at least one parameter. Their state is on the GPU, and that
-of the parts before and after them on its way."""
+"""The most bytes of parameters that step together: at least one parameter, or rows of one where the optimizer updates
+each element by itself. Their state is on the GPU, and that of the parts before and after them on its way."""
 
 SHARE, FEWEST = 16, 4 << 20
 """A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
@@ -49,7 +51,7 @@ class OptimizerOnCpu(Lever):
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
         self._leaving: _State | None = None
-        """The state of a parameter that stepped early, on its way to the host."""
+        """The state that stepped last, on its way to the host."""
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
@@ -130,41 +132,43 @@ class OptimizerOnCpu(Lever):
             rows.step()
             self.applied += bool(rows.bytes)
             return
-        state = _State(self, optimizer, [p])
-        state.fetch()
-        state.arrive()
-        proceed()
+        params = [p for group in optimizer.param_groups for p in group["params"]]
         # While this one steps, the one before it is on its way.
-        self._settle_early()
-        state.send()
-        self._leaving = state
-        self.applied += bool(state.bytes)
+        self.applied += self._pass(_moving(self, optimizer, [p], _at_once(params)))
 
-    def _settle_early(self) -> None:
+    def _settle(self) -> None:
         if self._leaving is not None:
             self._leaving.settle()
             self._leaving = None
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._settle_early()
+        self._settle()
         rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
         for one in rows:
             one.step()
-        moving = [_State(self, optimizer, part) for part in _parts(optimizer)]
+        steps = [
+            p
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p.grad is not None and not _is_by_rows(optimizer, p)
+        ]
+        moved = self._pass(_moving(self, optimizer, steps, _at_once(steps)))
+        self._settle()
+        self.applied += moved or any(one.bytes for one in rows)
+
+    def _pass(self, moving: list[_State]) -> bool:
+        """Step part after part, and whether any state moved. That of the last one is still on its way to the host."""
         for index, state in enumerate(moving):
             if index == 0:
                 state.fetch()
             if index + 1 < len(moving):
                 moving[index + 1].fetch()
             state.arrive()
-            step_only(optimizer, {id(p) for p in state.part})
-            if index:
-                moving[index - 1].settle()
+            state.step()
+            self._settle()
             state.send()
-        if moving:
-            moving[-1].settle()
-        if any(moved.bytes for moved in [*moving, *rows]):
-            self.applied += 1
+            self._leaving = state
+        return any(state.bytes for state in moving)
 
     def streams(self, device: torch.device) -> tuple[Any, Any]:
         """To the GPU and back."""
@@ -178,25 +182,46 @@ class OptimizerOnCpu(Lever):
             self.add_note("no optimizer with state on a GPU stepped")
 
 
-def _parts(optimizer: torch.optim.Optimizer) -> Iterator[list[torch.Tensor]]:
-    """Parameters with gradients that step as a whole, in parts of at most `AT_ONCE` bytes."""
-    steps = [
-        p
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if p.grad is not None and not _is_by_rows(optimizer, p)
-    ]
-    at_once = min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
+def _at_once(steps: list[torch.Tensor]) -> int:
+    """The bytes of parameters that step together, of all that step."""
+    return min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
+
+
+def _moving(
+    lever: OptimizerOnCpu, optimizer: torch.optim.Optimizer, steps: list[torch.Tensor], at_once: int
+) -> list[_State]:
+    """The states of parameters that step, in parts of at most so many bytes as far as that is possible."""
+    parts: list[_State] = []
     part: list[torch.Tensor] = []
     held = 0
     for p in steps:
-        if part and held + p.nbytes > at_once:
-            yield part
+        whole = p.nbytes <= at_once or not _can_be_sliced(optimizer, p)
+        if part and (held + p.nbytes > at_once or not whole):
+            parts.append(_State(lever, optimizer, part))
             part, held = [], 0
-        part.append(p)
-        held += p.nbytes
+        if whole:
+            part.append(p)
+            held += p.nbytes
+        else:
+            parts += _slices(lever, optimizer, p, at_once)
     if part:
-        yield part
+        parts.append(_State(lever, optimizer, part))
+    return parts
+
+
+def _can_be_sliced(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
+    """Whether rows of a parameter may step one after the other, with the state that they have on the host."""
+    known = optimizer.state.get(p, {}).values()
+    return (
+        steps_by_element(optimizer)
+        and p.dim() > 0
+        and len(p) > 1
+        and all(value.device.type == "cpu" for value in known if _has_rows_of(value, p))
+    )
+
+
+def _has_rows_of(value: Any, p: torch.Tensor) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == p.shape
 
 
 def _by_rows(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
@@ -245,6 +270,14 @@ class _State:
         self.on_device: list[torch.Tensor] = []
         self.bytes = 0
 
+    def step(self) -> None:
+        """The optimizer's own step."""
+        step_only(self.optimizer, {id(p) for p in self.part})
+
+    def home(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Where a state goes that was not on the host yet."""
+        return torch.empty_like(value, device="cpu", pin_memory=True)
+
     def _entries(self) -> Iterator[tuple[torch.Tensor, dict[str, Any], str, torch.Tensor]]:
         for p in self.part:
             state = self.optimizer.state.get(p, {})
@@ -282,7 +315,7 @@ class _State:
         for p, state, name, value in self._entries():
             host = self.host.get((id(p), name))
             if host is None:
-                host = torch.empty_like(value, device="cpu", pin_memory=True)
+                host = self.home(name, value)
             with torch.cuda.stream(self.lever.streams(p.device)[1]):
                 host.copy_(value, non_blocking=True)
             self.on_device.append(value)
@@ -296,6 +329,82 @@ class _State:
         for device, event in self.events.items():
             torch.cuda.current_stream(device).wait_event(event)
         self.on_device.clear()
+
+
+class _Slice(_State):
+    """The state of some rows of a parameter. The optimizer steps a stand-in for them."""
+
+    def __init__(
+        self,
+        lever: OptimizerOnCpu,
+        optimizer: torch.optim.Optimizer,
+        p: torch.Tensor,
+        rows: slice,
+        known: dict[str, Any],
+    ) -> None:
+        self.p, self.rows, self.known = p, rows, known
+        self.some = p.detach()[rows].requires_grad_(p.requires_grad)
+        super().__init__(lever, optimizer, [self.some])
+
+    def fetch(self) -> None:
+        """Begin to copy the rows' state to the GPU."""
+        if self.known:
+            self.optimizer.state[self.some] = {
+                name: value[self.rows]
+                if _has_rows_of(value, self.p)
+                # Each slice counts the same step.
+                else value.clone()
+                if isinstance(value, torch.Tensor)
+                else value
+                for name, value in self.known.items()
+            }
+        super().fetch()
+
+    def step(self) -> None:
+        """The optimizer's own step for these rows."""
+        assert self.p.grad is not None
+        self.some.grad = self.p.grad[self.rows]
+        try:
+            step_only(self.optimizer, {id(self.some)}, {id(self.p): self.some})
+        finally:
+            self.some.grad = None
+
+    def home(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """The rows' place in the whole state."""
+        state = self.optimizer.state[self.p]
+        if name not in state:
+            pinned = self.p.device.type == "cuda"
+            state[name] = torch.empty_like(
+                self.p, dtype=value.dtype, device="cpu", pin_memory=pinned, requires_grad=False
+            )
+        return state[name][self.rows]
+
+    def send(self) -> None:
+        """Begin to copy the rows' state back, into the parameter's."""
+        super().send()
+        for name, value in self.optimizer.state.pop(self.some, {}).items():
+            if not _has_rows_of(value, self.some):
+                self.optimizer.state[self.p][name] = value
+            elif not _moves(value, self.some) and value.device == self.p.device:
+                self.home(name, value).copy_(value)  # a parameter on the CPU
+
+
+def _slices(
+    lever: OptimizerOnCpu, optimizer: torch.optim.Optimizer, p: torch.Tensor, at_once: int
+) -> list[_State]:
+    """A parameter's rows, at most so many bytes at a time as far as rows are that small."""
+    count = min(len(p), -(-p.nbytes // at_once))
+    known = {
+        name: value
+        if not isinstance(value, torch.Tensor) or _has_rows_of(value, p)
+        else value.clone()
+        for name, value in optimizer.state.get(p, {}).items()
+    }
+    bounds = [len(p) * i // count for i in range(count + 1)]
+    return [
+        _Slice(lever, optimizer, p, slice(begin, end), known)
+        for begin, end in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
 
 
 class _Rows:
@@ -325,7 +434,7 @@ class _Rows:
             some.grad = p.grad.new(every, values, some.shape)._coalesced_(True)
         states = self.optimizer.state
         known = states.get(p, {})
-        whole = {name: value for name, value in known.items() if self._has_rows(value)}
+        whole = {name: value for name, value in known.items() if _has_rows_of(value, p)}
         of_some = {
             name: self._here(value, rows, rows_on_host) if name in whole else value
             for name, value in known.items()
@@ -341,19 +450,13 @@ class _Rows:
             p.index_copy_(0, rows, some)
             state = states[p]
             for name, value in stepped.items():
-                if not self._is_of(value, some):
+                if not _has_rows_of(value, some):
                     state[name] = value
                     continue
                 host = self._on_host(whole.get(name), value)
                 host.index_copy_(0, rows_on_host, value.to(host.device))
                 state[name] = host
                 self.bytes += value.nbytes if host.device != p.device else 0
-
-    def _is_of(self, value: Any, p: torch.Tensor) -> bool:
-        return isinstance(value, torch.Tensor) and value.dim() > 0 and value.shape == p.shape
-
-    def _has_rows(self, value: Any) -> bool:
-        return self._is_of(value, self.p)
 
     def _here(
         self, state: torch.Tensor, rows: torch.Tensor, rows_on_host: torch.Tensor

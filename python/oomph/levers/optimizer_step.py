@@ -57,8 +57,8 @@ class OptimizerStep(Lever):
         for group in groups:
             group.update(wanted)
         if self.kind == "fused":
-            # As its own constructor would.
-            optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+            # As its own constructor would. It would also say that its step unscales gradients, on which Lightning refuses to
+            # clip: without that a scaler unscales them, as it does in the script.
             optimizer._need_device_dtype_check_for_fused = True  # type: ignore[attr-defined]
         self.applied += 1
         return None

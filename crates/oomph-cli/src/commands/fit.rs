@@ -1,6 +1,5 @@
 //! `oomph fit`: the cheapest change that makes a script fit, verified on the virtual GPU.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,12 +10,12 @@ use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_fit::{Ending, Found, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile, files};
 use oomph_plan::Stopped;
-use oomph_plan::by_hand;
 use oomph_plan::result::{Fit, Outcome, Rejected};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
 
+use crate::patches::{self, Original, Places};
 use crate::script::{Script, plan_job};
 use crate::search::Search;
 use crate::watched::Watched;
@@ -25,7 +24,7 @@ use crate::{ExitStatus, json, page, stdout};
 /// Arguments of `oomph fit`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched: the plan is written to oomph-plan.toml (apply it with oomph run --plan) and, as changes to make by hand, to oomph-plan.patch.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits; 4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is printed and written, if there is one)."
+    after_help = "Examples:\n  oomph fit --gpu rtx-3060 train.py --epochs 1           the cheapest plan that fits 12 GB\n  oomph fit --gpu rtx-4090 --keep-results train.py       only what leaves results as they are\n  oomph fit --gpu t4 --forbid micro_batch train.py       without one of the levers\n  oomph fit --gpu h200 --max-batch train.py              the largest batch, with and without levers\n  oomph fit --gpu a100-80gb:8 train.py                   shared among up to eight GPUs, by torchrun\n\nSizes: 10GiB or 10G (2^30 bytes each), 10GB (10^9), 10240MiB.\n\nThe script itself is not touched unless --write is given: the plan is written to oomph-plan.toml (apply it with oomph run --plan) and, as changes to make by hand, to oomph-plan.patch, or to oomph-plan.md where a run with them does not fit. oomph-plan.apply.patch applies the plan with one line.\n\nExit status: 0 a verified plan, or it fits as it is; 1 the script failed; 2 wrong usage; 3 nothing fits; 4 --max-time ended the search before a plan was verified; 130 Ctrl-C did (the best plan so far is printed and written, if there is one)."
 )]
 #[expect(
     clippy::struct_excessive_bools,
@@ -71,6 +70,14 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "oomph-plan.patch")]
     patch: PathBuf,
 
+    /// Also make the changes in the script, and keep it as it was as SCRIPT.orig
+    #[arg(long)]
+    write: bool,
+
+    /// Take out of the script what --write has changed; nothing is run
+    #[arg(long, conflicts_with = "write")]
+    undo: bool,
+
     /// How many comparisons of values that are not computed count as true: half, all or none
     #[arg(long, value_name = "RULE", default_value = oomph_job::settings::UNKNOWN, value_parser = ["half", "all", "none"])]
     unknown: String,
@@ -105,6 +112,14 @@ impl Args {
         self.script.warn_of_strays();
         json::expect_place(self.json.as_deref())?;
         let script = self.script()?;
+        if self.undo {
+            patches::undo(Path::new(&script[0]), &self.plan)?;
+            return Ok(ExitStatus::Success);
+        }
+        let original = Original::read(&plan_job(&script).script);
+        if self.write {
+            original.expect_writable()?;
+        }
         let wanted = self.wanted(&script)?;
         if !self.quiet
             && let Some(note) = wanted.gpu.note()
@@ -147,9 +162,12 @@ impl Args {
             }
         };
         note_own_attention(&mut found);
-        self.write_plan(&attempts.attempts.script, &mut found)?;
+        let written = self.write_plan(&original, &mut attempts, &mut found);
+        attempts.wipe();
+        // What was found is said, also where a patch cannot be written.
         write_page(&mut found)?;
         self.print(&found.fit)?;
+        written?;
         Ok(status_of(found.fit.stopped, found.fit.outcome))
     }
 
@@ -193,31 +211,31 @@ impl Args {
             .of_python("oomph fit --gpu NAME [options] script.py args…")
     }
 
-    /// Writes the chosen plan, if there is one, and the same as changes to make by hand.
-    fn write_plan(&self, script: &[OsString], found: &mut Found) -> anyhow::Result<()> {
-        let Some(file) = found.plan_file(plan_job(script)) else {
+    /// Writes the chosen plan, if there is one, and the same as patches.
+    fn write_plan(
+        &self,
+        original: &Original,
+        attempts: &mut Watched,
+        found: &mut Found,
+    ) -> anyhow::Result<()> {
+        let Some(mut file) = found.plan_file(plan_job(&attempts.attempts.script)) else {
             return Ok(());
         };
         files::write(&self.plan, file.to_toml().as_bytes())?;
-        let script = &file.job.script;
-        let text = fs::read_to_string(script).unwrap_or_default();
-        // A diff names files from where it is applied.
-        let here = std::env::current_dir().unwrap_or_default();
-        let absolute = fs::canonicalize(script).unwrap_or_else(|_| PathBuf::from(script));
-        let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
-        let path = path.to_string_lossy();
-        let levers = found.by_hand_levers();
-        // Stacks name the script as it was given.
-        let ran: BTreeSet<usize> = [absolute.as_path(), Path::new(script)]
-            .into_iter()
-            .zip(std::iter::repeat(found.plain.trace.as_ref()))
-            .filter_map(|(path, trace)| Some(by_hand::lines_that_ran(trace?, path)))
-            .flatten()
-            .collect();
-        let hand = by_hand::by_hand(path.trim_start_matches('/'), &text, &levers, &ran);
-        files::write(&self.patch, hand.text().as_bytes())?;
         found.fit.plan_file = Some(self.plan.display().to_string());
-        found.fit.patch_file = Some((self.patch.display().to_string(), hand.changed));
+        let places = Places {
+            plan: &self.plan,
+            patch: &self.patch,
+        };
+        let offer = original.offer(attempts, found, &places, self.steps)?;
+        if self.write {
+            let Some(offer) = offer else {
+                bail!("--write has changed nothing: no patch of this plan fits");
+            };
+            let copy = original.write(&offer, &mut file)?;
+            files::write(&self.plan, file.to_toml().as_bytes())?;
+            found.fit.original_file = Some(copy.display().to_string());
+        }
         Ok(())
     }
 

@@ -478,6 +478,17 @@ impl Args {
         let text = fs::read_to_string(path)
             .with_context(|| format!("cannot read the plan {}", path.display()))?;
         let plan = PlanFile::parse(&text).with_context(|| path.display().to_string())?;
+        let job = plan_job(&self.script.argv());
+        if let Some(written) = &plan.written
+            && written.sha256 == job.sha256
+            && !written.applies
+        {
+            let script = job.script;
+            bail!(
+                "{} is in {script} already, by oomph fit --write: run it without --plan, or take it out first (oomph fit --undo {script})",
+                path.display()
+            );
+        }
         Ok(Some(plan))
     }
 

@@ -593,7 +593,17 @@ pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> boo
 /// `output.detach().numpy()` works for nothing else.
 fn becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
     let stmt = model.text(model.stmt(call.stmt).node);
-    if !is_block(model.stmt(call.stmt).node) && stmt.contains(".numpy()") && !stmt.contains("cpu") {
+    // `net(x).numpy()`, not `net(x, lengths.numpy())`.
+    let after = model
+        .text(model.stmt(call.stmt).node)
+        .len()
+        .min((call.node.end() - model.stmt(call.stmt).node.start()).to_usize());
+    if !is_block(model.stmt(call.stmt).node)
+        && stmt
+            .get(after..)
+            .is_some_and(|rest| rest.contains(".numpy()"))
+        && !stmt.contains("cpu")
+    {
         return true;
     }
     let body = model

@@ -326,7 +326,14 @@ impl<'a> Read<'_, '_, 'a> {
                 } else if let [Expr::Tuple(targets)] = &*node.targets
                     && gives_indices(&node.value)
                 {
-                    self.expr(&node.value, &bound(targets.elts.first()));
+                    // `_, predicted = output.max(1)`: the indices are all that is used.
+                    let only_indices = matches!(targets.elts.first(), Some(Expr::Name(name)) if name.id.as_str() == "_");
+                    let sink = if only_indices {
+                        Sink::Cut
+                    } else {
+                        bound(targets.elts.first())
+                    };
+                    self.expr(&node.value, &sink);
                 } else {
                     self.expr(&node.value, &bound(&node.targets));
                 }
@@ -542,7 +549,7 @@ impl<'a> Read<'_, '_, 'a> {
         let is_pass = known.is_some_and(|info| {
             info.callee.is_model()
                 || matches!(info.callee.kind, Kind::Criterion { .. })
-                || info.recv.is_model() && name.starts_with("forward")
+                || info.recv.is_model() && runs_a_model(name)
         });
         let target = known.and_then(|info| info.target);
         let effect = if is_pass {
@@ -569,6 +576,19 @@ impl<'a> Read<'_, '_, 'a> {
         let effect = match effect {
             Effect::Carries if target.is_none() && !is_pass && matches!(sink, Sink::Dropped) => {
                 Effect::Anything
+            }
+            effect => effect,
+        };
+        // `convert(output).detach().numpy()`: what other code makes of it is cut off by who asks for it, unless its name
+        // says that it trains or keeps.
+        let effect = match effect {
+            Effect::Anything
+                if matches!(sink, Sink::Cut)
+                    && target.is_none()
+                    && !self.loaded
+                    && !trains_or_keeps(name) =>
+            {
+                Effect::Carries
             }
             effect => effect,
         };
@@ -645,6 +665,33 @@ impl<'a> Read<'_, '_, 'a> {
             self.expr(&keyword.value, &sink);
         }
     }
+}
+
+/// A method of a model that runs it: `decoder.sample(features)`.
+fn runs_a_model(name: &str) -> bool {
+    const RUNS: &[&str] = &[
+        "forward",
+        "sample",
+        "decode",
+        "encode",
+        "predict",
+        "infer",
+        "beam",
+        "greedy",
+        "translate",
+    ];
+    RUNS.iter().any(|word| name.starts_with(word))
+}
+
+/// A function that may run backward through what it is given, or keep it.
+fn trains_or_keeps(name: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "backward", "train", "step", "update", "learn", "optim", "fit", "store", "push", "save",
+        "add", "append", "put", "register", "set", "grad", "attack", "hook", "record", "penalty",
+        "log",
+    ];
+    let lower = name.to_ascii_lowercase();
+    name.is_empty() || WORDS.iter().any(|word| lower.contains(word))
 }
 
 /// What a call does with what it is given.

@@ -64,6 +64,19 @@ pub(crate) fn is_for_old_torch(model: &Model<'_>) -> bool {
     find.1
 }
 
+/// Whether no Python since 3.7 reads the file: it has an argument called `async`.
+pub(crate) fn is_for_old_python(model: &Model<'_>) -> bool {
+    model.module.text().contains("async")
+        && model.calls.iter().any(|call| {
+            call.node.arguments.keywords.iter().any(|keyword| {
+                keyword
+                    .arg
+                    .as_ref()
+                    .is_some_and(|name| model.text(name.range) == "async")
+            })
+        })
+}
+
 /// Whether a name says that its function evaluates.
 pub(crate) fn is_eval_name(name: &str) -> bool {
     let name = name.trim_start_matches('_').to_ascii_lowercase();

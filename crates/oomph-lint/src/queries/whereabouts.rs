@@ -105,7 +105,23 @@ pub(crate) fn is_brought_to_gpu(model: &Model<'_>, pass: &Call<'_>, place: &str)
     };
     let is_given = || {
         let root = place.split('.').next().unwrap_or(place);
-        root != "self" && func.is_some_and(|id| parameter(model, id, root).is_some())
+        let class = model.ctx(pass.ctx).class.map(|class| model.class(class));
+        let inherits = class.is_some_and(|class| {
+            let bases = class
+                .node
+                .arguments
+                .iter()
+                .flat_map(|arguments| &arguments.args);
+            !class.is_module
+                && bases
+                    .filter(|base| last_name(base) != Some("object"))
+                    .count()
+                    > 0
+        });
+        // A method of a module runs where the module is; what a class does not make, another one made.
+        place == "self"
+            || place.starts_with("self.") && bound().next().is_none() && inherits
+            || root != "self" && func.is_some_and(|id| parameter(model, id, root).is_some())
             || place.starts_with("self.")
                 && bound().next().is_some()
                 && bound().all(|expr| dotted_name(expr).is_some_and(|name| is_parameter(&name)))
@@ -305,7 +321,9 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
         }
         // What PyTorch and its companions make is on the CPU.
         let is_model = matches!(torch::constructed(qual), Some(Kind::Model(_)));
-        return if is_model || is_class_name(last_part(qual)) {
+        return if !is_model && model.around.moves_itself(last_part(qual)) {
+            Tri::Unknown
+        } else if is_model || is_class_name(last_part(qual)) {
             Tri::No
         } else {
             Tri::Unknown
@@ -325,6 +343,9 @@ fn made_on_gpu(model: &Model<'_>, func: Option<FuncId>, made: &Assign<'_>, depth
             } else {
                 Tri::No
             }
+        }
+        _ if last_name(&node.func).is_some_and(|name| model.around.moves_itself(name)) => {
+            Tri::Unknown
         }
         _ if last_name(&node.func).is_some_and(is_class_name) => Tri::No,
         _ => Tri::Unknown,

@@ -12,7 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer only every N iterations and never divide the loss.
+    /// Looks for loops that step the optimizer only every N iterations, do not clear gradients in each and never divide
+    /// the loss.
     ///
     /// ## Why it costs memory
     ///
@@ -73,6 +74,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let sums = model.module.text().contains("reduction=\"sum\"")
             || model.module.text().contains("reduction='sum'");
         if divides.0 || sums {
+            continue;
+        }
+        // Gradients that every iteration clears are those of one micro-batch.
+        let clears_each = model.calls.iter().any(|call| {
+            call.is_zero_grad()
+                && model.loops_around(call.ctx).next().map(|each| each.ctx) == Some(found.looped.ctx)
+                && !model.is_conditional_in(call.ctx, found.looped.ctx)
+        });
+        if clears_each {
             continue;
         }
         let backward = model

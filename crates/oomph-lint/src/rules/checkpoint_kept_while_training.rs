@@ -167,7 +167,7 @@ const PUBLISHED: &[&str] = &[
     "pretrain", "basenet", "backbone", "imagenet", "://", "vgg", "resnet", "inception", "hifigan",
     "hifi-gan", "vocoder", "waveglow", "lpips", "facenet", "official", "hub", "download",
     "pytorch_model", "__file__", "getfile", "wavlm", "hubert", "wav2vec", "contentvec", "mobilenet", "efficientnet",
-    "sam_vit", "dino_", "osnet", "external/", "third_party",
+    "sam_vit", "dino_", "hrnet", "osnet", "external/", "third_party",
 ];
 
 /// Whether a file's name says that it holds published weights, rather than the job's own.
@@ -182,7 +182,12 @@ pub(super) fn names_published_weights(model: &Model<'_>, load: &Call<'_>) -> boo
         }
         let says_so = |expr: &Expr| {
             let text = model.text(expr).to_ascii_lowercase();
-            PUBLISHED.iter().any(|word| text.contains(word))
+            // The arguments of `"{}_{}.pt".format(args.backbone, epoch)` name the job's own settings.
+            let path = match text.split_once(".format(") {
+                Some((path, _)) if !text.contains("pretrain") => path,
+                _ => &text,
+            };
+            PUBLISHED.iter().any(|word| path.contains(word))
         };
         // The path may have a name: `path = "save/pretrained/best.pth"`.
         let bound = || {

@@ -12,7 +12,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `nn.DataParallel(…)` around models that train: an optimizer gets their parameters, they
-    /// run in a training loop, or they are handed to what may train them.
+    /// run in a training loop, or they are handed to what may train them. Teachers by their names are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -70,6 +70,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_one_gpu
             && !in_unit_test(model, call.ctx)
             && !wraps_no_model(call)
+            && !wraps_a_teacher(call)
             && !is_handed_to_evaluation(model, call)
             && (trains_here || !is_made_for_evaluation(model, call))
             && !only_evaluates(model, call)
@@ -136,6 +137,15 @@ fn is_frozen_before(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
     net.and_then(dotted_name).is_some_and(|place| {
         model_calls::is_frozen(model, model.func_of(wrapper.ctx), &place, wrapper.node.start())
     })
+}
+
+/// `DataParallel(teacher)`: what only shows the way has no gradients to gather.
+fn wraps_a_teacher(call: &Call<'_>) -> bool {
+    call.node
+        .arguments
+        .find_argument_value("module", 0)
+        .and_then(dotted_name)
+        .is_some_and(|name| last_part(&name).to_ascii_lowercase().contains("teacher"))
 }
 
 /// `DataParallel(optimizer)`: nothing calls it.

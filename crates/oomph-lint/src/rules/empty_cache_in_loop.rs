@@ -5,7 +5,7 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::oom_handlers::oom_handler;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Loop, Model};
+use crate::semantic::{Call, CtxKind, Loop, Model};
 
 declare_rule! {
     /// The cache is emptied in every step.
@@ -13,7 +13,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.cuda.empty_cache()` that runs in every iteration of a training loop, of a
-    /// loop over batches, or of one that runs a model in each step, as samplers do.
+    /// loop over batches, or of one that runs a model in each step, as samplers do. That there is a GPU is no condition.
     ///
     /// ## Why it costs memory
     ///
@@ -73,6 +73,21 @@ fn runs_model(model: &Model<'_>, looped: &Loop<'_>) -> bool {
     })
 }
 
+/// Whether the call is under a condition in the loop, other than that there is a GPU.
+fn is_under_a_test(model: &Model<'_>, call: &Call<'_>, looped: &Loop<'_>) -> bool {
+    model
+        .ancestors(call.ctx)
+        .take_while(|id| *id != looped.ctx)
+        .any(|id| match model.ctx(id).kind {
+            CtxKind::Branch(Some(test)) => {
+                let asked = model.text(test);
+                !asked.ends_with("cuda.is_available()") || asked.contains(' ')
+            }
+            CtxKind::Branch(None) | CtxKind::Handler => true,
+            _ => false,
+        })
+}
+
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for call in &model.calls {
         if !call.is("torch.cuda.empty_cache") {
@@ -110,10 +125,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if holds_inner
             || is_search
             || in_unit_test(model, call.ctx)
-            || model.is_conditional_in(call.ctx, looped.ctx) {
+            || is_under_a_test(model, call, looped) {
             continue;
         }
-        let fix = model.module.delete(model.stmt(call.stmt).node).map(|edit| Fix::unsafe_("remove the call", edit));
+        let fix = Some(call)
+            .filter(|call| !model.is_conditional_in(call.ctx, looped.ctx))
+            .and_then(|call| model.module.delete(model.stmt(call.stmt).node))
+            .map(|edit| Fix::unsafe_("remove the call", edit));
         out.push(
             Report::new(
                 call.node,

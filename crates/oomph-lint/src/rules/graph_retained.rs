@@ -1,9 +1,13 @@
-use oomph_python_source::{Ranged, dotted_name};
+use oomph_python_source::ast::Expr;
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
+use oomph_python_source::{Ranged, dotted_name, names_in};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Assign, Bind, Model, torch};
+use crate::queries::loop_carried::base;
+use crate::semantic::value::{Kind, Tri};
+use crate::semantic::{Assign, Backward, Bind, Loop, Model, torch};
 
 declare_rule! {
     /// The last `backward()` of a step retains its graph.
@@ -11,7 +15,9 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `backward(retain_graph=True)` in a training loop that runs no other `backward()`
-    /// or `autograd.grad()` after it in the iteration.
+    /// or `autograd.grad()` after it in the iteration. Where a part of the graph may be older than the iteration (a
+    /// value from before the loop, or one that is handed on to the next iteration, as recurrent states are), nothing is
+    /// reported.
     ///
     /// ## Why it costs memory
     ///
@@ -55,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: a graph that is shared by iterations cannot be run through twice without it.
-    OOM105 "graph-retained" { fix: Sometimes, default: false }
+    OOM105 "graph-retained" { fix: Sometimes, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -102,7 +108,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     && model.loops_around(call.ctx).any(|each| {
                         each.ctx == assign.ctx && each.range.contains_range(call.node.range())
                     })
-                    && dotted_name(backward.target).as_deref() == Some(assign.place.as_str())
+                    // `output[i][j].backward(retain_graph=True)`
+                    && (dotted_name(backward.target).as_deref() == Some(assign.place.as_str())
+                        || backward.target.is_subscript_expr())
             });
         // Made before the loop: the next pass runs through the same graph.
         let made_before = dotted_name(backward.target).is_some_and(|place| {
@@ -120,7 +128,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             })
         });
         // An inner loop of backwards over one graph: this is also the next one.
-        if another || made_before || on_cpu || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
+        if another || may_share(model, backward, looped) || made_before || on_cpu || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
         }
         let fix = model.module.remove_keyword(call.node, "retain_graph")
@@ -133,6 +141,91 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call `backward()` without `retain_graph`; detach what the next step reuses")
             .fix(fix),
         );
+    }
+}
+
+/// Whether what `backward()` goes through may have parts that an iteration before made, or what was before the loop:
+/// a state that is handed on, features that were computed once. What is only called is a model or a function.
+fn may_share(model: &Model<'_>, backward: &Backward<'_>, looped: &Loop<'_>) -> bool {
+    const STATES: &[&str] = &["hidden", "memory", "lstm", "rnn", "gru", "recurrent", "bptt", "h_0", "h0", "carry"];
+    let func = model.func_of(backward.ctx);
+    let at = model.calls[backward.call].node.start();
+    let body = func.map_or_else(|| model.text(looped.range), |id| model.text(model.func(id).node));
+    let lower = body.to_ascii_lowercase();
+    if STATES.iter().any(|word| lower.contains(word)) {
+        return true;
+    }
+    let mut read = Values::default();
+    read.visit_expr(backward.target);
+    let mut seen: Vec<String> = Vec::new();
+    while let Some(name) = read.0.pop() {
+        if seen.contains(&name) {
+            continue;
+        }
+        seen.push(name.clone());
+        let bound: Vec<_> = model
+            .assigns_in_function(func)
+            .filter(|assign| base(&assign.place) == name)
+            .collect();
+        let first = bound
+            .iter()
+            .filter(|assign| looped.range.contains_range(assign.target.range()))
+            .min_by_key(|assign| assign.target.start());
+        let Some(first) = first else {
+            // From before the loop, or from the caller.
+            let is_plain = bound.iter().any(|assign| {
+                assign.value.is_model()
+                    || matches!(assign.value.kind, Kind::Plain | Kind::Device | Kind::Optimizer | Kind::Loader | Kind::Criterion { .. })
+                    || assign.value.graph == Tri::No
+            });
+            let is_module = bound.is_empty()
+                && func.is_some_and(|id| {
+                    let mut parameters = model.func(id).node.parameters.iter();
+                    !parameters.any(|each| each.name().as_str() == name)
+                });
+            let by_name = || torch::is_settings_root(&name) || matches!(torch::hint(&name), Some(Kind::Model(_)));
+            if is_plain || is_module || bound.is_empty() && by_name() {
+                continue;
+            }
+            return true;
+        };
+        let reads_itself = first.bind == Bind::Add
+            || first.bind == Bind::Augment
+            || first.expr.is_some_and(|expr| {
+                first.bind != Bind::Other
+                    && names_in(expr).iter().any(|each| each.split('.').next() == Some(name.as_str()))
+            });
+        if reads_itself || first.target.start() > at {
+            return true;
+        }
+        for assign in bound {
+            if let Some(expr) = assign.expr
+                && looped.range.contains_range(expr.range())
+            {
+                read.visit_expr(expr);
+            }
+        }
+    }
+    false
+}
+
+/// The names whose values an expression reads: not what it calls, nor what belongs to `self`.
+#[derive(Default)]
+struct Values(Vec<String>);
+
+impl<'a> Visitor<'a> for Values {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        match expr {
+            Expr::Name(name) if name.id.as_str() != "self" => self.0.push(name.id.to_string()),
+            Expr::Call(call) => {
+                // `out.mean()` reads `out`; `criterion(out)` calls one.
+                if let Expr::Attribute(method) = &*call.func {
+                    self.visit_expr(&method.value);
+                }
+                self.visit_arguments(&call.arguments);
+            }
+            _ => walk_expr(self, expr),
+        }
     }
 }
 

@@ -1,5 +1,5 @@
-use oomph_python_source::ast::Stmt;
-use oomph_python_source::{dotted_name, last_part};
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, dotted_name, last_part};
 
 use super::fake_not_detached::{Role, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
@@ -12,7 +12,7 @@ use crate::queries::whereabouts::{is_brought_to_gpu, stays_on_cpu};
 use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Value};
-use crate::semantic::{Call, CtxId, FuncId, Grad, Model};
+use crate::semantic::{Call, CtxId, FuncId, Grad, Model, torch};
 
 declare_rule! {
     /// A graph is built that no `backward()` uses.
@@ -22,8 +22,9 @@ declare_rule! {
     /// Follows what a forward pass with gradients on returns, through names, expressions and functions of the file:
     /// everything made of it is detached, compared, drawn, measured or made a number, and nothing reaches a
     /// `backward()`. So it finds evaluation without `model.eval()`, samples that are drawn between training steps,
-    /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Where other code
-    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, methods of
+    /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Networks that are known by
+    /// nothing but their names (`self.actor`, `nets[key]`) and methods that run layers of theirs count as well. Where
+    /// other code gets the result, nothing is reported, unless what it returns is cut off at once. Models whose gradients may be turned off in the file, methods of
     /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
     /// left out: the model, or what it is given, is moved there, or somebody else made the model.
     ///
@@ -73,7 +74,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         .iter()
         .filter(|call| {
             call.grad == Grad::On
-                && (is_model_call(call) || is_generator(call) || is_pass_by_method(model, call))
+                && (is_model_call(call)
+                    || is_generator(call)
+                    || is_net_by_name(call)
+                    || is_pass_by_method(model, call)
+                    || is_method_of_net(model, call)
+                    || is_detached_attribute(model, call))
         })
         .peekable();
     if passes.peek().is_none() || on_cpu_only(model) {
@@ -86,7 +92,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let place = if is_model_call(call) {
             model_place(call)
         } else {
-            dotted_name(&call.node.func)
+            dotted_name(&call.node.func).or_else(|| net_of_collection(call).map(|net| model.text(net).to_owned()))
         };
         let Some(place) = place else {
             continue;
@@ -103,7 +109,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if is_name_of_class(model, call)
             || takes_or_is_of_a_model(call)
             || quiet_caller
-            || is_part_of_module(model, call)
+            || is_part_of_module(model, call, &place)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)
             || has_hooks(model, call)
@@ -156,19 +162,28 @@ fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
 /// Whether what is called is given a model, or is a method of one by its name alone: `accelerator.unwrap_model(net)`,
 /// `model.train_model(loader)`.
 fn takes_or_is_of_a_model(call: &Call<'_>) -> bool {
+    // `wrapper.model(**batch)` is a pass.
+    let is_part = matches!(call.method, Some("model" | "net" | "network" | "module" | "encoder" | "decoder"));
     call.args.iter().any(Value::is_model)
-        || call.callee.weak && call.callee.is_model() && call.recv.is_model()
+        || call.callee.weak && call.callee.is_model() && call.recv.is_model() && !is_part
 }
 
 /// Whether a call is in a method of a module that does not train: the caller decides whether there is a graph.
-fn is_part_of_module(model: &Model<'_>, call: &Call<'_>) -> bool {
+fn is_part_of_module(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     model.ctx(call.ctx).class.is_some_and(|class| {
         let class = model.class(class);
         let trains = class.methods.iter().any(|id| {
             let func = model.func(*id);
             func.has_backward || func.has_step
         });
-        class.is_module && (!trains || model.func_name(call.ctx) == Some("forward"))
+        // `self.forward(x)` in `predict`, which returns numbers.
+        let acts = place == "self" && model.func_name(call.ctx).is_some_and(|name| {
+            let name = name.trim_start_matches('_');
+            matches!(name, "act" | "step") || ["predict", "infer", "select_action", "get_action", "choose_action"]
+                .iter()
+                .any(|word| name.starts_with(word))
+        });
+        class.is_module && (!trains && !acts || model.func_name(call.ctx) == Some("forward"))
     })
 }
 
@@ -197,6 +212,97 @@ fn has_hooks(model: &Model<'_>, call: &Call<'_>) -> bool {
             .is_some_and(|name| name.starts_with("register_") && name.ends_with("hook"))
             && (model.func_of(other.ctx) == func || class.is_some() && model.ctx(other.ctx).class == class)
     })
+}
+
+/// `self.actor(state)`, `features_extractor(x)`: a network by its name, where nothing else is known of it.
+fn is_net_by_name(call: &Call<'_>) -> bool {
+    let is_unknown = call.callee.kind == Kind::Unknown
+        && call.target.is_none()
+        && !call.node.arguments.args.is_empty()
+        && call.keyword("return_tensors").is_none();
+    is_unknown
+        && (net_of_collection(call).is_some()
+            || dotted_name(&call.node.func).is_some_and(|place| is_name_of_net(&place)))
+}
+
+/// The name of a network in reinforcement learning, or of one that extracts features.
+fn is_name_of_net(place: &str) -> bool {
+    let name = last_part(place).trim_start_matches('_').to_ascii_lowercase();
+    let root = place.split('.').next().unwrap_or(place);
+    !torch::is_settings_root(root)
+        && (matches!(name.as_str(), "actor" | "critic" | "policy" | "vae" | "online")
+            || ["_actor", "_critic", "_policy", "actor_target", "critic_target", "net_target", "policy_target", "_encoder", "_decoder", "features_extractor"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            || name.starts_with("actor_")
+            || name.starts_with("critic_"))
+}
+
+/// `nets[key](x)`
+fn net_of_collection<'a>(call: &Call<'a>) -> Option<&'a Expr> {
+    let Expr::Subscript(item) = &*call.node.func else {
+        return None;
+    };
+    let name = dotted_name(&item.value)?;
+    let name = last_part(&name).to_ascii_lowercase();
+    let holds = name.contains("net") || name.contains("model") || name.contains("generator");
+    (holds && !name.contains("class") && !name.contains("builder") && !name.contains("zoo") && !call.node.arguments.args.is_empty())
+        .then_some(&*call.node.func)
+}
+
+/// `self.policy.pi(state)`, `model.forward_backbone(x)`: a method of a network that runs its layers, as every class of
+/// the project that has a method of this name does.
+fn is_method_of_net(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const OTHERS: &[&str] = &["init", "reset", "update", "train", "learn", "loss", "set", "save", "load", "fit", "log", "param", "norm"];
+    let Some(name) = call.method else { return false };
+    let of_net = call.recv_place().is_some_and(|place| {
+        place != "self" && (call.recv.is_model() || is_name_of_net(&place))
+    });
+    of_net
+        && call.target.is_none()
+        && !call.callee.is_model()
+        && !call.node.arguments.args.is_empty()
+        && !OTHERS.iter().any(|word| name.contains(word))
+        && match model.around.method(name) {
+            Some(method) => method.runs && !method.decides,
+            // `self.model.prenet(x)`: no method, so a layer.
+            None => call.recv.is_model() && is_name_of_layer(name),
+        }
+}
+
+fn is_name_of_layer(name: &str) -> bool {
+    const LAYERS: &[&str] = &[
+        "encoder", "decoder", "net", "head", "backbone", "vae", "linear", "conv", "embedding", "extractor", "projector",
+        "projection", "classifier", "gst", "transformer", "features",
+    ];
+    LAYERS.iter().any(|end| name.ends_with(end)) && !name.starts_with("get_")
+}
+
+/// `self.extract(x).clone().detach()`: what its object calls and detaches at once, and no class of the project has as a
+/// method, is a network.
+fn is_detached_attribute(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const OTHERS: &[&str] = &["loss", "crit", "transform", "norm", "metric", "reward", "to_", "distance", "augment", "dist"];
+    let Some(name) = dotted_name(&call.node.func) else {
+        return false;
+    };
+    let Some(attribute) = name.strip_prefix("self.") else {
+        return false;
+    };
+    let stmt = model.stmt(call.stmt).node;
+    let rest = || {
+        let text = model.text(stmt);
+        let at = (call.node.end() - stmt.start()).to_usize();
+        text.get(at..).unwrap_or_default().split('\n').next().unwrap_or_default()
+    };
+    call.callee.kind == Kind::Unknown
+        && call.target.is_none()
+        && !attribute.contains('.')
+        && !call.node.arguments.args.is_empty()
+        && !OTHERS.iter().any(|word| attribute.to_ascii_lowercase().contains(word))
+        && model.around.method(attribute).is_none()
+        && !matches!(stmt, Stmt::With(_) | Stmt::For(_) | Stmt::If(_) | Stmt::While(_) | Stmt::FunctionDef(_))
+        && (rest().starts_with('.') || rest().starts_with('['))
+        && rest().contains(".detach()")
 }
 
 /// `self.G(z)`, `netG(z)`: a generator by its name, where nothing else is known of it.

@@ -91,11 +91,20 @@ pub(super) fn loads_to_gpu(model: &Model<'_>, load: &Call<'_>, location: &Expr) 
                 .assigns_to(func, &place)
                 .chain(model.assigns_to(None, &place))
                 .last()
-                .is_some_and(|assign| assign.value.device == Device::Gpu)
+                .is_some_and(|assign| {
+                    assign.value.device == Device::Gpu || assign.expr.is_some_and(|expr| is_text_of_gpu(model, expr))
+                })
         }),
+        Expr::Call(_) => is_text_of_gpu(model, location),
         _ => false,
     };
     named || is_device_of_models(model, load, location) || is_job_device(model, load, location)
+}
+
+/// `"cuda:{}".format(rank)`
+fn is_text_of_gpu(model: &Model<'_>, expr: &Expr) -> bool {
+    let text = model.text(expr).trim_start_matches('f').trim_start_matches(['"', '\'']);
+    text.starts_with("cuda:")
 }
 
 /// `device`, `self.device`, `torch.device(args.device)`: the device that the job computes on by its name,

@@ -1,4 +1,4 @@
-use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::ast::{ArgOrKeyword, Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
@@ -164,6 +164,18 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
             names.push(crate::queries::loop_carried::base(&assign.place).to_string());
         }
     }
+    // `state = net.state_dict()`, `state.update(loaded)`, `net.load_state_dict(state)`
+    for call in model.calls_in_function(func) {
+        let fills = call.is_method("update")
+            && call.node.start() > load.node.start()
+            && call.node.arguments.args.iter().any(|arg| {
+                arg.range().contains_range(load.node.range())
+                    || names_in(arg).iter().any(|name| carries(name, &names))
+            });
+        if fills && let Some(place) = call.recv_place() {
+            names.push(place);
+        }
+    }
     // `model = checkpoint["model"]`: the model itself came out of the file, and is where that puts it.
     let is_unpickled = |call: &Call<'_>| {
         call.recv_place().is_some_and(|place| {
@@ -180,14 +192,11 @@ fn loads_of<'m, 'a>(model: &'m Model<'a>, load: &Call<'a>) -> Vec<(&'m Call<'a>,
         .calls_in_function(func)
         .filter(|call| call.is_method("load_state_dict") && !is_unpickled(call))
         .filter_map(|call| {
-            let args = &call.node.arguments.args;
-            let inside = args
-                .iter()
-                .any(|arg| arg.range().contains_range(load.node.range()));
+            let args = || call.node.arguments.iter_source_order().map(ArgOrKeyword::value);
+            let inside = args().any(|arg| arg.range().contains_range(load.node.range()));
             let by_name = || {
                 call.node.start() > load.node.start()
-                    && args
-                        .iter()
+                    && args()
                         .any(|arg| !gives_state(arg) && names_in(arg).iter().any(|name| carries(name, &names)))
             };
             (inside || by_name()).then_some((call, inside))

@@ -21,6 +21,7 @@ rules! {
     graph_retained,
     meter_keeps_graph,
     fake_not_detached,
+    anomaly_detection_left_on,
     evaluation_builds_graph,
     evaluation_function_builds_graph,
     no_grad_without_effect,

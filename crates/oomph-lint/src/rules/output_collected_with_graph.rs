@@ -59,7 +59,7 @@ declare_rule! {
     ///
     /// Safe: the fix detaches and leaves the tensors where they are; moving them to the CPU is up
     /// to you.
-    OOM103 "output-collected-with-graph" { fix: Sometimes, default: false }
+    OOM103 "output-collected-with-graph" { fix: Sometimes, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -14,7 +14,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `outputs.append(output)` in an evaluation loop over a loader where `output` comes
-    /// straight from a model and is not moved to the CPU.
+    /// straight from a model and is not moved to the CPU, where the names say that it is large: features,
+    /// embeddings, masks, images.
     ///
     /// ## Why it costs memory
     ///
@@ -29,11 +30,11 @@ declare_rule! {
     /// @torch.no_grad()
     /// def evaluate(model, loader, device="cuda"):
     ///     model.eval()
-    ///     outputs = []
+    ///     features = []
     ///     for x, y in loader:
-    ///         output = model(x.to(device))
-    ///         outputs.append(output)
-    ///     return torch.cat(outputs)
+    ///         feature = model(x.to(device))
+    ///         features.append(feature)
+    ///     return torch.cat(features)
     /// ```
     ///
     /// ## Use instead
@@ -44,11 +45,11 @@ declare_rule! {
     /// @torch.no_grad()
     /// def evaluate(model, loader, device="cuda"):
     ///     model.eval()
-    ///     outputs = []
+    ///     features = []
     ///     for x, y in loader:
-    ///         output = model(x.to(device))
-    ///         outputs.append(output.cpu())
-    ///     return torch.cat(outputs)
+    ///         feature = model(x.to(device))
+    ///         features.append(feature.cpu())
+    ///     return torch.cat(features)
     /// ```
     ///
     /// ## When it is wrong
@@ -58,7 +59,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: later code may expect the tensors on the GPU.
-    OOM301 "outputs-collected-on-gpu" { fix: Sometimes, default: false }
+    OOM301 "outputs-collected-on-gpu" { fix: Sometimes, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -77,6 +78,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || !value.is_tensor()
             || value.device == Device::Cpu
             || is_decoded(model, call)
+            || !is_large(call)
         {
             continue;
         }
@@ -104,6 +106,19 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(fix),
         );
     }
+}
+
+/// Whether the names say that what is collected is large: features, maps, images. Classes and numbers are not.
+fn is_large(call: &Call<'_>) -> bool {
+    const LARGE: &[&str] = &[
+        "feat", "emb", "hidden", "repr", "latent", "mask", "heat", "depth", "recon", "attn", "attention", "map",
+        "image", "img", "seg", "fake", "generated", "gallery", "vector", "logits_all", "flow", "patch", "frame", "descriptor",
+    ];
+    let arg = call.node.arguments.find_positional(0).and_then(dotted_name);
+    [call.recv_place(), arg].into_iter().flatten().any(|name| {
+        let name = name.to_ascii_lowercase();
+        LARGE.iter().any(|word| name.contains(word))
+    })
 }
 
 /// Whether the model is a conditional random field, which decodes to lists of numbers when it is not given the

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, last_name, last_part, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
@@ -8,7 +8,7 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Value};
-use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model};
+use crate::semantic::{Bind, Call, CtxId, CtxKind, FuncId, Grad, Model};
 
 declare_rule! {
     /// A teacher that is never trained builds a graph.
@@ -18,8 +18,8 @@ declare_rule! {
     /// Looks for calls of a model in a training step, with gradients on, on inputs without a graph, whose
     /// result reaches the loss undetached, where the model is not trained: the optimizers that step
     /// there were made in sight from other models' parameters, and it is in evaluation mode, a copy
-    /// or pretrained; or it is named as a teacher, a target network or a moving average, beside one
-    /// optimizer that is not its own. Models whose gradients may be turned off in the file are left out.
+    /// or pretrained; or it is named as a teacher or a moving average, beside one optimizer that is not its own, or as a
+    /// target network (`critic_target`, `target_net`). Models whose gradients may be turned off in the file are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -138,7 +138,7 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
             return false;
         };
         if name.contains("freeze") || name.contains("set_requires_grad") || name.contains("toggle_grad") {
-            return true;
+            return may_freeze(model, each, name, place);
         }
         // `for param in ema_model.parameters(): param.detach_()`
         if name == "detach_" && looped_over(each.ctx).is_some() {
@@ -161,6 +161,37 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
             assign.place.ends_with(".requires_grad")
                 && concerns(assign.ctx, looped_over(assign.ctx))
         })
+}
+
+/// Whether a call by the name of freezing concerns a model: it is given it, is called on it, or says nothing of which.
+/// `self.frozen_net(x)` and `unfreeze(net)` freeze nothing.
+fn may_freeze(model: &Model<'_>, call: &Call<'_>, name: &str, place: &str) -> bool {
+    if name.contains("unfreeze") || name.contains("freezed") {
+        return false;
+    }
+    let is_it = |other: &str| {
+        last_part(other) == last_part(place) || place.starts_with(&format!("{other}.")) && other != "self"
+    };
+    if call.recv_place().is_some_and(|recv| is_it(&recv)) {
+        return true;
+    }
+    let func = model.func_of(call.ctx);
+    let given: Vec<String> = call
+        .node
+        .arguments
+        .args
+        .iter()
+        .filter(|arg| !arg.is_literal_expr())
+        .flat_map(names_in)
+        .collect();
+    // What a function is given, or a loop goes through, may be any model.
+    let may_be_any = |name: &String| {
+        let root = name.split('.').next().unwrap_or(name);
+        name == "self"
+            || func.is_some_and(|id| id_has_parameter(model, id, root))
+            || model.assigns_to(func, root).any(|assign| assign.bind != Bind::Set)
+    };
+    given.is_empty() || given.iter().any(|name| is_it(name) || may_be_any(name))
 }
 
 fn id_has_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bool {
@@ -196,8 +227,18 @@ fn is_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
         return true;
     }
     let func = model.func_of(call.ctx);
+    // `loss.item()` says nothing about what the loss was made of.
+    let losses: Vec<String> = model
+        .backwards
+        .iter()
+        .filter(|backward| model.func_of(backward.ctx) == func)
+        .filter_map(|backward| dotted_name(backward.target))
+        .collect();
     let mut names: Vec<&str> = Vec::new();
     for assign in model.assigns_in_function(func) {
+        if losses.iter().any(|loss| loss == base(&assign.place)) {
+            continue;
+        }
         let from = assign.stmt == call.stmt
             || assign
                 .expr
@@ -205,6 +246,13 @@ fn is_detached(model: &Model<'_>, call: &Call<'_>) -> bool {
         if from {
             names.push(base(&assign.place));
         }
+    }
+    // `old_features.grad`: its gradients are what is wanted.
+    let body = func.map_or_else(|| model.module.text(), |id| model.text(model.func(id).node));
+    if names.iter().any(|name| {
+        [".grad", ".retain_grad("].iter().any(|end| body.contains(&format!("{name}{end}")))
+    }) {
+        return true;
     }
     model.stmts.iter().any(|info| {
         model.func_of(info.ctx) == func
@@ -229,11 +277,17 @@ fn reaches_backward(model: &Model<'_>, call: &Call<'_>) -> bool {
 /// A teacher, a target network or a moving average by its name, beside a model that trains: one
 /// optimizer steps here, and it is not the teacher's.
 fn is_named_teacher(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    /// What a target network follows.
+    const FOLLOWS: &[&str] = &["actor", "critic", "policy", "net", "model", "q", "value", "adversary", "encoder", "online"];
     let name = last_part(place).to_ascii_lowercase();
+    let is_target = name
+        .strip_prefix("target_")
+        .or_else(|| name.strip_suffix("_target"))
+        .is_some_and(|rest| FOLLOWS.iter().any(|word| rest.starts_with(word) || rest.ends_with(word)));
     let is_teacher = name.contains("teacher")
         || name.starts_with("ema_")
         || name.ends_with("_ema")
-        || name.starts_with("target_net");
+        || is_target;
     if !is_teacher {
         return false;
     }
@@ -246,7 +300,14 @@ fn is_named_teacher(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let another = model.calls_in_function(func).any(|other| {
         is_model_call(other) && model_place(other).is_some_and(|other| last_part(&other) != last_part(place))
     });
-    another && stepped.len() == 1 && !stepped[0].to_ascii_lowercase().contains("teacher") && is_known_untrained(model, place)
+    another
+        && !stepped.is_empty()
+        && (is_target || stepped.len() == 1)
+        && !stepped.iter().any(|each| {
+            let each = each.to_ascii_lowercase();
+            each.contains("teacher") || each.contains("target")
+        })
+        && is_known_untrained(model, place)
 }
 
 /// Whether no optimizer of the file is made from the model's parameters.

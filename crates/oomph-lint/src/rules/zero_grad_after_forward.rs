@@ -3,7 +3,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
+use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, CtxKind, Grad, Model};
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
@@ -14,7 +14,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training steps that call an optimizer's `zero_grad()` between the last forward pass and
-    /// `backward()`, once in the iteration. Each of several optimizers is looked at by itself.
+    /// `backward()`, once in the iteration, here or in a method that does nothing else. Each of several optimizers is
+    /// looked at by itself.
     ///
     /// ## Why it costs memory
     ///
@@ -61,17 +62,15 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    if model.backwards.is_empty() || has_managed_loop(model) || is_older_python(model) {
+    if model.backwards.is_empty() || is_managed(model) || is_older_python(model) {
         return;
     }
     for zero in &model.calls {
-        let clears = zero.is_method("zero_grad")
-            && (zero.recv.kind == Kind::Optimizer || zero.recv.is_model())
-            // It keeps them allocated on purpose.
-            && zero.keyword("set_to_none").is_none();
-        if !clears {
-            continue;
-        }
+        // Here, or in a method that does nothing else: `self.reset_grad()`.
+        let (clear, by_helper) = match clearing_call(model, zero) {
+            Some(clear) => (clear, !std::ptr::eq(clear, zero)),
+            None => continue,
+        };
         let func = model.func_of(zero.ctx);
         // The step: an iteration of the loop that trains, or a function that is called for each.
         let looped = model.loops_around(zero.ctx).next();
@@ -90,18 +89,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let calls = || model.calls_in_function(func).filter(|call| here(call));
         // Each optimizer has gradients of its own: those that this call clears are there from the step before,
         // unless another call clears them, or they were stepped in this iteration already.
-        let place = zero.recv_place();
+        let place = clear.recv_place();
+        let of_model = clear.recv.is_model();
         let only_one = place.is_some()
             && calls()
                 .filter(|call| {
                     call.is_method("zero_grad") && (call.recv_place() == place || call.recv.is_model())
+                        || call.target.is_some() && call.target == zero.target
                 })
                 .count()
                 == 1;
         let stepped_before = calls().any(|call| {
             call.node.start() < at
                 && (call.is_step() && (call.recv.is_model() || stepped_optimizer(call) == place)
-                    || call.is_step() && zero.recv.is_model())
+                    || call.is_step() && of_model)
         });
         let backwards: Vec<TextRange> = model
             .backwards
@@ -138,7 +139,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let forward_follows = calls().any(|call| {
             (is_pass(call) || is_loss_of_model(call) || may_be_pass(call))
                 && call.node.start() > at
-                && next_backward.is_some_and(|next| call.node.start() < next)
+                // `criterion(net(x)).backward()` holds its own.
+                && backwards
+                    .iter()
+                    .any(|range| Some(range.start()) == next_backward && call.node.start() < range.end())
         });
         let only_pass = calls().filter(|call| is_pass(call)).count() == 1;
         let forward = calls().find(|call| {
@@ -151,10 +155,28 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && model.loops_around(call.ctx).next().map(|each| each.ctx)
                     == looped.map(|each| each.ctx)
         });
+        // Whatever a loss was made of ran before it: `loss = diffusion.p_losses(x, t)`.
+        let has_loss = || {
+            next_backward
+                .and_then(|next| model.backwards.iter().find(|each| model.calls[each.call].node.start() == next))
+                .and_then(|backward| dotted_name(backward.target))
+                .is_some_and(|loss| {
+                    let bound = || model.assigns_to(func, &loss).filter(|assign| step.contains_range(assign.target.range()));
+                    bound().next().is_some()
+                        && bound().all(|assign| assign.target.start() < at && model.is_inside(zero.ctx, assign.ctx))
+                        && bound().any(|assign| {
+                            matches!(assign.expr, Some(Expr::Call(made))
+                                if made.arguments.args.len() > 1 && last_name(&made.func).is_some_and(|name| name.contains("loss")))
+                                && !matches!(assign.value.kind, Kind::Plain)
+                                && !matches!(assign.value.device, Device::Cpu)
+                        })
+                        && !calls().any(|call| is_pass(call) || may_be_pass(call))
+                })
+        };
         let steps_after = calls().any(|call| {
             call.is_method("step")
                 && call.node.start() > at
-                && (zero.recv.is_model() || stepped_optimizer(call) == place || call.recv_place() == place)
+                && (of_model || by_helper || stepped_optimizer(call) == place || call.recv_place() == place)
         });
         // A graph that was kept for this `backward()`: the one before filled these gradients, too.
         let shares_a_graph = calls().any(|call| {
@@ -170,7 +192,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && matches!(last_part(&assign.place), "_grad" | "grad")
                 && assign.expr.is_some_and(|expr| matches!(last_name(expr), Some("_grad" | "grad")))
         });
-        if forward.is_none()
+        if forward.is_none() && !has_loss()
             || shares_a_graph
             || hands_over
             || place.as_deref().is_some_and(|place| steps_single_tensors(model, place))
@@ -203,6 +225,35 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call `zero_grad()` before the forward pass, or after `step()`"),
         );
     }
+}
+
+/// The call that clears gradients: this one, or the only one of a method that does nothing else.
+fn clearing_call<'m, 'a>(model: &'m Model<'a>, call: &'m Call<'a>) -> Option<&'m Call<'a>> {
+    let clears = |zero: &Call<'_>| {
+        zero.is_method("zero_grad")
+            && (zero.recv.kind == Kind::Optimizer || zero.recv.is_model())
+            // It keeps them allocated on purpose.
+            && zero.keyword("set_to_none").is_none()
+    };
+    if clears(call) {
+        return Some(call);
+    }
+    let target = call.target?;
+    let helper = model.func(target);
+    if !helper.has_zero_grad || helper.has_backward || helper.has_step || helper.has_forward {
+        return None;
+    }
+    let mut inner = model.calls_in_function(Some(target)).filter(|inner| clears(inner));
+    let only = inner.next()?;
+    inner.next().is_none().then_some(only)
+}
+
+/// Whether a library decides when gradients are cleared. Accelerate does so only while it accumulates.
+fn is_managed(model: &Model<'_>) -> bool {
+    let text = model.module.text();
+    has_managed_loop(model)
+        && (["deepspeed", "fabric", "model_engine", "accumul"].iter().any(|word| text.contains(word))
+            || !text.contains("accelerator.backward("))
 }
 
 /// Whether a call may be a forward pass of a network that the file knows nothing about: `self.d(real)`.

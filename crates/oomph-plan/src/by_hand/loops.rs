@@ -15,12 +15,16 @@ pub(crate) fn place(work: &mut Work<'_>, lever: &Lever, levers: &[Lever]) -> Opt
 
 /// Rewrites the loop for all levers that can be placed in it; which those are.
 fn rewrite(work: &mut Work<'_>, levers: &[Lever]) -> Vec<Lever> {
+    let levers: Vec<&Lever> = levers
+        .iter()
+        .filter(|lever| !work.of_framework.contains(lever))
+        .collect();
     let contexts: Vec<_> = levers
         .iter()
         .filter_map(|other| other.facets().context())
         .collect();
     let texts: Vec<String> = contexts.iter().map(|one| one.text.clone()).collect();
-    let mut parts = levers.iter().find_map(Lever::micro_batches);
+    let mut parts = levers.iter().find_map(|lever| lever.micro_batches());
     let done = work.edit(|script| {
         let training = script.training.as_ref()?;
         // Where the batch cannot be split, contexts can still be placed.
@@ -35,8 +39,8 @@ fn rewrite(work: &mut Work<'_>, levers: &[Lever]) -> Vec<Lever> {
     for import in contexts.iter().filter_map(|one| one.import) {
         work.import(import);
     }
-    let is_in = |lever: &&Lever| {
+    let is_in = |lever: &&&Lever| {
         lever.facets().context().is_some() || parts.is_some() && lever.micro_batches().is_some()
     };
-    levers.iter().filter(is_in).cloned().collect()
+    levers.iter().filter(is_in).copied().cloned().collect()
 }

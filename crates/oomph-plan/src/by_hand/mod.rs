@@ -6,6 +6,7 @@
 //! in two ways, is left alone and described instead.
 
 mod diff;
+mod frameworks;
 pub(crate) mod loops;
 pub(crate) mod modules;
 pub(crate) mod optimizer;
@@ -37,11 +38,54 @@ pub struct ByHand {
     pub diff: String,
     /// Lines that the diff adds or removes.
     pub changed: usize,
-    /// Changes that could not be placed: where they go, and how they look.
+    /// The script with these changes.
+    pub script: String,
+    /// Whether the changes wait for copies to the host, which the plan hides.
+    pub waits: bool,
+    /// The levers that are not in the diff and should be.
+    pub missing: Vec<String>,
+    /// What is to be done beside the diff: where it goes, and how it looks.
     pub snippets: Vec<String>,
 }
 
 impl ByHand {
+    /// Whether the diff has all of the plan.
+    pub fn is_whole(&self) -> bool {
+        self.missing.is_empty() && self.changed > 0
+    }
+
+    /// What to read where the diff is no patch to apply: `why`, what is to be done by hand, and the diff.
+    pub fn instruction(&self, path: &str, why: &str, instead: Option<&str>) -> String {
+        let mut text =
+            format!("# The plan for {path}, by hand\n\nThere is no patch of it: {why}.\n");
+        if let Some(file) = instead {
+            let _ = write!(
+                text,
+                "\n`git apply {file}` applies the whole plan with one line (`oomph.apply`) instead.\n"
+            );
+        }
+        for snippet in &self.snippets {
+            let (at, code) = snippet.split_once('\n').unwrap_or((snippet, ""));
+            let _ = write!(text, "\n## {}\n", at.trim_end_matches(':'));
+            if !code.is_empty() {
+                let _ = write!(text, "\n```python\n{code}\n```\n");
+            }
+        }
+        if !self.diff.is_empty() {
+            let what = if self.missing.is_empty() {
+                "All of it"
+            } else {
+                "The rest"
+            };
+            let _ = write!(
+                text,
+                "\n## {what}, as a diff\n\n```diff\n{}```\n",
+                self.diff
+            );
+        }
+        text
+    }
+
     /// The file: what could not be placed comes first, which `patch` and `git apply` skip.
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -78,6 +122,7 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
         original: parsed.as_ref(),
         known: known(source, levers, ran),
         imports: Vec::new(),
+        of_framework: Vec::new(),
         of_loop: None,
         changes: false,
     };
@@ -86,14 +131,23 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
     let (mut placed, mut in_words, mut without) = (Vec::new(), Vec::new(), Vec::new());
     let mut snippets = Vec::new();
     for lever in levers {
+        snippets.extend(lever.facets().rest());
+        if frameworks::place(&mut work, lever).is_some() {
+            work.of_framework.push(lever.clone());
+            placed.push(lever);
+        }
+    }
+    for lever in levers
+        .iter()
+        .filter(|lever| !placed.contains(lever))
+        .collect::<Vec<_>>()
+    {
         let facets = lever.facets();
-        snippets.extend(facets.rest());
         work.changes = false;
         if facets.place(&mut work, levers).is_none() {
             let at = script.as_ref().and_then(|script| facets.line(script));
             let at = at.map_or_else(String::new, |line| format!("{path}:{line}: "));
-            let words = frameworks(lever, source);
-            snippets.push(format!("{at}{}{words}", facets.snippet()));
+            snippets.push(format!("{at}{}", facets.snippet()));
             in_words.push(lever);
         } else if work.changes {
             placed.push(lever);
@@ -105,6 +159,10 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
     let old: Vec<&str> = source.lines().collect();
     let changed: Vec<String> = work.text.lines().map(str::to_owned).collect();
     let (diff, count) = diff::unified(path, source, &old, &changed);
+    let missing = in_words
+        .iter()
+        .map(|lever: &&Lever| lever.to_string())
+        .collect();
     let mut head = vec![if count == 0 {
         format!("The plan for {path}. Nothing of it is in a diff that could be applied.")
     } else {
@@ -126,8 +184,37 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
         head,
         diff,
         changed: count,
+        script: work.text,
+        waits: levers.iter().any(|lever| lever.facets().waits_by_hand()),
+        missing,
         snippets,
     }
+}
+
+/// The levers with coarser ones in place of those that save less by hand than by themselves; `None` if there are none.
+pub fn coarser(levers: &[Lever]) -> Option<Vec<Lever>> {
+    let replaced = levers.iter().map(|lever| {
+        let coarser = lever.facets().coarser(levers);
+        coarser.unwrap_or_else(|| lever.clone())
+    });
+    let replaced: Vec<Lever> = replaced.collect();
+    (replaced != levers).then_some(replaced)
+}
+
+/// The script at `path` with the one line that applies the plan in the file `plan`: the diff, and the script as changed.
+/// `None` if it cannot be parsed, or has the line.
+pub fn applying(path: &str, source: &str, plan: &str) -> Option<(String, String)> {
+    let module = Module::parse(source).ok()?;
+    if source.contains("oomph.apply(") {
+        return None;
+    }
+    let line = format!("import oomph; oomph.apply({plan:?})  # the plan of `oomph fit`");
+    let edit = module.insert_before(first_statement(&module)?, &[line])?;
+    let text = apply(source, &[edit]);
+    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let old: Vec<&str> = source.lines().collect();
+    let (diff, _) = diff::unified(path, source, &old, &lines);
+    Some((diff, text))
 }
 
 /// Where the lines that ran are in a script, and what models the levers' modules are of.
@@ -160,6 +247,8 @@ pub(crate) struct Work<'a> {
     original: Option<&'a Module<'a>>,
     known: Known,
     imports: Vec<&'static str>,
+    /// The levers that a framework does itself: they are not done once more around its loop.
+    of_framework: Vec<Lever>,
     /// The levers that are in the training loop, once it is rewritten.
     of_loop: Option<Vec<Lever>>,
     /// Whether the lever at hand has changed something.
@@ -258,23 +347,6 @@ pub(crate) struct Context {
 /// Whether gradients wait for a step, of several backward passes.
 pub(crate) fn is_accumulated(levers: &[Lever]) -> bool {
     levers.iter().any(|lever| lever.micro_batches().is_some())
-}
-
-/// What the framework that a script uses has of its own for a lever.
-fn frameworks(lever: &Lever, source: &str) -> String {
-    let lever = lever.facets();
-    let mut words = String::new();
-    if source.contains("TrainingArguments")
-        && let Some(argument) = lever.trainer_argument()
-    {
-        let _ = write!(words, "\nin TrainingArguments: {argument}");
-    }
-    if source.contains("lightning")
-        && let Some(argument) = lever.lightning_argument()
-    {
-        let _ = write!(words, "\nin lightning.Trainer: {argument}");
-    }
-    words
 }
 
 #[cfg(test)]

@@ -69,15 +69,16 @@ pub(crate) fn paths(modules: &[String]) -> Vec<String> {
 }
 
 /// The numbered blocks that hold the modules: up to the first number in a path, if it is not its
-/// end. `None` if one is in no block: all of a model in one piece would be computed again at once.
+/// end. What is in no block is left as it is: all of a model in one piece would be computed again at once. `None` if nothing is
+/// in one.
 pub(crate) fn blocks(modules: &[String]) -> Option<Vec<String>> {
     let mut found: Vec<String> = Vec::new();
     for path in paths(modules) {
         let parts: Vec<&str> = path.split('.').collect();
-        let number = parts.iter().position(|part| part.parse::<u32>().is_ok())?;
-        if number + 1 == parts.len() {
-            return None;
-        }
+        let number = parts.iter().position(|part| part.parse::<u32>().is_ok());
+        let Some(number) = number.filter(|number| number + 1 < parts.len()) else {
+            continue;
+        };
         let block = parts.get(..=number)?.join(".");
         if !found.contains(&block) {
             found.push(block);

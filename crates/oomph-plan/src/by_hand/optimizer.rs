@@ -1,7 +1,7 @@
 //! Levers of the optimizer: another call where it is made, and how it steps.
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{Edit, Module, assignments_in, calls_in, last_name};
+use oomph_python_source::{Edit, Module, Ranged, TextRange, assignments_in, calls_in, last_name};
 
 use crate::by_hand::Work;
 
@@ -9,12 +9,15 @@ use crate::by_hand::Work;
 /// there is none to add.
 pub(crate) fn step(work: &mut Work<'_>, argument: Option<&str>) -> Option<()> {
     work.edit(|script| {
-        let optimizer = script.optimizer().filter(|one| one.class)?;
+        let calls = script.optimizer_classes()?;
         let Some(argument) = argument else {
             return Some(Vec::new());
         };
-        let mut edits = without(script.module, optimizer.call, &["fused", "foreach"])?;
-        edits.push(script.module.add_keyword(optimizer.call, argument));
+        let mut edits = Vec::new();
+        for call in calls {
+            edits.extend(without(script.module, call, &["fused", "foreach"])?);
+            edits.push(script.module.add_keyword(call, argument));
+        }
         Some(edits)
     })
 }
@@ -82,8 +85,19 @@ pub(crate) fn by_parameter(work: &mut Work<'_>, in_backward: bool, on_cpu: bool)
         if calls_in(script.module.body()).iter().any(takes_closure) || !script.has_torch() {
             return None;
         }
-        let lines = stepping(optimizer.name, &names, in_backward, on_cpu);
-        Some(vec![script.module.insert_after(optimizer.stmt, &lines)?])
+        if let Some(name) = &optimizer.name {
+            let lines = stepping(name, &names, in_backward, on_cpu);
+            return Some(vec![script.module.insert_after(optimizer.stmt, &lines)?]);
+        }
+        // `return Adam(…)`
+        let made = script.module.free_name("optimizer");
+        let mut lines = stepping(&made, &names, in_backward, on_cpu);
+        lines.push(format!("return {made}"));
+        let head = TextRange::new(optimizer.stmt.start(), optimizer.call.start());
+        Some(vec![
+            Edit::replace(head, format!("{made} = ")),
+            script.module.insert_after(optimizer.stmt, &lines)?,
+        ])
     })?;
     // A method: schedulers wrap what is one.
     work.import(if in_backward {
@@ -142,11 +156,13 @@ fn stepping(optimizer: &str, names: &[String; 6], in_backward: bool, on_cpu: boo
         lines.extend([
             "# The state is on the GPU for one parameter at a time; each copy is waited for."
                 .to_owned(),
-            format!("def {parts}(optimizer):"),
+            format!("def {parts}(optimizer, closure=None):"),
+            "    loss = closure() if closure is not None else None".to_owned(),
             "    for index, group in enumerate(optimizer.param_groups):".to_owned(),
             "        for p in group[\"params\"]:".to_owned(),
             "            if p.grad is not None:".to_owned(),
             format!("                {one}(index, p)"),
+            "    return loss".to_owned(),
             format!("{optimizer}.step = types.MethodType({parts}, {optimizer})"),
         ]);
     }

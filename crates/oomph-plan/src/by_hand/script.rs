@@ -1,6 +1,6 @@
 //! The user's script, parsed, and where in it the changes go: its imports, its model, its optimizer.
 
-use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtFunctionDef};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef};
 use oomph_python_source::{
     Assignment, Imports, Module, Ranged, assignments_in, calls_in, classes_in, dotted_name,
     functions_in, imports_of, last_name, statements_in,
@@ -9,12 +9,12 @@ use oomph_python_source::{
 use crate::by_hand::training::Training;
 
 /// The call that makes the optimizer.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Optimizer<'m> {
-    /// The variable.
-    pub(crate) name: &'m str,
-    /// The model's variable, where its parameters are told.
-    pub(crate) model: Option<&'m str>,
+    /// The variable, or `self.optimizer`; `None` where a function returns what it makes.
+    pub(crate) name: Option<String>,
+    /// The model's variable, or `self.model`, where its parameters are told.
+    pub(crate) model: Option<String>,
     /// The statement.
     pub(crate) stmt: &'m Stmt,
     /// The call.
@@ -81,27 +81,135 @@ impl<'m> Script<'m> {
         names.any(|import| import.bound == "torch" && import.full == "torch")
     }
 
-    /// The optimizer, if there is one.
-    pub(crate) fn optimizer(&self) -> Option<Optimizer<'m>> {
-        only(self.optimizers.iter().copied())
+    /// The calls of classes that make the optimizers, all in one function.
+    pub(crate) fn optimizer_classes(&self) -> Option<Vec<&'m ExprCall>> {
+        let first = self.optimizers.first()?.function.map(Ranged::range);
+        let is_beside = |one: &Optimizer<'_>| one.function.map(Ranged::range) == first;
+        let all = self.optimizers.iter();
+        all.map(|one| (one.class && is_beside(one)).then_some(one.call))
+            .collect()
     }
 
-    /// The variables of optimizer and model in the function that trains.
-    pub(crate) fn variables(&self) -> Option<(&'m str, &'m str)> {
-        let first = self.optimizers.first()?;
-        let alike = |one: &Optimizer<'_>| (one.name, one.model) == (first.name, first.model);
-        Some((
-            first.name,
-            first.model.filter(|_| self.optimizers.iter().all(alike))?,
-        ))
+    /// The optimizer, if there is one.
+    pub(crate) fn optimizer(&self) -> Option<Optimizer<'m>> {
+        only(self.optimizers.iter().cloned())
+    }
+
+    /// What the model is called by in the function around `node`, where all optimizers are of one.
+    pub(crate) fn model_in(&self, node: impl Ranged) -> Option<String> {
+        let first = self.optimizers.first();
+        let alike = |one: &Optimizer<'_>| first.is_some_and(|first| one.model == first.model);
+        let (model, made) = match first {
+            Some(first) if self.optimizers.iter().all(alike) => {
+                (first.model.clone()?, first.function)
+            }
+            Some(_) => return None,
+            None => self
+                .trainer()
+                .map(|(model, stmt)| (model, self.function(stmt)))?,
+        };
+        if model.contains('.') {
+            return Some(model);
+        }
+        let is_in = |function: Option<&StmtFunctionDef>, other: Option<&StmtFunctionDef>| {
+            function.map(Ranged::range) == other.map(Ranged::range)
+        };
+        let here = self.function(node);
+        // It and what the function that makes the optimizer gets it as.
+        let mut known = vec![(model.clone(), made)];
+        known.extend(self.given_as(made, |given, name| (name == model).then(|| given.clone())));
+        if let Some((name, _)) = known.iter().find(|(_, function)| is_in(*function, here)) {
+            return Some(name.clone());
+        }
+        let passed = self.given_as(here, |given, name| {
+            known
+                .iter()
+                .any(|(name, _)| name == given)
+                .then(|| name.to_owned())
+        });
+        Some(passed.into_iter().next().map_or(model, |(name, _)| name))
+    }
+
+    /// What the calls of a function give it by name, and in which functions those are: of the name given and that of the
+    /// parameter, `choose` makes one.
+    fn given_as(
+        &self,
+        function: Option<&'m StmtFunctionDef>,
+        choose: impl Fn(&String, &str) -> Option<String>,
+    ) -> Vec<(String, Option<&'m StmtFunctionDef>)> {
+        let mut found = Vec::new();
+        let parameters = function.into_iter().flat_map(|function| {
+            function
+                .parameters
+                .iter_non_variadic_params()
+                .enumerate()
+                .map(move |one| (function, one))
+        });
+        for (function, (at, parameter)) in parameters {
+            let name = parameter.name().as_str();
+            for call in calls_in(self.module.body()) {
+                if last_name(&call.func) == Some(function.name.as_str())
+                    && let Some(given) = call.arguments.find_argument_value(name, at)
+                    && let Some(chosen) = dotted_name(given).and_then(|given| choose(&given, name))
+                {
+                    found.push((chosen, self.function(call)));
+                }
+            }
+        }
+        found
     }
 
     /// The variable of the model that the plan's modules are of, and the statement before which it is
-    /// complete: the one that makes its optimizer.
-    pub(crate) fn model(&self) -> Option<(&'m str, &'m Stmt)> {
+    /// complete: the one that makes its optimizer, or a trainer.
+    pub(crate) fn model(&self) -> Option<(String, &'m Stmt)> {
+        if self.optimizers.is_empty() {
+            return self.trainer();
+        }
         let optimizers = self.optimizers.iter();
-        let found = only(optimizers.filter(|one| self.may_be_of(one)))?;
-        Some((found.model?, found.stmt))
+        if let Some(found) = only(optimizers.filter(|one| self.may_be_of(one))) {
+            return Some((found.model.clone()?, found.stmt));
+        }
+        // The optimizer is of all that an object has; the plan's modules are of one of its attributes.
+        let found = only(&self.optimizers)?;
+        let whole = found.model.as_deref().filter(|model| *model == "self")?;
+        let [root] = self.known.roots.as_slice() else {
+            return None;
+        };
+        let own = self.class(found.stmt)?;
+        let made = assignments_in(&own.body).into_iter();
+        let made = made.filter(|one| self.class_made(one.value).as_ref() == Some(root));
+        let attribute = only(made.filter_map(|one| dotted_name(one.target)))?;
+        attribute
+            .strip_prefix(whole)
+            .is_some_and(|rest| rest.starts_with('.'))
+            .then_some((attribute, found.stmt))
+    }
+
+    /// The model's variable in `Trainer(model=model, …)`, and its statement.
+    fn trainer(&self) -> Option<(String, &'m Stmt)> {
+        let calls = calls_in(self.module.body()).into_iter();
+        let found = calls.filter_map(|call| {
+            last_name(&call.func).filter(|name| name.ends_with("Trainer"))?;
+            let model = dotted_name(call.arguments.find_argument_value("model", 0)?)?;
+            let stmt = *self.module.statements_around(call.start()).last()?;
+            self.ran_around(stmt).then_some((model, stmt))
+        });
+        only(found)
+    }
+
+    /// Whether the function around a node ran, where a run told.
+    fn ran_around(&self, node: impl Ranged) -> bool {
+        self.function(node)
+            .is_none_or(|function| self.ran(function))
+    }
+
+    /// The class around a node.
+    fn class(&self, node: impl Ranged) -> Option<&'m StmtClassDef> {
+        let around = self.module.statements_around(node.start());
+        around
+            .iter()
+            .rev()
+            .find_map(|stmt| stmt.as_class_def_stmt())
     }
 
     /// Whether an offset's node ran, where a run told.
@@ -205,8 +313,13 @@ impl<'m> Script<'m> {
     /// the plan is about.
     fn find_optimizers(&self) -> Vec<Optimizer<'m>> {
         let assignments = assignments_in(self.module.body()).into_iter();
-        let mut found: Vec<Optimizer<'m>> = assignments
-            .filter_map(|one| self.as_optimizer(one))
+        let assigned = assignments.map(|one| (Some(one.target), one.value, one.stmt));
+        let returned = statements_in(self.module.body())
+            .into_iter()
+            .filter_map(|stmt| Some((None, stmt.as_return_stmt()?.value.as_deref()?, stmt)));
+        let mut found: Vec<Optimizer<'m>> = assigned
+            .chain(returned)
+            .filter_map(|(target, value, stmt)| self.as_optimizer(target, value, stmt))
             .collect();
         if found.len() > 1 {
             found.retain(|one| one.function.is_none_or(|function| self.ran(function)));
@@ -226,7 +339,12 @@ impl<'m> Script<'m> {
 
     /// `optimizer = torch.optim.AdamW(model.parameters(), …)`; a model may also make its optimizer
     /// itself, by `configure_optimizers`.
-    fn as_optimizer(&self, assignment: Assignment<'m>) -> Option<Optimizer<'m>> {
+    fn as_optimizer(
+        &self,
+        target: Option<&'m Expr>,
+        value: &'m Expr,
+        stmt: &'m Stmt,
+    ) -> Option<Optimizer<'m>> {
         const CLASSES: [&str; 7] = [
             "Adam",
             "SGD",
@@ -236,31 +354,38 @@ impl<'m> Script<'m> {
             "Lion",
             "Muon",
         ];
-        let name = assignment.target.as_name_expr()?.id.as_str();
-        let call = assignment.value.as_call_expr()?;
+        let name = match target {
+            Some(target) => Some(dotted_name(target)?),
+            None => None,
+        };
+        let call = value.as_call_expr()?;
         let function = last_name(&call.func)?;
-        let class = CLASSES.iter().any(|known| function.starts_with(known));
+        let of_torch = || {
+            let full = self.imports.full_name(&call.func);
+            let class = full.and_then(|full| Some(full.strip_prefix("torch.optim.")?.to_owned()));
+            class.is_some_and(|class| class.starts_with(char::is_uppercase))
+        };
+        let class = CLASSES.iter().any(|known| function.starts_with(known)) || of_torch();
         let model = if class {
-            let inside = calls_in(std::slice::from_ref(assignment.stmt)).into_iter();
+            let inside = calls_in(std::slice::from_ref(stmt)).into_iter();
             let inside = inside.filter(|call| {
                 last_name(&call.func).is_some_and(|name| name.ends_with("parameters"))
             });
-            // An attribute of something is not what modules are named after.
-            let mut models: Vec<_> = inside.map(|call| receiver(call)).collect();
+            let mut models: Vec<_> = inside.map(owner).collect();
             models.dedup();
             only(models).flatten()
-        } else if function == "configure_optimizers" {
-            Some(receiver(call)?)
+        } else if function == "configure_optimizers" && name.is_some() {
+            Some(owner(call)?)
         } else {
             return None;
         };
         Some(Optimizer {
             name,
             model,
-            stmt: assignment.stmt,
+            stmt,
             call,
             class,
-            function: self.function(assignment.stmt),
+            function: self.function(stmt),
         })
     }
 
@@ -271,6 +396,7 @@ impl<'m> Script<'m> {
         };
         let classes = optimizer
             .model
+            .as_deref()
             .map(|model| self.classes(model, optimizer.function, 0));
         classes.is_some_and(|classes| classes.contains(root))
     }
@@ -283,7 +409,7 @@ impl<'m> Script<'m> {
             [root] => root,
             _ => return false,
         };
-        let Some(model) = optimizer.model else {
+        let Some(model) = optimizer.model.as_deref() else {
             return false;
         };
         let classes = self.classes(model, optimizer.function, 0);
@@ -314,11 +440,24 @@ impl<'m> Script<'m> {
         depth: u32,
     ) -> Vec<String> {
         const MAX_DEPTH: u32 = 3;
+        let class = function.and_then(|function| self.class(function));
+        if name == "self" {
+            return class
+                .map(|class| class.name.to_string())
+                .into_iter()
+                .collect();
+        }
+        // An attribute is the same in all methods.
+        let place = |node: &'m Stmt| match name.split_once('.') {
+            Some(_) => self.class(node).map(Ranged::range),
+            None => self.function(node).map(Ranged::range),
+        };
+        let wanted = match name.split_once('.') {
+            Some(_) => class.map(Ranged::range),
+            None => function.map(Ranged::range),
+        };
         let is_here = |one: &Assignment<'m>| {
-            one.target
-                .as_name_expr()
-                .is_some_and(|target| target.id.as_str() == name)
-                && self.function(one.stmt).map(Ranged::range) == function.map(Ranged::range)
+            dotted_name(one.target).as_deref() == Some(name) && place(one.stmt) == wanted
         };
         let assigned = assignments_in(self.module.body())
             .into_iter()
@@ -375,8 +514,11 @@ impl<'m> Script<'m> {
             return Some(name);
         }
         let full = self.imports.full_name(&call.func)?;
-        let class = full.strip_prefix("torch.nn.")?.rsplit('.').next()?;
-        Some(class.to_owned())
+        let full = full.strip_suffix(".from_pretrained").unwrap_or(&full);
+        let (_, class) = full.rsplit_once('.')?;
+        // `AutoModel` makes others.
+        let is_class = class.starts_with(char::is_uppercase) && !class.starts_with("Auto");
+        is_class.then(|| class.to_owned())
     }
 }
 
@@ -386,10 +528,9 @@ pub(crate) fn only<T>(candidates: impl IntoIterator<Item = T>) -> Option<T> {
     candidates.next().filter(|_| candidates.next().is_none())
 }
 
-/// The variable whose method is called.
-pub(crate) fn receiver(call: &ExprCall) -> Option<&str> {
-    let method = call.func.as_attribute_expr()?;
-    Some(method.value.as_name_expr()?.id.as_str())
+/// What has the method that is called: `self.model` of `self.model.parameters()`.
+fn owner(call: &ExprCall) -> Option<String> {
+    dotted_name(&call.func.as_attribute_expr()?.value)
 }
 
 /// The call whose result's method is called: `Net()` of `Net().cuda()`.

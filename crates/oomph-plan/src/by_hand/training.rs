@@ -2,27 +2,25 @@
 //! each batch in parts.
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_keyword};
-use oomph_python_source::ast::{Expr, Keyword, Stmt, StmtFor};
+use oomph_python_source::ast::{Expr, ExprCall, Keyword, Stmt, StmtFor};
 use oomph_python_source::{
     Edit, Module, Ranged, TextRange, TextSize, assignments_in, calls_in, dotted_name, last_name,
 };
 
-use crate::by_hand::script::{Script, only, receiver};
+use crate::by_hand::script::{Script, only};
 
 /// The loop over batches.
 #[derive(Debug)]
 pub(crate) struct Training<'m> {
-    /// The names that a batch is unpacked into.
+    /// The names that a batch is unpacked into; empty where the loop does not go through batches.
     batch: Vec<&'m str>,
     body: &'m [Stmt],
     /// The statement of the body that goes back.
     backward: usize,
-    /// The loss's variable.
-    loss: &'m str,
+    /// What goes back.
+    loss: &'m Expr,
     /// The first statement of the body that calls the model.
     forward: usize,
-    /// The optimizer's variable.
-    optimizer: &'m str,
 }
 
 impl<'m> Training<'m> {
@@ -30,7 +28,6 @@ impl<'m> Training<'m> {
     /// beside the optimizer.
     pub(crate) fn find(script: &Script<'m>) -> Option<Self> {
         let module = script.module;
-        let (optimizer, model) = script.variables()?;
         let backwards = calls_in(module.body()).into_iter();
         let backwards: Vec<_> = backwards
             .filter(|call| {
@@ -44,7 +41,7 @@ impl<'m> Training<'m> {
             let found = statements
                 .iter()
                 .rev()
-                .find(|stmt| stmt.is_for_stmt())
+                .find(|stmt| stmt.is_for_stmt() || stmt.is_while_stmt())
                 .or(statements.last());
             around.extend(found.copied().filter(|found| !around.contains(found)));
         }
@@ -54,35 +51,38 @@ impl<'m> Training<'m> {
         if around.len() > 1 {
             around.retain(|stmt| script.is_beside_the_optimizer(*stmt));
         }
-        let around = only(around)?.as_for_stmt()?;
-        let body = around.body.as_slice();
+        let around = only(around)?;
+        let (body, batch) = match around {
+            Stmt::For(head) => (head.body.as_slice(), batch_names(head).unwrap_or_default()),
+            Stmt::While(head) => (head.body.as_slice(), Vec::new()),
+            _ => return None,
+        };
+        let model = script.model_in(around)?;
         let backward = only(
             backwards
                 .into_iter()
                 .filter(|call| around.range().contains_range(call.range())),
         )?;
-        let loss = receiver(backward).filter(|_| backward.arguments.is_empty())?;
+        let loss = loss_of(backward)?;
         let is_it = |stmt: &Stmt| {
             stmt.as_expr_stmt()
                 .is_some_and(|stmt| stmt.value.range() == backward.range())
         };
         let calls_model = |stmt: &Stmt| {
             let mut calls = calls_in(std::slice::from_ref(stmt)).into_iter();
-            calls.any(|call| dotted_name(&call.func).as_deref() == Some(model))
+            calls.any(|call| dotted_name(&call.func).as_ref() == Some(&model))
         };
         let backward = body.iter().position(is_it)?;
         let forward = body
             .iter()
             .position(calls_model)
             .filter(|&at| at < backward)?;
-        let batch = batch_names(around)?;
         Some(Self {
             batch,
             body,
             backward,
             loss,
             forward,
-            optimizer,
         })
     }
 
@@ -141,9 +141,7 @@ impl<'m> Training<'m> {
             let call = stmt
                 .as_expr_stmt()
                 .and_then(|stmt| stmt.value.as_call_expr());
-            call.is_some_and(|call| {
-                dotted_name(&call.func) == Some(format!("{}.zero_grad", self.optimizer))
-            })
+            call.is_some_and(|call| last_name(&call.func) == Some("zero_grad"))
         };
         let until = self.body.get(..=self.backward)?;
         let moved: Vec<&Stmt> = until
@@ -155,11 +153,12 @@ impl<'m> Training<'m> {
             .into_iter()
             .map(|stmt| lines_of(module, stmt))
             .collect::<Option<_>>()?;
-        let lines = lines_of(module, first)?.cover(lines_of(module, last)?);
+        let mut lines = TextRange::default();
         let mut edits = Vec::new();
         let mut within = indent.to_owned();
         if let Some(parts) = parts {
             let (whole, pieces) = self.pieces()?;
+            lines = lines_of(module, first)?.cover(lines_of(module, last)?);
             let samples = module.free_name("samples");
             let kept: String = moved.iter().map(|range| module.slice(*range)).collect();
             let names = self.batch.join(", ");
@@ -171,9 +170,10 @@ impl<'m> Training<'m> {
                 ),
             ));
             within.push_str(STEP);
-            let scaled = format!("({} * (len({whole}) / {samples})).backward()", self.loss);
+            let scaled = format!("({} * (len({whole}) / {samples}))", module.slice(self.loss));
             let why = "# for a loss that is a mean over samples";
-            edits.push(Edit::replace(last, format!("{why}\n{within}{scaled}")));
+            edits.push(Edit::insert(last.start(), format!("{why}\n{within}")));
+            edits.push(Edit::replace(self.loss, scaled));
         }
         let mut shifted = Vec::new();
         if !contexts.is_empty() {
@@ -206,6 +206,26 @@ impl<'m> Training<'m> {
     /// Whether it is told how the loop's batches are split.
     pub(crate) fn can_split(&self) -> bool {
         self.pieces().is_some()
+    }
+}
+
+/// What goes back: of `loss.backward()`, `scaler.scale(loss).backward()`, `accelerator.backward(loss)`.
+fn loss_of(backward: &ExprCall) -> Option<&Expr> {
+    let of = &*backward.func.as_attribute_expr()?.value;
+    if let [loss] = &*backward.arguments.args {
+        let frameworks = ["accelerator", "fabric"];
+        let framework = last_name(of).filter(|name| frameworks.contains(name));
+        return framework.and(Some(loss));
+    }
+    if !backward.arguments.is_empty() {
+        return None;
+    }
+    match of {
+        Expr::Call(scale) if last_name(&scale.func) == Some("scale") => {
+            scale.arguments.args.first()
+        }
+        Expr::Name(_) | Expr::Attribute(_) => Some(of),
+        _ => None,
     }
 }
 

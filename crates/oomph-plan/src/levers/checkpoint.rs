@@ -147,10 +147,6 @@ impl Facets for Checkpoint {
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.model_line()
     }
-
-    fn trainer_argument(&self) -> Option<String> {
-        Some("gradient_checkpointing=True (of all blocks)".to_owned())
-    }
 }
 
 /// The work of what a block's forward pass does in the last part of it and nowhere before.

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::by_hand::{Script, Work, settings};
-use crate::lever::{Facets, Results, Stage, on, python};
+use crate::lever::{Facets, Results, Stage, Switches, on, python};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -61,7 +61,10 @@ impl Facets for CudnnBenchmark {
         script.last_import.map(|stmt| script.line(stmt))
     }
 
-    fn lightning_argument(&self) -> Option<String> {
-        Some(format!("benchmark={}", python(self.enabled)))
+    fn switches(&self) -> Switches {
+        Switches {
+            lightning: Some(("benchmark", python(self.enabled).to_owned())),
+            ..Switches::default()
+        }
     }
 }

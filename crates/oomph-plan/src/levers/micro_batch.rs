@@ -112,18 +112,4 @@ impl Facets for MicroBatch {
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.training_line()
     }
-
-    fn trainer_argument(&self) -> Option<String> {
-        Some(format!(
-            "per_device_train_batch_size divided and gradient_accumulation_steps multiplied by {}",
-            self.parts
-        ))
-    }
-
-    fn lightning_argument(&self) -> Option<String> {
-        let parts = self.parts;
-        Some(format!(
-            "accumulate_grad_batches multiplied by {parts}, with the DataLoader's batch_size divided by it"
-        ))
-    }
 }

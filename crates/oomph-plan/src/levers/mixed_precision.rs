@@ -14,7 +14,7 @@ use oomph_trace::{Category, Phase};
 
 use crate::by_hand::{Context, Script, Work, loops};
 use crate::draft::{Draft, Load, Precision};
-use crate::lever::{Dtype, Facets, Group, Results, Stage};
+use crate::lever::{Dtype, Facets, Group, Results, Stage, Switches};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Tensor, is_product};
 use crate::search::Options;
@@ -142,16 +142,16 @@ impl Facets for MixedPrecision {
         })
     }
 
-    fn trainer_argument(&self) -> Option<String> {
-        Some(format!("{}=True", self.dtype.name()))
-    }
-
-    fn lightning_argument(&self) -> Option<String> {
-        let short = match self.dtype {
-            Dtype::Bf16 => "bf16",
-            Dtype::Fp16 => "16",
+    fn switches(&self) -> Switches {
+        let (name, short, long) = match self.dtype {
+            Dtype::Bf16 => ("bf16", "bf16-mixed", "bf16"),
+            Dtype::Fp16 => ("fp16", "16-mixed", "fp16"),
         };
-        Some(format!("precision=\"{short}-mixed\""))
+        Switches {
+            huggingface: Some((name, "True".to_owned())),
+            lightning: Some(("precision", format!("{short:?}"))),
+            accelerate: Some(("mixed_precision", format!("{long:?}"))),
+        }
     }
 }
 

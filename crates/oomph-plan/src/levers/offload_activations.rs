@@ -93,10 +93,11 @@ impl Facets for OffloadActivations {
         let mut moved: Vec<Moved> = Vec::new();
         let mut leaves = |number: u32, from: usize, held: usize, freed: usize| {
             let tensor = draft.template.tensors.get(number as usize);
-            if let Some(tensor) = tensor.filter(|tensor| tensor.bytes >= LEAST_BYTES) {
+            let bytes = tensor.map_or(0, |tensor| draft.template.part_bytes(tensor));
+            if bytes >= LEAST_BYTES {
                 moved.push(Moved {
                     number,
-                    bytes: tensor.bytes,
+                    bytes,
                     made: from,
                     held,
                     freed,
@@ -151,7 +152,8 @@ impl Facets for OffloadActivations {
             host_copies::come_back(draft, pass, begins, IN_FLIGHT, &mut edits);
         }
         draft.template.body = edits.apply(&draft.template.body);
-        let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let of_part: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let total = of_part * u64::from(draft.template.parts.max(1));
         // Copies begin in the first block and are waited for after the last; they come back as those blocks
         // need them, not before.
         let blocks = found
@@ -159,6 +161,10 @@ impl Facets for OffloadActivations {
             .map(|block| draft.forward_load(block.call).busy);
         let meanwhile = (blocks.sum::<f64>() / host_copies::forward(draft).max(1.0)).min(1.0);
         draft.waits += host_copies::wait(draft, total, meanwhile);
+    }
+
+    fn waits_by_hand(&self) -> bool {
+        true
     }
 
     fn snippet(&self) -> String {

@@ -9,7 +9,7 @@ use oomph_trace::Category;
 
 use crate::by_hand::{Script, Work, optimizer};
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::lever::{Facets, Group, Results, Stage, StepChange, Switches};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -80,7 +80,10 @@ impl Facets for Optimizer8bit {
         script.optimizer_line()
     }
 
-    fn trainer_argument(&self) -> Option<String> {
-        Some("optim=\"adamw_torch_8bit\"".to_owned())
+    fn switches(&self) -> Switches {
+        Switches {
+            huggingface: Some(("optim", "\"adamw_torch_8bit\"".to_owned())),
+            ..Switches::default()
+        }
     }
 }

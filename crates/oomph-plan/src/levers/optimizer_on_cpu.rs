@@ -15,6 +15,7 @@ use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Template, Tensor};
+use crate::optimizers;
 use crate::search::Options;
 use crate::sharding::Sharing;
 
@@ -57,8 +58,13 @@ impl Facets for OptimizerOnCpu {
                 .tensors
                 .iter()
                 .any(|tensor| tensor.category == Category::OptimizerState)
+            && optimizers::step_by_parameter(model)
             && !model.facts.evaluates_closures();
         offered.then_some(Self {}).into_iter().collect()
+    }
+
+    fn excluded(model: &Model) -> Option<&'static str> {
+        (model.trains && !optimizers::step_by_parameter(model)).then_some(optimizers::UNKNOWN)
     }
 
     fn is_midway() -> bool {
@@ -92,7 +98,7 @@ impl Facets for OptimizerOnCpu {
             .filter(|tensor| is_state(tensor) && (!sparse || whole.contains(&tensor.bytes)));
         let state: u64 = states.map(|tensor| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
-        let parts = parts(template);
+        let parts = parts(template, optimizers::step_by_element(draft.model));
         let stepping: u64 = parts.iter().flatten().sum();
         let gone: Vec<bool> = template
             .tensors
@@ -130,6 +136,10 @@ impl Facets for OptimizerOnCpu {
             );
         }
         draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
+    }
+
+    fn waits_by_hand(&self) -> bool {
+        true
     }
 
     fn snippet(&self) -> String {
@@ -170,8 +180,8 @@ fn most_at_once(template: &Template, chosen: impl Fn(&Tensor) -> bool) -> u64 {
     most
 }
 
-/// The parameters that step, in parts, by the bytes of each.
-fn parts(template: &Template) -> Vec<Vec<u64>> {
+/// The parameters that step, in parts, by the bytes of each; `sliced`: in rows where one is too large.
+fn parts(template: &Template, sliced: bool) -> Vec<Vec<u64>> {
     let of = |category: Category| -> Vec<u64> {
         let tensors = template.tensors.iter();
         let bytes = tensors.filter(|tensor| tensor.category == category);
@@ -185,8 +195,14 @@ fn parts(template: &Template) -> Vec<Vec<u64>> {
     }
     let at_once = (sizes.iter().sum::<u64>() / SHARE).clamp(FEWEST, AT_ONCE);
     let mut parts: Vec<Vec<u64>> = Vec::new();
-    let mut held = 0;
+    let mut held = at_once;
     for size in sizes {
+        if sliced && size > at_once {
+            let count = size.div_ceil(at_once);
+            parts.extend((0..count).map(|_| vec![size / count]));
+            held = at_once;
+            continue;
+        }
         match parts.last_mut() {
             Some(part) if held + size <= at_once => {
                 part.push(size);
@@ -267,4 +283,36 @@ fn way(
             .map(Event::Free),
     );
     events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_parameter_steps_in_rows_if_elements_step_by_themselves() {
+        let gradient = |bytes: u64| Tensor {
+            bytes: bytes << 20,
+            stream: 0,
+            category: Category::Gradient,
+            phase: Phase::Backward,
+            call: 0,
+            op: 0,
+            scope: 0,
+            batched: false,
+        };
+        let template = Template {
+            // As the backward pass makes them, the last layer's first.
+            tensors: [30, 160, 20, 1000].map(gradient).to_vec(),
+            ..Template::default()
+        };
+        let most = |sliced: bool| {
+            let parts = parts(&template, sliced);
+            let sizes = parts.iter().map(|part| part.iter().sum::<u64>() >> 20);
+            (sizes.clone().max(), sizes.sum::<u64>())
+        };
+        let (largest, all) = most(true);
+        assert!(largest <= Some(64) && (1200..=1210).contains(&all), "{all}");
+        assert_eq!(most(false), (Some(1000), 1210));
+    }
 }

@@ -10,7 +10,7 @@ use oomph_trace::{Category, Phase};
 
 use crate::by_hand::{Script, Work, optimizer};
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage, StepChange};
+use crate::lever::{Facets, Group, Results, Stage, StepChange, Switches};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -87,6 +87,10 @@ impl Facets for OptimizerStep {
         offered.then_some(single).into_iter().collect()
     }
 
+    fn step(&self) -> Option<StepChange> {
+        (self.kind == Kind::Fused).then_some(StepChange::Fused)
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         /// Parameters of one launch of a fused step.
         const AT_ONCE: f64 = 64.0;
@@ -95,6 +99,7 @@ impl Facets for OptimizerStep {
             return;
         }
         draft.without_step_temporaries(false);
+        draft.fused = true;
         let model = draft.model;
         let sizes = || model.parameter_sizes.values().flatten();
         let steps = model.work.iter();
@@ -131,8 +136,12 @@ impl Facets for OptimizerStep {
         script.optimizer_line()
     }
 
-    fn trainer_argument(&self) -> Option<String> {
-        (self.kind == Kind::Fused).then(|| "optim=\"adamw_torch_fused\"".to_owned())
+    fn switches(&self) -> Switches {
+        let fused = (self.kind == Kind::Fused).then(|| "\"adamw_torch_fused\"".to_owned());
+        Switches {
+            huggingface: fused.map(|value| ("optim", value)),
+            ..Switches::default()
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load, Pace};
 use crate::lever::{Facets, Group, Results, Stage, places};
 use crate::levers::Lever;
+use crate::levers::checkpoint::Checkpoint;
 use crate::model::{Event, Model};
 use crate::search::Options;
 use crate::units::{self, Sequence};
@@ -272,6 +273,13 @@ impl Facets for Recompute {
                 ")".to_owned(),
             ]
         })
+    }
+
+    fn coarser(&self, levers: &[Lever]) -> Option<Lever> {
+        let (root, _) = self.modules.first()?.split_once('.')?;
+        let blocks = self.blocks(levers)?.into_iter();
+        let modules = blocks.map(|block| format!("{root}.{block}")).collect();
+        Some(Checkpoint { modules }.into())
     }
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {

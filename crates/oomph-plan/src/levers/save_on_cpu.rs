@@ -130,14 +130,14 @@ impl Facets for SaveOnCpu {
             let tensor = draft.template.tensors.get(number as usize);
             let freed = positions.frees.get(&number);
             if let (Some(tensor), Some(&freed)) = (tensor, freed)
-                && tensor.bytes >= LEAST_BYTES
+                && draft.template.part_bytes(tensor) >= LEAST_BYTES
                 && leaves(tensor.category)
                 && matches!(tensor.phase, Phase::Forward | Phase::Backward)
                 && positions.waits(number, from)
             {
                 moved.push(Moved {
                     number,
-                    bytes: tensor.bytes,
+                    bytes: draft.template.part_bytes(tensor),
                     made: from,
                     held: from,
                     freed,
@@ -145,13 +145,27 @@ impl Facets for SaveOnCpu {
             }
         }
         moved.sort_unstable_by_key(|moved| (moved.made, moved.number));
-        let mut room = self.most.unwrap_or(u64::MAX);
-        moved.retain(|moved| {
-            let goes = moved.bytes <= room;
-            room -= if goes { moved.bytes } else { 0 };
-            goes
-        });
-        let total: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        if let Some(most) = self.most {
+            // Spread over all that is saved, as the lever does it (`Transfers._goes` in `host_copies.py`).
+            let is_large = |moved: &Moved| 8 * moved.bytes > most;
+            let small = moved.iter().filter(|moved| !is_large(moved));
+            let total: u64 = small.map(|moved| moved.bytes).sum();
+            let (mut seen, mut sent) = (0, 0);
+            moved.retain(|moved| {
+                seen += if is_large(moved) { 0 } else { moved.bytes };
+                let share = u128::from(most) * u128::from(seen) / u128::from(total.max(1));
+                let allowed = match total >= most {
+                    true if is_large(moved) => 0,
+                    true => (share as u64).max(self.in_flight).min(most),
+                    false => most,
+                };
+                let goes = sent + moved.bytes <= allowed;
+                sent += if goes { moved.bytes } else { 0 };
+                goes
+            });
+        }
+        let of_part: u64 = moved.iter().map(|moved| moved.bytes).sum();
+        let total = of_part * u64::from(draft.template.parts.max(1));
         let mut edits = Edits::default();
         let backward = |moved: &Moved| positions.backward_after(moved.made);
         for pass in moved.chunk_by_mut(|a, b| backward(a) == backward(b)) {
@@ -163,6 +177,10 @@ impl Facets for SaveOnCpu {
         // Few bytes under way are waited for at once.
         let hides = (self.in_flight as f64 / IN_FLIGHT as f64).min(1.0);
         draft.waits += host_copies::wait(draft, total, hides);
+    }
+
+    fn waits_by_hand(&self) -> bool {
+        true
     }
 
     fn snippet(&self) -> String {

@@ -216,7 +216,7 @@ impl Facets for Shard {
         work.edit(|script| {
             let (model, optimizer) = script.model()?;
             let mut edits = settings::after_imports(script, &GROUP)?;
-            edits.push((script.module).insert_before(optimizer, &self.wrapping(model))?);
+            edits.push((script.module).insert_before(optimizer, &self.wrapping(&model))?);
             Some(edits)
         })?;
         work.import("import os");

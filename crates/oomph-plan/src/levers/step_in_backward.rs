@@ -14,6 +14,7 @@ use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
 use crate::model::{Event, Model};
+use crate::optimizers;
 use crate::search::Options;
 use crate::sharding::Sharing;
 
@@ -49,6 +50,7 @@ impl Facets for StepInBackward {
             && !facts.kept_gradients
             && !facts.compiled
             && facts.optimizers.len() == 1
+            && optimizers::step_by_parameter(model)
             && facts.backwards > 0;
         offered.then_some(Self {}).into_iter().collect()
     }
@@ -65,6 +67,8 @@ impl Facets for StepInBackward {
             Some("there are several optimizers")
         } else if facts.evaluates_closures() {
             Some("the optimizer goes back several times in a step")
+        } else if !optimizers::step_by_parameter(model) {
+            Some(optimizers::UNKNOWN)
         } else {
             None
         }
@@ -171,9 +175,5 @@ impl Facets for StepInBackward {
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.optimizer_line()
-    }
-
-    fn trainer_argument(&self) -> Option<String> {
-        Some("max_grad_norm=0, as it clips gradients".to_owned())
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::{Script, Work, settings};
 use crate::draft::{Draft, Precision};
-use crate::lever::{Facets, Group, Results, Stage, on, python};
+use crate::lever::{Facets, Group, Results, Stage, Switches, on, python};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -79,7 +79,10 @@ impl Facets for Tf32 {
         script.last_import.map(|stmt| script.line(stmt))
     }
 
-    fn trainer_argument(&self) -> Option<String> {
-        Some(format!("tf32={}", python(self.enabled)))
+    fn switches(&self) -> Switches {
+        Switches {
+            huggingface: Some(("tf32", python(self.enabled).to_owned())),
+            ..Switches::default()
+        }
     }
 }

@@ -124,6 +124,12 @@ class Transfers:
         """Entries in the order of saving; the backward pass needs them in reverse."""
         self._by_storage: dict[tuple, tuple[weakref.ref[Entry], StorageWeakRef]] = {}
         """The weak reference to the storage shows whether the address still belongs to it."""
+        self.fetched = True
+        """Whether a backward pass has asked for something since the step began."""
+        self._stays: dict[tuple, StorageWeakRef] = {}
+        """What stays on the GPU, as the host has its share."""
+        self._seen = self._sent = self._total = 0
+        """Bytes that a step has saved so far in tensors that are not large, those that went to the host, and the former of the step before."""
 
     def save(self, tensor: torch.Tensor) -> Saved | torch.Tensor:
         """Send `tensor` to the host, unless that has as much as it may."""
@@ -135,9 +141,12 @@ class Transfers:
         known = self._by_storage.get(key)
         entry = known[0]() if known is not None and not known[1].expired() else None
         if entry is None:
+            stays = self._stays.get(key)
+            if stays is not None and not stays.expired():
+                return tensor
             source = _bytes_of(storage, tensor.device) if whole else tensor.detach()
-            # What is saved first waits the longest.
-            if self.most is not None and self.held + source.nbytes > self.most:
+            if self.most is not None and not self._goes(source.nbytes, self.most):
+                self._stays[key] = StorageWeakRef(storage)
                 return tensor
             self.held += source.nbytes
             entry = Entry(self, source, tensor)
@@ -146,6 +155,30 @@ class Transfers:
             self._by_storage[key] = weakref.ref(entry), StorageWeakRef(storage)
             self._send(entry)
         return Saved(entry, tensor, whole)
+
+    def _goes(self, size: int, most: int) -> bool:
+        """Whether the next `size` bytes go, where at most `most` may be on the host.
+
+        Those that go are spread over all that a step saves, as far as the step before tells how much that is: copies then go on
+        beside all of its kernels, and not in a row at its beginning, where each would be waited for. What may be in flight anyway
+        goes at once. A tensor of more than an eighth of `most` goes only where the others are not enough.
+        """
+        if (
+            self.fetched and self.held <= most // 16
+        ):  # the backward pass has used what was there: another step
+            self._total, self._seen, self._sent = self._seen, 0, 0
+            self.fetched = False
+        is_large = 8 * size > most
+        self._seen += 0 if is_large else size
+        if self._total >= most > 0:
+            share = most * self._seen // self._total
+            allowed = 0 if is_large else max(share, min(self.in_flight, most))
+        else:
+            allowed = most
+        if self.held + size > most or self._sent + size > allowed:
+            return False
+        self._sent += size
+        return True
 
     def _send(self, entry: Entry) -> None:
         source = entry.device_bytes
@@ -181,6 +214,9 @@ class Transfers:
             for k, (ref, storage) in self._by_storage.items()
             if ref() is not None and not storage.expired()
         }
+        self._stays = {
+            key: storage for key, storage in self._stays.items() if not storage.expired()
+        }
         alive = [ref for ref in self.order if ref() is not None]
         for number, ref in enumerate(alive):
             if (entry := ref()) is not None:
@@ -189,6 +225,7 @@ class Transfers:
 
     def fetch(self, entry: Entry) -> None:
         """Fetch `entry`, and prefetch those that the backward pass needs next."""
+        self.fetched = True
         self._begin(entry)
         ahead = 0
         for number in range(entry.number - 1, -1, -1):

@@ -286,7 +286,7 @@ class Job:
                     gradients = list(grad_tensors) or [None] * len(listed)
                 call = Backward(listed, gradients)
                 del tensors, grad_tensors, listed
-                for callback in job.on_backward:
+                for callback in tuple(job.on_backward):  # one may leave
                     callback(call)
                 original(call.tensors, call.gradients, *args, **kwargs)
             for settle in job.after_backward:

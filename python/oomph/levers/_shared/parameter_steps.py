@@ -18,6 +18,13 @@ BY_ROWS = {torch.optim.SparseAdam: True, torch.optim.Adagrad: False}
 their state is made in the first step, of zeros, or with the optimizer. SGD updates rows too, but has no
 state of them; its momentum of sparse gradients is sparse itself. No other takes sparse gradients."""
 
+BY_ELEMENT = (
+    *(torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.Adamax),
+    *(torch.optim.AdamW, torch.optim.ASGD, torch.optim.NAdam, torch.optim.RAdam),
+    *(torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD),
+)
+"""Those that update each element of a parameter by that element's gradient and state alone."""
+
 
 def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
     """Raise unless `optimizer` updates each parameter by that parameter's gradient and state alone."""
@@ -28,6 +35,11 @@ def only_per_parameter(lever: Lever, optimizer: torch.optim.Optimizer) -> None:
             "PyTorch's optimizers do, except LBFGS",
             manually=True,
         )
+
+
+def steps_by_element(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it updates each element of a parameter by itself."""
+    return type(optimizer) in BY_ELEMENT
 
 
 def steps_by_rows(optimizer: torch.optim.Optimizer) -> bool:

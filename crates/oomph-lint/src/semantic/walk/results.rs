@@ -272,6 +272,15 @@ impl<'a> Walker<'a, '_> {
                 match name {
                     "cuda" => value.device = Device::Gpu,
                     "cpu" => value.device = Device::Cpu,
+                    // `x.to(device=self.device)`
+                    "to" if call.arguments.find_keyword("device").is_some() => {
+                        value.device = call
+                            .arguments
+                            .find_keyword("device")
+                            .map_or(Device::Unknown, |named| {
+                                self.peek_hinted(&named.value).device
+                            });
+                    }
                     "to" => {
                         if let Some(arg) = args.first() {
                             if arg.device != Device::Unknown {

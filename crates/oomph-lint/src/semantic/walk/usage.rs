@@ -5,7 +5,7 @@
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt};
-use oomph_python_source::{Module, dotted_name};
+use oomph_python_source::{Module, dotted_name, last_name};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::semantic::value::{Kind, ModelKind};
@@ -20,6 +20,8 @@ const STEP: u8 = 16;
 const ZERO_GRAD: u8 = 32;
 /// It is called itself.
 const CALLED: u8 = 64;
+/// It was made from a class and moved at once: `Actor(8, 2).to(device)`.
+const BUILT: u8 = 128;
 
 /// What the file's names are by the methods that are called on them.
 #[derive(Debug, Default)]
@@ -31,9 +33,16 @@ pub(super) struct Usage {
 impl Usage {
     pub(super) fn of(module: &Module<'_>) -> Self {
         // Every pair of methods that says anything has one of these.
-        let tells = ["eval()", "parameters()", "zero_grad(", "state_dict("]
-            .iter()
-            .any(|method| module.text().contains(method));
+        let tells = [
+            "eval()",
+            "parameters()",
+            "zero_grad(",
+            "state_dict(",
+            ").to(",
+            ").cuda(",
+        ]
+        .iter()
+        .any(|method| module.text().contains(method));
         if !tells {
             return Self::default();
         }
@@ -55,6 +64,7 @@ impl Usage {
                 || has(PARAMETERS | STATE)
                 || has(EVAL | MOVE)
                 || has(CALLED | STATE)
+                || has(CALLED | BUILT)
             {
                 usage.models.insert(place);
             }
@@ -90,6 +100,7 @@ impl<'a> Visitor<'a> for Methods {
             && let [target] = &*assign.targets
         {
             let mut value = &*assign.value;
+            let mut all = 0;
             while let Expr::Call(call) = value
                 && let Expr::Attribute(attribute) = &*call.func
             {
@@ -97,7 +108,13 @@ impl<'a> Visitor<'a> for Methods {
                 if seen != 0 {
                     self.note(target, seen);
                 }
+                all |= seen;
                 value = &attribute.value;
+            }
+            if all & MOVE != 0
+                && matches!(value, Expr::Call(made) if last_name(&made.func).is_some_and(is_class_of_net))
+            {
+                self.note(target, BUILT);
             }
         }
         walk_stmt(self, stmt);
@@ -115,6 +132,48 @@ impl<'a> Visitor<'a> for Methods {
         }
         walk_expr(self, expr);
     }
+}
+
+/// A class by its name that may be a network: no loss, no transform, no tensor.
+fn is_class_of_net(name: &str) -> bool {
+    const OTHERS: &[&str] = &[
+        "loss",
+        "criterion",
+        "tensor",
+        "variable",
+        "metric",
+        "transform",
+        "augment",
+        "schedul",
+        "diffusion",
+        "noise",
+        "sampler",
+        "ssim",
+        "accuracy",
+        "entropy",
+        "variance",
+        "parameter",
+        "buffer",
+        "embedd",
+        "softmax",
+        "resize",
+        "normaliz",
+        "kornia",
+        "compose",
+        "distribution",
+        "normal",
+        "process",
+        "timer",
+        "warp",
+        "filter",
+        "blur",
+        "grid",
+        "pool",
+    ];
+    let lower = name.to_ascii_lowercase();
+    name.starts_with(|c: char| c.is_ascii_uppercase())
+        && name.contains(|c: char| c.is_ascii_lowercase())
+        && !OTHERS.iter().any(|word| lower.contains(word))
 }
 
 fn bits(method: &str, call: &ExprCall) -> u8 {

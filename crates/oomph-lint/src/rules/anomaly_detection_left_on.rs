@@ -1,0 +1,92 @@
+use oomph_python_source::ast::{Expr, Stmt};
+
+use crate::fix::Fix;
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::{Call, CtxKind, Model};
+
+declare_rule! {
+    /// Anomaly detection is left on while training runs.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for `torch.autograd.set_detect_anomaly(True)` and `with torch.autograd.detect_anomaly():` under no
+    /// condition, in a file that trains.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// Every operation of the forward pass keeps a formatted stack trace with its node, and every gradient is looked
+    /// through for NaN by an operation of its own, with a result of its own. Steps take several times as long.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// torch.autograd.set_detect_anomaly(True)
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import os
+    /// import torch
+    ///
+    /// torch.autograd.set_detect_anomaly("DEBUG" in os.environ)
+    ///
+    /// def train(model, loader, optimizer, criterion):
+    ///     for x, y in loader:
+    ///         optimizer.zero_grad()
+    ///         criterion(model(x), y).backward()
+    ///         optimizer.step()
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// While a NaN is being looked for.
+    ///
+    /// ## Fix safety
+    ///
+    /// Unsafe: a NaN in a gradient no longer raises.
+    OOM111 "anomaly-detection-left-on" { fix: Sometimes, default: true }
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    for call in &model.calls {
+        let sets = call.is("torch.autograd.set_detect_anomaly") || call.is("torch.autograd.anomaly_mode.set_detect_anomaly");
+        let on = if sets {
+            matches!(call.arg("mode", 0), Some(Expr::BooleanLiteral(flag)) if flag.value)
+        } else {
+            call.is("torch.autograd.detect_anomaly")
+        };
+        let trains = || !model.backwards.is_empty() || model.around.trains();
+        if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || !trains() {
+            continue;
+        }
+        let stmt = model.stmt(call.stmt).node;
+        let fix = matches!(stmt, Stmt::Expr(_))
+            .then(|| model.module.delete(stmt))
+            .flatten()
+            .map(|edit| Fix::unsafe_("remove the call", edit));
+        out.push(
+            Report::new(
+                call.node,
+                "anomaly detection is on for all of the training: each operation keeps a stack trace, and each gradient is checked",
+            )
+            .help("turn it on by an option, while a NaN is looked for")
+            .fix(fix),
+        );
+    }
+}
+
+fn is_conditional(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model
+        .within_function(call.ctx)
+        .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
+}

@@ -1,0 +1,62 @@
+//! How optimizers update parameters, by the names of their classes: each parameter by itself, or each element
+//! (`python/oomph/levers/_shared/parameter_steps.py`). A lever refuses what only has the name of one that does.
+
+use crate::model::Model;
+
+/// Those of PyTorch that update each element of a parameter by itself.
+const BY_ELEMENT: [&str; 11] = [
+    "Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop",
+    "SGD",
+];
+/// The others that update each parameter by itself, LBFGS, for which levers have a reason of its own, and ends of the names of
+/// torchao's.
+const OTHERS: [&str; 4] = ["Adafactor", "Muon", "SparseAdam", "LBFGS"];
+const BITS: [&str; 3] = ["8bit", "4bit", "Fp8"];
+
+/// Why levers that step parameters one by one are not for a job.
+pub(crate) const UNKNOWN: &str =
+    "an optimizer is not PyTorch's, and may not update each parameter separately";
+
+/// Whether all update each element by itself.
+pub(crate) fn step_by_element(model: &Model) -> bool {
+    let mut optimizers = model.facts.optimizers.iter();
+    optimizers.all(|one| BY_ELEMENT.contains(&&*one.kind))
+}
+
+/// Whether all may update each parameter by itself.
+pub(crate) fn step_by_parameter(model: &Model) -> bool {
+    model.facts.optimizers.iter().all(|one| {
+        BY_ELEMENT.contains(&&*one.kind)
+            || OTHERS.contains(&&*one.kind)
+            || BITS.iter().any(|end| one.kind.ends_with(end))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oomph_run::record::Optimizer;
+
+    #[test]
+    fn an_optimizer_that_is_not_pytorchs_may_look_at_all_parameters() {
+        let model = |kinds: &[&str]| {
+            let mut model = Model::default();
+            model.facts.optimizers = kinds
+                .iter()
+                .map(|kind| Optimizer {
+                    kind: (*kind).to_owned(),
+                    ..Optimizer::default()
+                })
+                .collect();
+            model
+        };
+        let both = |kinds: &[&str]| {
+            let model = model(kinds);
+            (step_by_parameter(&model), step_by_element(&model))
+        };
+        assert_eq!(both(&["AdamW", "SGD"]), (true, true));
+        assert_eq!(both(&["AdamW", "Adafactor"]), (true, false));
+        assert_eq!(both(&["AdamW8bit"]), (true, false));
+        assert_eq!(both(&["Lamb"]), (false, false));
+    }
+}
