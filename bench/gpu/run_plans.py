@@ -280,8 +280,9 @@ def main() -> None:
             runs.append((dict(settings, baseline=baseline), dict(job=job, kind=baseline)))
         for row in of_job:
             chosen = row["plans"][row["chosen"]]
-            # What lies outside of the allocator is no part of the limit that PyTorch keeps.
-            outside = row["plain"]["used_bytes"] - row["plain"]["reserved_bytes"]
+            # What lies outside of the allocator is no part of the limit that PyTorch keeps. A plan may have less there: a handle
+            # of cuBLAS for each thread.
+            outside = chosen["peak"]["used_bytes"] - chosen["peak"]["reserved_bytes"]
             changed = dict(
                 settings,
                 levers=tomllib.loads(row["plan_toml"])["lever"],

@@ -5,6 +5,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+mod borne;
+
+use borne::is_borne_by;
 use oomph_explain::{Explanation, explain_messages};
 use oomph_trace::text;
 use proptest::prelude::*;
@@ -55,7 +58,7 @@ struct File {
 }
 
 /// The tables, and how many messages each has.
-const FILES: [(&str, usize); 13] = [
+const FILES: [(&str, usize); 14] = [
     ("messages.toml", 120),
     ("set_aside.toml", 20),
     ("later.toml", 34),
@@ -69,6 +72,7 @@ const FILES: [(&str, usize); 13] = [
     ("traps.toml", 40),
     ("practice.toml", 70),
     ("judged.toml", 56),
+    ("general.toml", 41),
 ];
 
 fn file(name: &str) -> File {
@@ -187,6 +191,45 @@ fn messages_are_read_as_their_tables_say() {
         wrong.len(),
         wrong.join("\n")
     );
+}
+
+#[test]
+fn whole_texts_bear_what_is_read_of_them() {
+    for fixture in all() {
+        if let Some(found) = explained(&fixture.text) {
+            is_borne_by(&fixture.text, &found);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Lines lost at both ends, another message around or between them: no figure of nowhere, no other maker's tool.
+    #[test]
+    fn parts_and_pairs_of_texts_bear_what_is_read_of_them(
+        one in 0..10_000_usize,
+        other in 0..10_000_usize,
+        cut in 0..6_usize,
+        keep in 1..30_usize,
+        order in 0..3_u8,
+    ) {
+        thread_local! {
+            static TEXTS: Vec<String> = all().map(|fixture| fixture.text).collect();
+        }
+        let text = TEXTS.with(|texts| {
+            let lines: Vec<&str> = texts[one % texts.len()].lines().skip(cut).take(keep).collect();
+            let other = &texts[other % texts.len()];
+            match order {
+                0 => lines.join("\n"),
+                1 => format!("{}\n\n{other}", lines.join("\n")),
+                _ => format!("{other}\n{}", lines.join("\n")),
+            }
+        });
+        if let Some(found) = explained(&text) {
+            is_borne_by(&text, &found);
+        }
+    }
 }
 
 /// Settings that act on the GPU's memory only, and on the host's only.

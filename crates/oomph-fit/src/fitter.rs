@@ -136,6 +136,8 @@ pub(crate) struct Fitter<'a> {
     /// Whether to share a single-GPU job among several GPUs.
     pub(crate) shares: bool,
     pub(crate) rejected: Vec<Rejected>,
+    /// Plans that may fit once the allocator has given back what it caches, with their runs without a limit.
+    pub(crate) tight: Vec<(search::Plan, Measurement)>,
     /// Plans with which the script failed.
     pub(crate) failures: Vec<Failure>,
     /// Plans that runs measured.
@@ -204,6 +206,7 @@ impl<'a> Fitter<'a> {
             attempts,
             wanted,
             rejected: Vec::new(),
+            tight: Vec::new(),
             failures: Vec::new(),
             measured: Vec::new(),
             trains: false,

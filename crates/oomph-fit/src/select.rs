@@ -158,6 +158,7 @@ impl Fitter<'_> {
         let mut most_misses = MOST_MISSES;
         loop {
             found = self.verify_for_goals(bases, found, most_misses)?;
+            self.verify_tight()?;
             // The least decides from then on: what needs more will hardly fit.
             most_misses = 0;
             if !self.verified.is_empty() {
@@ -232,9 +233,9 @@ impl Fitter<'_> {
         Ok(found)
     }
 
-    /// Changes whenever a run taught what does not work at all.
-    fn left_out(&self) -> (usize, usize) {
-        (self.rejected.len(), self.failures.len())
+    /// Changes whenever a run taught what does not work at all, or has to wait.
+    fn left_out(&self) -> (usize, usize, usize) {
+        (self.rejected.len(), self.failures.len(), self.tight.len())
     }
 
     /// Verifies the plan of least memory, unless that is the job as it is or was tried before.

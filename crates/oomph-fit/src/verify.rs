@@ -10,6 +10,8 @@ use crate::fitter::{Fitter, Missed, listed};
 use crate::select::LONGER;
 use oomph_plan::result::{PlanResult, Tried};
 
+/// So many plans that are a little too large wait for others to be run first.
+const MOST_TIGHT: usize = 3;
 /// From this many cache flushes per step on, the note says so.
 const OFTEN: f64 = 0.5;
 
@@ -61,13 +63,53 @@ impl Fitter<'_> {
                 self.missed(plan, &run);
                 return Ok(None);
             }
-            // It may fit once the allocator has given back what it caches.
+            // It may fit once the allocator has given back what it caches. That takes time, and another run: a plan that needs a
+            // little less may not have to.
+            if self.tight.len() < MOST_TIGHT {
+                let time_ratio = self.time_ratio(&run, plan);
+                self.options.learn(plan, run.used_bytes(), time_ratio);
+                let mut tight = plan.clone();
+                tight.used = run.used_bytes();
+                tight.time_ratio = time_ratio.unwrap_or(plan.time_ratio);
+                self.tight.push((tight, run));
+                return Ok(None);
+            }
             spare = Some(run);
         }
+        self.verify_limited(plan, spare, &name, limited)
+    }
+
+    /// The plans that may fit once the allocator has given back what it caches, where those that fit without it take more time.
+    pub(crate) fn verify_tight(&mut self) -> anyhow::Result<()> {
+        let goal = self.wanted.goal;
+        let mut tight = std::mem::take(&mut self.tight);
+        tight.sort_by(|(a, _), (b, _)| a.cost().total_cmp(&b.cost()));
+        for (plan, run) in tight {
+            if goal.of(plan.cost(), plan.used) > goal.worth(goal.least(&self.verified), 1) {
+                continue;
+            }
+            let name = format!("plan-{}", self.verifications);
+            if let Some(held) = self.verify_limited(&plan, Some(run), &name, true)? {
+                self.options.failed.retain(|levers| *levers != plan.levers);
+                self.verified.push(held);
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a plan at the capacity minus the margin if `limited`; `spare` is its run without a limit, if there was one.
+    fn verify_limited(
+        &mut self,
+        plan: &search::Plan,
+        spare: Option<Measurement>,
+        name: &str,
+        limited: bool,
+    ) -> anyhow::Result<Option<PlanResult>> {
+        let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
         let name = if spare.is_some() {
             format!("{name}-limited")
         } else {
-            name
+            name.to_owned()
         };
         let request = Request {
             limit: limited.then_some(self.options.budget),

@@ -69,6 +69,8 @@ const ABOUT_RECORDS: [&str; 16] = [
     "logName",
     "receiveTimestamp",
 ];
+/// Bytes of a value that is a name.
+const MAX_NAME: usize = 32;
 /// Bytes of a line that one on the next line may continue.
 const MAX_JOINED: usize = 4 << 10;
 /// Lines before a message that may name the program, and bytes of each.
@@ -479,7 +481,15 @@ fn collect_strings(value: &serde_json::Value, out: &mut String) {
                 if ABOUT_RECORDS.contains(&name.as_str()) {
                     continue;
                 }
-                if item.is_number() || item.is_boolean() {
+                // A value that is one word tells something only with its name.
+                let spoken = ["message", "msg", "log", "text"].contains(&name.as_str());
+                let word = !spoken
+                    && item.as_str().is_some_and(|text| {
+                        text.len() <= MAX_NAME
+                            && text.contains(|c: char| c.is_ascii_digit())
+                            && !text.contains(' ')
+                    });
+                if item.is_number() || item.is_boolean() || word {
                     out.extend(["\"", name, "\": ", &item.to_string(), "\n"]);
                 } else {
                     collect_strings(item, out);
@@ -681,6 +691,12 @@ impl Log {
                 }
             }
         }
+        if let Some(ended) = self.noted.launcher.as_mut()
+            && ended.last == self.parts
+        {
+            ended.rank = named_rank;
+            ended.add_ranks(&Vec::from_iter(named_rank));
+        }
         self.rank = named_rank.or(self.rank);
         if !new
             && let Some(last) = self.messages.last_mut()
@@ -846,7 +862,10 @@ impl Log {
             message.used(),
         ];
         let alone = said.iter().all(Option::is_none)
-            && matches!(message.kind, MessageKind::Allocation | MessageKind::Cuda);
+            && matches!(
+                message.kind,
+                MessageKind::Allocation | MessageKind::Cuda | MessageKind::Native
+            );
         if alone {
             general::complete(text, message);
         }
@@ -902,8 +921,17 @@ impl Log {
         }
         let mut around = message.around;
         let lines = self.recent.iter().map(String::as_str);
-        facts::near(lines, &message, &mut around);
+        // Who tells of the end of a process may tell more on the same line.
+        let own = (message.kind == MessageKind::Killed).then_some(message.text.as_str());
+        facts::near(lines.chain(own), &message, &mut around);
         message.around = around;
+        if message.program.serves() || message.inside.is_some_and(Program::serves) {
+            let lines = self.recent.iter().rev();
+            message.parts = lines
+                .map(|line| facts::parts(line))
+                .find(|parts| !parts.is_empty())
+                .unwrap_or_default();
+        }
         self.messages.push(message);
         Some(self.messages.len() - 1)
     }
@@ -955,6 +983,16 @@ impl Log {
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
+        // A launcher that ended its processes, and no word of why.
+        if self.messages.is_empty()
+            && self.error.is_none()
+            && let Some(mut ended) = self.noted.launcher.take()
+        {
+            let mut around = ended.around;
+            facts::near(self.recent.iter().map(String::as_str), &ended, &mut around);
+            ended.around = around;
+            self.messages.push(*ended);
+        }
         // A text that no reader knows matters only if there is no other, which is not only a warning.
         if self
             .messages
@@ -1015,6 +1053,9 @@ fn reports_an_error(text: &str) -> bool {
         "no kernel image",
         "illegal memory access",
         "ERROR_",
+        "low on resource",
+        "No space left",
+        "ailed to ",
     ]
     .iter()
     .any(|word| text.contains(word))
@@ -1067,14 +1108,14 @@ fn said_below(message: &mut OomMessage, text: &str, part: usize) {
     if shown.starts_with("- ") && part - message.last <= WRAPPED {
         facts::figures(shown, message);
     }
+    if !shown.bytes().any(|byte| byte.is_ascii_digit()) {
+        return;
+    }
     let mut around = message.around;
     facts::near(std::iter::once(shown), message, &mut around);
     message.around = around;
-    if message.memory == Memory::Device
-        && message.parts.len() < MOST
-        && let Some(part) = facts::named(shown)
-    {
-        message.parts.push(part);
+    if message.memory == Memory::Device && message.parts.len() < MOST {
+        message.parts.extend(facts::parts(shown));
     }
 }
 
@@ -1093,6 +1134,7 @@ fn named_below(message: &mut OomMessage, text: &str) {
         message.program = program;
     } else if program.starts_others()
         || (program == Program::LlamaCpp && message.program == Program::Cuda)
+        || (program.serves() && message.program == Program::Pytorch)
     {
         message.inside = Some(program);
     }

@@ -88,11 +88,19 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
                 .to_owned(),
         );
     }
-    if message.text.contains("try setting") && !is_fragmented(message) {
-        corrections.push(match in_pieces(message) {
+    let full_of_others = message
+        .outside_pytorch()
+        .zip(message.total)
+        .is_some_and(|(outside, total)| outside.0 as f64 > FOREIGN * total.0 as f64);
+    let in_pieces = in_pieces(message);
+    if message.text.contains("try setting")
+        && !is_fragmented(message)
+        && !(full_of_others && in_pieces.is_some())
+    {
+        corrections.push(match in_pieces {
             Some(cached) => format!(
                 "every such message has the hint about fragmentation; here the {cached} that are reserved and \
-                 unused would just have been enough together with what was free, so it may help"
+                 unused would have been enough together with what was free, so it may help"
             ),
             None => "every such message has the hint about fragmentation; it does not apply here"
                 .to_owned(),
@@ -759,6 +767,11 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              container the numbers of processes do not tell which)",
         ));
     }
+    evidence.extend(
+        other::around(message)
+            .into_iter()
+            .map(|(bytes, what)| Evidence::of(bytes.0, what)),
+    );
     if message.requested.is_some_and(|asked| asked >= ONE_TENSOR) {
         evidence.push(Evidence::new(
             "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter \
@@ -789,6 +802,14 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                 "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
                  is used up as well; the message does not say why"
             ),
+            (Some(used), Some(total), Some(asked), None)
+                if used + asked > total && used.0 < total.0 / 2 =>
+            {
+                format!(
+                    "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
+                     the message does not say what it was for"
+                )
+            }
             (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
                 "memory was full: tensors hold {used} of {total}, and {outside} lie outside PyTorch's allocator; the \
                  message does not say why"
@@ -799,6 +820,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             (Some(_), ..) => {
                 "memory was full of tensors in use; the message does not say why".to_owned()
             }
+            (None, _, Some(asked), _) if message.setting == Some("one allocation") => format!(
+                "Metal, through which this Mac's GPU is used, allows no single buffer of {asked}: one tensor is that \
+                 large"
+            ),
             (None, _, Some(asked), _) if asked >= ONE_TENSOR => format!(
                 "one request alone asked for {asked}, so one tensor is that large; the message does not say what \
                  was in use, or how much there is"

@@ -422,6 +422,20 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
+    if matches!(message.hardware, Hardware::Ascend | Hardware::Intel) {
+        steps.insert(0, others_on_the_gpu(message));
+    }
+    steps.push(advice(match message.during {
+        Some("weights were loaded") => {
+            "load weights in fewer bits (load_in_4bit, torch_dtype), or a part of them on the CPU (device_map=\"auto\")"
+        }
+        Some("the optimizer stepped" | "the backward pass ran") => {
+            "or by hand: a smaller batch with accumulated gradients, bf16, activation checkpointing"
+        }
+        _ => {
+            "or by hand: a smaller batch, image or sequence, 16 bits, and torch.no_grad() where nothing is trained"
+        }
+    }));
     if message.during == Some("attention ran") {
         steps.push(step(
             "attn_implementation=\"sdpa\"",
@@ -882,6 +896,14 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("also a limit (resources.limits.memory), so that one pod cannot fill the node"),
         ],
         Program::Systemd => systemd(message),
+        Program::Docker if message.setting == Some("ECS") => vec![
+            advice(
+                "more memory for the container: \"memory\" in the task's or the job's definition",
+            ),
+            advice(
+                "a job that needs less: fewer workers, smaller buffers, weights loaded with mmap",
+            ),
+        ],
         Program::Docker => vec![
             step(
                 format!("docker run --memory={} …", more_than(message.total)),
@@ -1020,6 +1042,26 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             look_at_the_kernel(),
             advice("fewer DataLoader workers, a smaller prefetch_factor"),
             look_at_the_host(),
+        ],
+        _ if message.text.contains("JavaScript heap") => vec![
+            step(
+                "NODE_OPTIONS=--max-old-space-size=8192",
+                "a larger heap for Node.js, in MiB",
+            ),
+            look_at_the_host(),
+        ],
+        _ if message.text.to_ascii_lowercase().contains("java") => vec![
+            advice(
+                "another size of Java's heap (-Xmx): larger where the heap is full, smaller where the host is",
+            ),
+            look_at_the_host(),
+        ],
+        Program::Unknown if message.text.contains("YARN") => vec![
+            step(
+                "--conf spark.executor.memoryOverhead=4g --executor-memory 16g",
+                "more memory for a container of Spark's",
+            ),
+            advice("fewer tasks at once in an executor, or more partitions"),
         ],
         _ => vec![
             look_at_the_host(),

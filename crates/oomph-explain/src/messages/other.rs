@@ -235,9 +235,13 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             .used()
             .filter(|used| !is_more_than_a_gpu(message, *used))
             .map(|used| format!("{used} were in use")),
-        message
-            .total
-            .map(|total| format!("{total} is all there is")),
+        message.total.map(|total| {
+            if message.setting == Some("one allocation") {
+                format!("{total} is the most that one buffer may have")
+            } else {
+                format!("{total} is all there is")
+            }
+        }),
     ]
     .into_iter()
     .flatten()
@@ -268,6 +272,15 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     } else {
         format!("{name} ran out of {what}{place}{figures}")
     };
+    if message.setting == Some("one allocation") {
+        return (
+            "memory_budget",
+            0.8,
+            format!(
+                "{sentence}: the driver allows no single buffer that large, and its memory need not be full"
+            ),
+        );
+    }
     if message.memory == Memory::Device
         && let Some((asked, total)) = message.requested.zip(message.total)
         && asked > total
@@ -283,15 +296,6 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
                 } else {
                     ""
                 }
-            ),
-        );
-    }
-    if message.setting == Some("one allocation") {
-        return (
-            "memory_budget",
-            0.8,
-            format!(
-                "{sentence}: the driver allows no single buffer that large, and its memory need not be full"
             ),
         );
     }
@@ -470,7 +474,11 @@ fn on_chip(message: &OomMessage) -> String {
 
 /// The kernel and schedulers say that it was memory; signal 9 alone does not.
 fn killed_confidence(message: &OomMessage) -> f64 {
-    if is_evident(message) { 0.95 } else { 0.6 }
+    match message {
+        _ if is_evident(message) => 0.95,
+        _ if says_full(message) => 0.8,
+        _ => 0.6,
+    }
 }
 
 fn is_evident(message: &OomMessage) -> bool {
@@ -558,7 +566,11 @@ fn killed(message: &OomMessage) -> String {
                 .map(|used| format!(", which used {used}"))
                 .unwrap_or_default();
             format!(
-                "the node's host memory (RAM) was nearly used up, and Kubernetes ended {process}{used}"
+                "the node's host memory (RAM) was nearly used up, and Kubernetes ended {}{used}",
+                message
+                    .process
+                    .as_ref()
+                    .map_or_else(|| process.clone(), |name| format!("container {name}"))
             )
         }
         Program::Systemd if message.setting.is_some() => format!(
@@ -621,22 +633,32 @@ fn killed(message: &OomMessage) -> String {
             format!(
                 "{process} was ended for want of host memory (RAM), or at a limit of it, as line {} says{used}{}",
                 message.line,
-                limit(if message.in_use.is_some() {
-                    "of"
-                } else {
-                    "the limit is"
+                message.total.map_or_else(String::new, |total| {
+                    if message.in_use.is_some() {
+                        format!(" of {total}")
+                    } else {
+                        format!(": the limit is {total}")
+                    }
                 })
             )
         }
         _ => format!(
-            "{process} was ended by signal 9, most likely by the kernel's OOM killer: if so, {}{}",
+            "{process} was ended by signal 9, most likely by the kernel's OOM killer: {}{}{}",
+            if says_full(message) { "" } else { "if so, " },
             if message.inside == Some(Program::Kubernetes) {
                 format!(
                     "its container reached its limit of host memory (RAM){}, or the node ran short",
                     limit("of")
                 )
             } else {
-                "the host's memory (RAM) was used up".to_owned()
+                format!(
+                    "the host's memory (RAM) was used up{}",
+                    if says_full(message) {
+                        format!(", as line {} says", message.line)
+                    } else {
+                        String::new()
+                    }
+                )
             },
             message
                 .around
@@ -648,6 +670,21 @@ fn killed(message: &OomMessage) -> String {
                 .unwrap_or_default()
         ),
     }
+}
+
+/// Whether the words beside the end of a process say that the host's memory was full.
+fn says_full(message: &OomMessage) -> bool {
+    message.kind == MessageKind::Killed
+        && [
+            "占满",
+            "内存不足",
+            "内存溢出",
+            "out of memory",
+            "out of RAM",
+            "memory full",
+        ]
+        .iter()
+        .any(|words| message.text.contains(words))
 }
 
 /// What lines near a message say: they may be about another moment.
@@ -677,7 +714,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.kind == MessageKind::OnChip {
         return unsaid;
     }
-    if message.kind == MessageKind::Killed && !is_evident(message) {
+    if message.kind == MessageKind::Killed && !is_evident(message) && !says_full(message) {
         unsaid.push("whether memory was the reason: schedulers and people send signal 9, too");
     }
     let ended = message.kind == MessageKind::Killed;

@@ -12,7 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for loops that step the optimizer only every N iterations and never divide the loss.
+    /// Looks for loops that step the optimizer only every N iterations, do not clear gradients in each and never divide
+    /// the loss.
     ///
     /// ## Why it costs memory
     ///

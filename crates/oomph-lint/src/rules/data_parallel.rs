@@ -12,7 +12,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `nn.DataParallel(…)` around models that train: an optimizer gets their parameters, they
-    /// run in a training loop, or they are handed to what may train them.
+    /// run in a training loop, or they are handed to what may train them. Teachers by their names are left out.
     ///
     /// ## Why it costs memory
     ///

@@ -13,7 +13,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.cuda.empty_cache()` that runs in every iteration of a training loop, of a
-    /// loop over batches, or of one that runs a model in each step, as samplers do.
+    /// loop over batches, or of one that runs a model in each step, as samplers do. That there is a GPU is no condition.
     ///
     /// ## Why it costs memory
     ///

@@ -15,7 +15,9 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `backward(retain_graph=True)` in a training loop that runs no other `backward()`
-    /// or `autograd.grad()` after it in the iteration.
+    /// or `autograd.grad()` after it in the iteration. Where a part of the graph may be older than the iteration (a
+    /// value from before the loop, or one that is handed on to the next iteration, as recurrent states are), nothing is
+    /// reported.
     ///
     /// ## Why it costs memory
     ///

@@ -22,8 +22,9 @@ declare_rule! {
     /// Follows what a forward pass with gradients on returns, through names, expressions and functions of the file:
     /// everything made of it is detached, compared, drawn, measured or made a number, and nothing reaches a
     /// `backward()`. So it finds evaluation without `model.eval()`, samples that are drawn between training steps,
-    /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Where other code
-    /// gets the result, nothing is reported. Models whose gradients may be turned off in the file, methods of
+    /// actions of an agent, a generator in the discriminator's step, and `model(x).detach()`. Networks that are known by
+    /// nothing but their names (`self.actor`, `nets[key]`) and methods that run layers of theirs count as well. Where
+    /// other code gets the result, nothing is reported, unless what it returns is cut off at once. Models whose gradients may be turned off in the file, methods of
     /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
     /// left out: the model, or what it is given, is moved there, or somebody else made the model.
     ///

@@ -18,8 +18,8 @@ declare_rule! {
     /// Looks for calls of a model in a training step, with gradients on, on inputs without a graph, whose
     /// result reaches the loss undetached, where the model is not trained: the optimizers that step
     /// there were made in sight from other models' parameters, and it is in evaluation mode, a copy
-    /// or pretrained; or it is named as a teacher, a target network or a moving average, beside one
-    /// optimizer that is not its own. Models whose gradients may be turned off in the file are left out.
+    /// or pretrained; or it is named as a teacher or a moving average, beside one optimizer that is not its own, or as a
+    /// target network (`critic_target`, `target_net`). Models whose gradients may be turned off in the file are left out.
     ///
     /// ## Why it costs memory
     ///

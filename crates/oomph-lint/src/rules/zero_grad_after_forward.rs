@@ -14,7 +14,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training steps that call an optimizer's `zero_grad()` between the last forward pass and
-    /// `backward()`, once in the iteration. Each of several optimizers is looked at by itself.
+    /// `backward()`, once in the iteration, here or in a method that does nothing else. Each of several optimizers is
+    /// looked at by itself.
     ///
     /// ## Why it costs memory
     ///

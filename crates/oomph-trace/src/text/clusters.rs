@@ -88,12 +88,28 @@ pub(super) const READERS: &[Reader] = &[
         read: pod,
     },
     Reader {
-        markers: &[
-            "OOM-killed",
-            "OOM killed",
-            "Container killed due to memory usage",
-        ],
+        markers: &["OOM-killed", "OOM killed"],
         read: |line, _, before| or_join(before, stopped(line, Program::Kubernetes)),
+    },
+    Reader {
+        // Amazon's service of containers.
+        markers: &["Container killed due to memory usage"],
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Docker);
+            message.setting = Some("ECS");
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `seff`.
+        markers: &["Memory Utilized: ", "Memory Efficiency: "],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.program == Program::Slurm)?;
+            before.in_use = before.in_use.or(size_after(line.from, "Utilized: "));
+            before.total = before.total.or(size_after(line.from, "% of "));
+            before.last = line.part;
+            None
+        },
     },
     Reader {
         // An eviction: the node was short, whatever the container's limit.
@@ -288,6 +304,18 @@ fn state(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opt
         return None;
     }
     let mut message = stopped(line, Program::Slurm);
+    if row {
+        // `MaxRSS` in KiB, and `ReqMem` of a node or of a core.
+        let words = line.text.split([' ', '|', '\t']);
+        for word in words.filter(|word| word.starts_with(|c: char| c.is_ascii_digit())) {
+            let unit = word.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+            match unit {
+                "K" => message.in_use = message.in_use.or(size(word)),
+                "Mn" | "Gn" | "Tn" => message.total = size(word.trim_end_matches('n')),
+                _ => {}
+            }
+        }
+    }
     message.job = after(head, "Job_id=")
         .or_else(|| after(head, "JobId="))
         .and_then(job)

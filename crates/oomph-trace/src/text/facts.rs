@@ -54,6 +54,8 @@ const AFTER: &[(Role, &[&str])] = &[
             "is allocated",
             "occupied",
             "memory in use",
+            "占满",
+            "用完",
         ],
     ),
     (
@@ -185,7 +187,7 @@ const BEFORE: &[(Role, &[&str])] = &[
 
 /// Fills the figures that a text has beside words for their role, and that the message lacks.
 pub(super) fn figures(text: &str, message: &mut OomMessage) {
-    for (role, bytes) in roles(text) {
+    for (role, bytes) in roles(text, usize::MAX) {
         let place = match role {
             Role::Asked => &mut message.requested,
             Role::Free => &mut message.free,
@@ -196,8 +198,8 @@ pub(super) fn figures(text: &str, message: &mut OomMessage) {
     }
 }
 
-/// The figures of a text that have words for their role beside them.
-fn roles(text: &str) -> Vec<(Role, Bytes)> {
+/// The figures of a text that have words for their role beside them, at most so far before them.
+fn roles(text: &str, far: usize) -> Vec<(Role, Bytes)> {
     let lower = &words_apart(text);
     let found: Vec<Size> = sizes(lower).collect();
     let mut roles = Vec::new();
@@ -211,7 +213,7 @@ fn roles(text: &str) -> Vec<(Role, Bytes)> {
         else {
             continue;
         };
-        if let Some(role) = role(before, after, size.unit) {
+        if let Some(role) = role(before, after, size.unit, far) {
             roles.push((role, size.bytes));
         }
     }
@@ -227,16 +229,20 @@ fn words_apart(text: &str) -> String {
         if c.is_ascii_uppercase() && before.is_ascii_lowercase() && c != 'B' {
             out.push(' ');
         }
-        out.push(c.to_ascii_lowercase());
+        // Names of fields are words.
+        out.push(match c {
+            '_' | '"' => ' ',
+            _ => c.to_ascii_lowercase(),
+        });
         before = c;
     }
     out
 }
 
-fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
-    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
+    let is_end = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
     // `24 GB of GPU memory is free`: what stands between does not count.
-    let mut rest = after.trim_start_matches([' ', ')', '(', ']', '*', '_', '"']);
+    let mut rest = after.trim_start_matches([' ', ')', '(', ']', '*', '_', '"', '）', '（']);
     for noun in [
         "of ", "the ", "gpu ", "device ", "host ", "system ", "video ", "memory ", "vram ", "ram ",
         "mem ",
@@ -249,6 +255,13 @@ fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
         .any(|word| before.contains(word))
     {
         return None;
+    }
+    // `5.5 GB of 5.5 GB … used`.
+    if after.trim() == "of" {
+        return Some(Role::InUse);
+    }
+    if before.trim() == "of" {
+        return Some(Role::Total);
     }
     if rest.starts_with('/') {
         // `Free memory/Total memory: 21/79`.
@@ -301,6 +314,7 @@ fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
             }
         }
     }
+    let last = last.filter(|((at, _), _)| clause.len() - at <= far);
     let role_before = last.map(|(_, role)| role);
     if !unit {
         // A number without a unit is a size only right behind its name.
@@ -310,10 +324,25 @@ fn role(before: &str, after: &str, unit: bool) -> Option<Role> {
         let near = between.split([' ', ':', '=', '(']).all(|word| {
             matches!(
                 word,
-                "" | "memory" | "bytes" | "size" | "of" | "is" | "reported"
+                "" | "memory"
+                    | "bytes"
+                    | "size"
+                    | "of"
+                    | "is"
+                    | "reported"
+                    | "device"
+                    | "gpu"
+                    | "host"
             )
         });
+        if rest.starts_with("exceed") && before.trim_end().ends_with("mem") {
+            return Some(Role::InUse);
+        }
         return role_before.filter(|_| near && !clause.ends_with("out of "));
+    }
+    // `requested=12.5GiB available=3.2GiB`: the name before it is a figure's own.
+    if role_before.is_some() && before.ends_with(['=', ':']) {
+        return role_before;
     }
     if rest.starts_with("exceed") || rest.starts_with('>') {
         return role_before.or(Some(Role::InUse));
@@ -356,6 +385,23 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
             while end > start && matches!(bytes.get(end - 1), Some(b'.' | b',')) {
                 end -= 1;
             }
+            // `4194304-byte block`.
+            if text
+                .get(end..)
+                .is_some_and(|rest| rest.starts_with("-byte"))
+                && !text.get(start..end).unwrap_or_default().contains('.')
+                && !part
+            {
+                at = end + "-byte".len();
+                if let Some(bytes) = super::words::size(text.get(start..end).unwrap_or_default()) {
+                    return Some(Size {
+                        start,
+                        end: at,
+                        bytes,
+                        unit: true,
+                    });
+                }
+            }
             let mut letters = end;
             while matches!(bytes.get(letters), Some(b' ')) && letters == end {
                 letters += 1;
@@ -371,7 +417,10 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
                 "gb" | "gib" | "gi" | "gbytes" | "gigabytes" => Some(1 << 30),
                 "tb" | "tib" | "ti" => Some(1 << 40),
                 "k" if letters == end => Some(1 << 10),
-                "g" if letters == end => Some(1 << 30),
+                // `5.96 G`, but no 5 grams.
+                "g" if letters == end || text.get(start..end).is_some_and(|n| n.contains('.')) => {
+                    Some(1 << 30)
+                }
                 _ => None,
             };
             if part {
@@ -505,6 +554,8 @@ pub(super) fn near<'a>(
     message: &OomMessage,
     around: &mut Around,
 ) {
+    /// In a line that is perhaps about something else only the words right before a figure count.
+    const BESIDE: usize = 24;
     // The readers of those that end processes know their lines, and their limits are no part of the host's memory.
     let ends = message.kind == MessageKind::Killed
         && !matches!(
@@ -537,7 +588,7 @@ pub(super) fn near<'a>(
             memory => memory == message.memory,
         };
         if same {
-            around.fill(&roles(line));
+            around.fill(&roles(line, BESIDE));
         }
     }
     let card = match (cards.as_slice(), message.device) {
@@ -550,9 +601,32 @@ pub(super) fn near<'a>(
     }
 }
 
+/// What takes how much, by its name, in a line that lists it in sentences or alone.
+pub(super) fn parts(line: &str) -> Vec<(String, Bytes)> {
+    const LONGEST: usize = 60;
+    if let Some(part) = named(line) {
+        return vec![part];
+    }
+    // vLLM: `model weights take 20.64GiB; non_torch_memory takes 0.28GiB; …`.
+    if !line.contains(" takes ") {
+        return Vec::new();
+    }
+    let line = line.rsplit("] ").next().unwrap_or(line);
+    let part = |sentence: &str| {
+        let (name, value) = [" takes ", " take ", " is "]
+            .iter()
+            .find_map(|verb| sentence.split_once(*verb))?;
+        let name = name.trim();
+        let size = sizes(&value.to_ascii_lowercase()).next()?;
+        (size.start == 0 && size.unit && name.len() <= LONGEST)
+            .then(|| (name.to_owned(), size.bytes))
+    };
+    line.split(';').filter_map(part).collect()
+}
+
 /// A line that is a name and a size, as programs list what holds the memory: `maybe_live_out allocation:    9.64GiB`,
 /// `HLO temp         41.19G (24.2% utilization)`, `1. Size: 32.00G`.
-pub(super) fn named(line: &str) -> Option<(String, Bytes)> {
+fn named(line: &str) -> Option<(String, Bytes)> {
     const LONGEST: usize = 40;
     const HOLDS: [&str; 10] = [
         "allocation",
@@ -655,6 +729,71 @@ fn table_of_free(line: &str, command: &str) -> Option<Vec<(Role, Bytes)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// In words that no reader knows: which memory, and asked, free, in use, total, in bytes.
+    #[test]
+    fn words_of_programs_that_no_reader_knows() {
+        use crate::text::tests::one;
+        use Memory::{Device, Host};
+        const GIB: u64 = 1 << 30;
+        let gib = |value: f64| Some((value * GIB as f64) as u64);
+        for (text, memory, figures) in [
+            (
+                "OOM: requested=12.5GiB available=3.25GiB device=cuda:2 rank=2 step=1450",
+                Device,
+                [gib(12.5), gib(3.25), None, None],
+            ),
+            (
+                "level=error msg=\"job failed\" reason=oom_killed container=trainer memory_limit=64Gi memory_usage=63.5Gi",
+                Host,
+                [None, None, gib(63.5), gib(64.0)],
+            ),
+            (
+                "Reason: Container killed by YARN for exceeding memory limits. 5.5 GB of 6.5 GB physical memory used.",
+                Host,
+                [None, None, gib(5.5), gib(6.5)],
+            ),
+            (
+                "=>> PBS: job killed: vmem 34359738368 exceeded limit 33285996544",
+                Host,
+                [None, None, Some(34_359_738_368), Some(33_285_996_544)],
+            ),
+            (
+                "runtime: out of memory: cannot allocate 4194304-byte block (3900702720 in use)",
+                Host,
+                [Some(4 << 20), None, None, None],
+            ),
+            (
+                "ERROR TDRV:dmem_alloc_internal  Failed to alloc DEVICE memory: 268435456",
+                Device,
+                [Some(1 << 28), None, None, None],
+            ),
+            (
+                "ERROR: Out of GPU memory trying to allocate 1.5 GiB\nEffective GPU memory usage: 98.96% (7.75 GiB/8 GiB)",
+                Device,
+                [gib(1.5), None, gib(7.75), gib(8.0)],
+            ),
+            (
+                "GPU 0上出现内存不足错误。无法在GPU 0上分配50.0MB内存，已分配12.5 GB内存，可用内存仅为0.0B。",
+                Device,
+                [Some(50 << 20), Some(0), gib(12.5), None],
+            ),
+        ] {
+            let message = one(text);
+            let bytes = |size: Option<Bytes>| size.map(|size| size.0);
+            assert_eq!(message.memory, memory, "{text}");
+            assert_eq!(
+                [
+                    bytes(message.requested),
+                    bytes(message.free),
+                    bytes(message.in_use),
+                    bytes(message.total)
+                ],
+                figures,
+                "{text}"
+            );
+        }
+    }
 
     #[test]
     fn tables_of_systems() {

@@ -51,6 +51,11 @@ const PHRASES: &[(Says, &[&str])] = &[
             "allocation_failure",
             "alloc_failed",
             "using all available ram",
+            "oom:",
+            "oom error",
+            "oom while",
+            "oom on ",
+            "oom at ",
             "java heap space",
         ],
     ),
@@ -78,7 +83,10 @@ const PHRASES: &[(Says, &[&str])] = &[
             "メモリ不足",
             "メモリを確保できません",
             "메모리 부족",
+            "nv_err_no_memory",
             "недостаточно памяти",
+            "Недостаточно памяти",
+            "Не удалось выделить память",
             "не удалось выделить память",
             "impossible d'allouer de la mémoire",
             "mémoire insuffisante",
@@ -136,6 +144,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "reached limit",
             "reaching",
             "memory limit reached",
+            "over memory limit",
         ],
     ),
     (
@@ -177,6 +186,9 @@ const PHRASES: &[(Says, &[&str])] = &[
             "oom-killer",
             "oom killed",
             "oom-killed",
+            "oom_killed",
+            "container killed by",
+            "term_memlimit",
             "zsh: killed",
         ],
     ),
@@ -330,7 +342,12 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
                     .any(|part| word.contains(part))
             });
             let stated = subject && words.next().is_none() && rest.trim_matches(bare).is_empty();
-            alone || named || stated || fails() || sizes(rest).next().is_some()
+            // `out of memory while allocating a buffer`, and nothing before it.
+            let begins = head.trim_matches(bare).is_empty()
+                && ["while ", "when ", "during ", "in ", "on ", "for "]
+                    .iter()
+                    .any(|word| rest.trim_start().starts_with(word));
+            alone || named || stated || begins || fails() || sizes(rest).next().is_some()
         }
         Says::Refused => {
             // `Not enough` of something else: the noun stands near.
@@ -344,7 +361,8 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         }
         Says::Exceeded => {
             let near: String = rest.chars().take(80).collect();
-            let line = format!("{} {near}", tail(&before, 80));
+            let words = text.get(start..end).unwrap_or_default();
+            let line = format!("{} {words} {near}", tail(&before, 80)).to_ascii_lowercase();
             let of_memory = has(
                 &line,
                 &["memory", "vram", "mem ", "memlimit", "buffer size", "rss"],
@@ -407,6 +425,10 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     }
     message.pid = pid(&lower);
     message.handled = goes_on(&lower);
+    // A limit for one buffer is not all there is.
+    if lower.contains("maximum allowed buffer size") || lower.contains("max buffer size") {
+        message.setting = Some("one allocation");
+    }
     Some(message)
 }
 
@@ -524,6 +546,8 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "graphics",
         "nvmap",
         "mem_object",
+        "devmem",
+        "bitsandbytes",
     ]);
     let host = says(&[
         "host memory",
@@ -547,6 +571,8 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "cgroup",
         "pinned",
         "memlimit",
+        "-byte block",
+        "yarn",
         "virtual memory",
         "hauptspeicher",
         "arbeitsspeicher",
@@ -578,7 +604,6 @@ pub(super) fn memory_of(lower: &str) -> Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::text::tests::{all, gib, one};
 
     #[test]

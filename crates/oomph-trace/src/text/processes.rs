@@ -15,6 +15,9 @@ pub(super) const READERS: &[Reader] = &[
             if noted.ended.len() < MOST {
                 noted.ended.push(pid);
             }
+            let mut message = ended(line, Program::DeepSpeed);
+            message.pid = Some(pid);
+            noted.launcher = Some(Box::new(message));
             None
         },
     },
@@ -149,6 +152,15 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // A compiler's driver.
+        markers: &["Killed signal terminated program "],
+        read: |line, _, before| {
+            let mut message = ended(line, Program::Shell);
+            message.process = after(line.from, "program ").and_then(word);
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["Killed", "killed  ", "已杀死", "强制终止", "強制終了"],
         read: shell,
     },
@@ -213,6 +225,11 @@ fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opt
             .split_once(" Killed  ")
             .or_else(|| text.split_once(" killed  "))
             .or_else(|| Some((text.strip_suffix(" Killed")?, "")))
+            // Behind a bar of progress.
+            .or_else(|| {
+                let bar = text.strip_suffix("Killed")?;
+                bar.ends_with([']', '|', '%']).then_some(("0", bar))
+            })
             // Where the spaces were lost.
             .or_else(|| {
                 let found = text.split_once(" Killed ")?;
@@ -222,7 +239,7 @@ fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Opt
         if pid.is_empty() || !pid.bytes().all(|byte| byte.is_ascii_digit()) {
             return None;
         }
-        message.pid = integer(pid);
+        message.pid = integer(pid).filter(|pid| *pid > 0);
     }
     or_join(before, message)
 }

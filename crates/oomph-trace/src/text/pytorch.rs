@@ -1,7 +1,7 @@
 //! PyTorch: the messages of its allocators in every version's wording.
 #![expect(clippy::unnecessary_wraps, reason = "readers share one signature")]
 
-use super::program::{Memory, Program};
+use super::program::{Hardware, Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, index, integer, last_word, size, size_after};
 use super::{MessageKind, OomMessage, OtherProcess};
@@ -125,6 +125,18 @@ pub(super) const READERS: &[Reader] = &[
             let others = size_after(line.from, "other allocations: ");
             message.this_process = message.allocated.zip(others).map(|(one, more)| one + more);
             message.allowed = size_after(line.from, "max allowed: ");
+            Some(message)
+        },
+    },
+    Reader {
+        // Metal's limit of one buffer.
+        markers: &["Invalid buffer size: "],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Pytorch, MessageKind::Allocation);
+            message.requested =
+                Some(size_after(line.from, "size: ").filter(|size| size.0 > 1 << 20)?);
+            message.hardware = Hardware::Apple;
+            message.setting = Some("one allocation");
             Some(message)
         },
     },

@@ -129,6 +129,8 @@ pub(super) struct Noted {
     pub(super) cgroup_path: Option<String>,
     /// Processes that a launcher ended.
     pub(super) ended: Vec<u64>,
+    /// The end of a process that a launcher ended, if nothing else tells of it.
+    pub(super) launcher: Option<Box<OomMessage>>,
     /// The last line of an error of TensorFlow.
     pub(super) tensorflow_line: Option<usize>,
     /// The last line `Limits:` of a pod.

@@ -293,6 +293,10 @@ fn tensor(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
     message.requested = element.and_then(|element| array_bytes(&shape, &element));
     message.allocator = after(line.from, " by allocator ").and_then(word);
     (message.memory, message.device) = place(line.from);
+    // The allocator that printed its figures just before is the GPU's: the host's has none.
+    if message.memory == Memory::Unknown && noted.arena.iter().all(Option::is_some) {
+        message.memory = Memory::Device;
+    }
     if message.memory == Memory::Device {
         arena(&mut message, noted);
     }
@@ -361,7 +365,8 @@ fn pinned(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Op
 fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
     let before = before.filter(|before| {
         before.program == Program::Tensorflow
-            && before.memory == Memory::Unknown
+            && (before.memory == Memory::Unknown || before.device.is_none())
+            && before.memory != Memory::Host
             && line.part == before.last + 1
     })?;
     let lower = line.from.to_ascii_lowercase();
@@ -479,7 +484,7 @@ fn figures(
 
 #[cfg(test)]
 mod tests {
-    use crate::text::tests::{all, one};
+    use crate::text::tests::one;
     use crate::text::{Memory, Program};
     use crate::units::Bytes;
 
@@ -508,8 +513,8 @@ mod tests {
         let text = "errors_impl.ResourceExhaustedError: 1 root error(s) found.\n  (0) Resource exhausted: Out of memory while trying to allocate 24 bytes.";
         assert_eq!(one(text).program, Program::Tensorflow);
         assert_eq!(
-            all("Out of memory while trying to allocate room for it").len(),
-            0
+            one("Out of memory while trying to allocate room for it").program,
+            Program::Unknown
         );
     }
 }
