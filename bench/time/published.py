@@ -6,6 +6,7 @@ over the bandwidth, the longer of the two. Build `cargo build --example price -p
 """
 
 import csv
+import functools
 import io
 import json
 import re
@@ -18,9 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRICE = ROOT / "target" / "debug" / "examples" / "price"
 OOMPH = [sys.executable, "-m", "oomph"]
-GAP = (
-    0.9e-6  # from one kernel to the next, which the clocks count and a single kernel does not have
-)
+# From one kernel to the next: the clocks count it, and so do times of whole CUDA graphs, but not those of single kernels.
+GAP = 0.9e-6
 NEUSIGHT = {
     "NVIDIA L4": "l4", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
     "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie", "Tesla V100-PCIE-32GB": "v100-32gb-pcie", "Tesla T4": "t4", "Tesla P4": "p4",
@@ -87,14 +87,55 @@ def aiconfigurator(clone):
             m, n, k = row["m"], row["n"], row["k"]
             if row["gemm_dtype"] in ("bfloat16", "float16"):
                 moved = 2 * (m * k + k * n + m * n)
+                # Its graphs take six weights in turn with one input: they come from memory unless the cache holds all.
+                weight = 2 * n * k
+                cold = weight if 6 * weight > figures(gpu)["l2_bytes"] else 0
                 yield (
                     gpu,
                     "bf16",
                     row["latency"] / 1e3,
-                    ["product", n, m, k, 1, BF16, 16],
+                    ["product", n, m, k, 1, BF16, 16, cold],
                     2 * m * n * k,
                     moved,
                 )
+
+
+@functools.cache
+def figures(gpu):
+    """What the catalogue says of a GPU."""
+    told = subprocess.run(
+        [*OOMPH, "gpus", gpu, "--json", "-"], capture_output=True, text=True, check=True
+    )
+    return json.loads(told.stdout)["gpus"][0]
+
+
+def attention(clone):
+    """The same of its attention over whole prompts: causal, bf16, with the writing of keys and values that vLLM does beside it."""
+    import pyarrow.parquet
+
+    for gpu, place in TABLES.items():
+        place = place.replace("gemm", "attention")
+        data = shown(
+            clone,
+            f"aic-core/src/aiconfigurator_core/systems/data/{place}/context_attention_perf.parquet",
+        )
+        for row in pyarrow.parquet.read_table(io.BytesIO(data)).to_pylist():
+            batch, length, heads, keys, size = (
+                row[name]
+                for name in ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim")
+            )
+            if row["kv_cache_dtype"] != "bfloat16" or row.get("window_size") or row["step"]:
+                continue
+            operations = 2 * batch * heads * length * length * size
+            moved = 4 * batch * length * size * (heads + keys)
+            yield (
+                gpu,
+                "attention",
+                row["latency"] / 1e3,
+                ["fused", operations, moved, length, BF16],
+                operations,
+                moved,
+            )
 
 
 def priced(gpu, lines):
@@ -110,7 +151,9 @@ def priced(gpu, lines):
         done = subprocess.run(
             [PRICE, "--lines", gpu, file.name], capture_output=True, text=True, check=True
         )
-    return [us / 1e6 - GAP for us in json.loads(done.stdout)["us"]]
+    # Whole graphs were timed with the gaps.
+    gap = 0 if len(lines[0]) > 7 else GAP
+    return [us / 1e6 - gap for us in json.loads(done.stdout)["us"]]
 
 
 def line(title, rows):
@@ -133,19 +176,17 @@ def main():
             list(aiconfigurator(sys.argv[2])) if len(sys.argv) > 2 else [],
             ("bf16",),
         ),
+        ("Attention", list(attention(sys.argv[2])) if len(sys.argv) > 2 else [], ("attention",)),
     ):
         done = []
         for gpu in dict.fromkeys(row[0] for row in rows):
             own = [row for row in rows if row[0] == gpu]
-            told = subprocess.run(
-                [*OOMPH, "gpus", gpu, "--json", "-"], capture_output=True, text=True, check=True
-            )
-            figures = json.loads(told.stdout)["gpus"][0]
-            rates = figures["rates_per_s"]
+            known = figures(gpu)
+            rates = known["rates_per_s"]
             for row, seconds in zip(own, priced(gpu, [row[3] for row in own]), strict=True):
-                rate = rates["fp32"] if row[1] != "bf16" else rates["bf16"] or rates["fp16"]
+                rate = rates["fp32"] if row[1] not in ("bf16", "attention") else rates["bf16"]
                 done.append(
-                    (*row, seconds, max(row[4] / rate, row[5] / figures["bandwidth_bytes_per_s"]))
+                    (*row, seconds, max(row[4] / rate, row[5] / known["bandwidth_bytes_per_s"]))
                 )
             for kind in kinds:
                 found = [row for row in done if row[0] == gpu and row[1] == kind]

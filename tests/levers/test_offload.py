@@ -203,11 +203,12 @@ def test_no_more_leaves_than_may(tmp_path):
 def test_what_leaves_is_spread_over_the_step(tmp_path):
     """From the second step on, when it is known how much a step saves: copies then go on beside all of its kernels."""
     code = ANYWHERE + """
-    x = torch.randn(16, 16, requires_grad=True)  # saves 1 KiB each time
+    x = torch.randn(8, 8, requires_grad=True)  # saves 256 bytes each time
     out, made = [], entries
     for step in range(3):
         y, went = x, []
-        for _ in range(16):
+        other = x.exp()  # does not go back: it is still there when the next step begins
+        for _ in range(64):
             before = len(made)
             y = y.exp()
             went.append(len(made) - before)
@@ -216,5 +217,8 @@ def test_what_leaves_is_spread_over_the_step(tmp_path):
     """  # fmt: skip
     lever = "save_on_cpu", {"in_flight": 0, "most": 4096}
     first, *later = run(tmp_path, code, lever, IN_FLIGHT=0).out
-    assert first == [1] * 4 + [0] * 12
-    assert later == [[0, 0, 0, 1] * 4] * 2
+    assert first == [1] * 15 + [0] * 49
+    for went in later:
+        assert 14 <= sum(went) <= 16, went
+        words = "".join(map(str, went))
+        assert "11" not in words and "0" * 6 not in words, words

@@ -221,3 +221,25 @@ def test_what_calibrates_a_host_is_what_the_clock_knows(oomph):
     )
     known = Path(ROOT, "crates", "oomph-clock", "src", "host.rs").read_text()
     assert run.out.split() == re.findall(r'^    \("(\w+)", [\d.e-]+\),$', known, re.MULTILINE)
+
+
+def test_factorizations_transforms_and_scans_are_written_down(oomph, tmp_path):
+    oomph(
+        """
+        import torch
+        weight = torch.ones(64, 128, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            torch.linalg.cholesky(torch.eye(256, device="cuda"))
+            torch.fft.fft(torch.ones(32, 1024, device="cuda", dtype=torch.complex64))
+            weight.cumsum(0).sum().backward()
+            optimizer.step()
+        """,
+        gpu="h200",
+    )
+    work = json.loads((tmp_path / "run" / "record.json").read_text())["work"]
+    # 256 columns, each after the one before; one kernel that reads and writes 32 rows of 8 KiB; 64 additions of each thread.
+    assert ["chain", 256 * 710, 0, 0, "linear algebra"] in work["table"]
+    assert ["moving", 2 * 32 * 8192, "Fourier transforms"] in work["table"]
+    assert any(line[0] == "chain" and line[1] == 64 * 715 for line in work["table"])

@@ -163,7 +163,8 @@ impl Linter {
         }
         let selection = target.settings.for_file(&target.path);
         let (facts, first) = FirstLook::at(&source, &selection);
-        let source = (!first.is_clean()).then_some(source);
+        // Most files have no findings: their texts are dropped, and read again if the project says otherwise.
+        let source = first.has_findings().then_some(source);
         Some((facts, Look(Some((first, source)))))
     }
 

@@ -4,7 +4,7 @@
 //! The coefficients are fitted to one H200 (`bench/time/README.md`); clocks, multiprocessors, bandwidth and caches are the
 //! GPU's own.
 
-use crate::figures::Figures;
+use crate::figures::{Figures, MEASURED_HZ};
 use crate::work::{Kind, Path, Product, Steps, Work};
 
 /// What a piece of work takes.
@@ -112,6 +112,9 @@ const CLASSES: &[Class] = &[
     class(&["elementwise_kernelILi128ELi4E"], [3.35, 0.85, 0.6, 4.12, 0.0], 0.16),
     class(&["elementwise_kernelILi128ELi2E"], [1.7, 0.778, 0.582, 1.15, 0.0], 0.08),
     class(&["distribution_elementwise"], [1.36, 0.756, 0.189, 3.13, 0.0], 0.04),
+    class(&["radixSortKVInPlace"], [5.9, 4.0, 4.0, 216.0, 0.0], 0.3),
+    class(&["roll_cuda_kernel"], [2.0, 4.0, 4.0, 1.28, 0.0], 0.1),
+    class(&["reflection_pad"], [2.0, 4.0, 4.0, 1.6, 0.0], 0.2),
     class(&["nll_loss"], [0.602, 0.8, 0.115, 0.0, 3.38], 0.35),
     class(&["sum_and_scatter"], [0.271, 1.2, 2.94, 1.39, 0.0], 0.13),
     class(&["compute_grad_weight"], [5.36, 1.28, 2.94, 1.57, 0.0], 0.27),
@@ -242,6 +245,12 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
                 ..kernel(seconds, 0.15)
             }
         }
+        Work::Chain(cycles, work, bytes, _) => {
+            let alone = cycles * gpu.cycle / MEASURED_HZ;
+            let together = work / (gpu.sms * gpu.clock);
+            let seconds = alone.max(together).max(moving(*bytes, 0.8, 0.5, gpu));
+            kernel(SHORTEST + seconds, 0.3)
+        }
         Work::Fixed(seconds, _) => kernel(*seconds, 0.3),
         _ => Took {
             seconds: 0.0,
@@ -304,6 +313,9 @@ const SIMT: Products = Products {
     cached: 0.36,
 };
 
+/// The part of its rate that no product exceeds: tiles are filled and emptied.
+const FULL: f64 = 0.95;
+
 fn product(shape: &Product, gpu: &Figures) -> f64 {
     let Product {
         m,
@@ -312,9 +324,15 @@ fn product(shape: &Product, gpu: &Figures) -> f64 {
         batch,
         kind,
         alignment,
+        cold,
     } = *shape;
     if m * n * batch == 0.0 {
         return SHORTEST;
+    }
+    if m.min(n) <= 1.0 {
+        // A kernel of its own reads the matrix once; nothing is computed in tiles.
+        let bytes = batch * kind.bytes() * (m * k + k * n + m * n);
+        return TENSOR.least * 1e-6 * gpu.cycle + moving(bytes, TENSOR.memory, TENSOR.cached, gpu);
     }
     let plain = matches!(
         kind,
@@ -322,9 +340,10 @@ fn product(shape: &Product, gpu: &Figures) -> f64 {
     );
     let fitted = if plain { &SIMT } else { &TENSOR };
     let bytes = batch * kind.bytes() * (m * k + k * n + m * n);
-    let memory = moving(bytes, fitted.memory, fitted.cached, gpu);
+    let memory = cold / (fitted.memory * gpu.memory)
+        + moving(bytes - cold, fitted.memory, fitted.cached, gpu);
     let computing = tiled(shape, fitted, gpu);
-    fitted.least * 1e-6 + (computing * misaligned(kind, alignment)).max(memory)
+    fitted.least * 1e-6 * gpu.cycle + (computing * misaligned(kind, alignment)).max(memory)
 }
 
 /// Seconds of the waves of the best tiles.
@@ -342,23 +361,29 @@ fn tiled(shape: &Product, fitted: &Products, gpu: &Figures) -> f64 {
     } else {
         1.0
     };
-    let sm = gpu.rate(kind) / gpu.sms;
+    let sm = gpu.rate(kind) * gpu.held / gpu.sms;
+    let is_spare = gpu.spare && matches!(kind, Kind::Fp32 | Kind::Complex64);
     // cuBLAS turns rows and columns around.
     TILES
         .iter()
         .zip(fitted.reached)
         .map(|(&(rows, columns), reached)| {
+            let reached = if is_spare {
+                (2.0 * reached).min(FULL)
+            } else {
+                reached
+            };
             let tiles = batch * (n / rows).ceil() * (m / columns).ceil();
             let wave = 2.0 * rows * columns * k * complex / (sm * reached);
             // Long sums are split where the tiles are few.
             let pieces = (gpu.sms / tiles).floor().max(1.0).min((k / 256.0).max(1.0));
             let waves = (tiles * pieces / gpu.sms).ceil();
             let sums = if pieces > 1.0 {
-                fitted.split * 1e-6 + m * n * batch * 4.0 * pieces / (gpu.memory * 1.5)
+                fitted.split * 1e-6 * gpu.cycle + m * n * batch * 4.0 * pieces / (gpu.memory * 1.5)
             } else {
                 0.0
             };
-            waves * (wave / pieces + fitted.wave * 1e-6) + sums
+            waves * (wave / pieces + fitted.wave * 1e-6 * gpu.cycle) + sums
         })
         .fold(f64::INFINITY, f64::min)
 }
@@ -521,6 +546,7 @@ fn convolution(
             batch,
             kind,
             alignment: 16,
+            cold: 0.0,
         };
         tiled(&product, &TENSOR, gpu)
     };
@@ -615,6 +641,7 @@ mod tests {
                 batch: 64.0,
                 kind: Kind::Fp16,
                 alignment: 16,
+                cold: 0.0,
             },
             groups: 1.0,
             window: 1.0,
@@ -639,5 +666,47 @@ mod tests {
         };
         let ratio = seconds("h200", &normalization(16.0)) / seconds("h200", &normalization(512.0));
         assert!(ratio > 10.0);
+    }
+
+    fn plain(m: f64, n: f64, k: f64, cold: f64) -> Work {
+        Work::Product(Product {
+            m,
+            n,
+            k,
+            batch: 1.0,
+            kind: Kind::Fp32,
+            alignment: 16,
+            cold,
+        })
+    }
+
+    #[test]
+    fn schedulers_of_16_lanes_reach_more_of_their_rate_and_cards_of_a_slot_hold_their_base_clock() {
+        let reached = |id: &str| {
+            let gpu = oomph_gpus::find(id).unwrap();
+            2.0 * 8192_f64.powi(3)
+                / gpu.rates.fp32
+                / seconds(id, &plain(8192.0, 8192.0, 8192.0, 0.0))
+        };
+        assert!(reached("a100-80gb-pcie") > 0.9 && reached("v100-32gb-pcie") > 0.9);
+        assert!(reached("h100-sxm") < 0.8);
+        assert!(reached("l4") < 0.4);
+    }
+
+    #[test]
+    fn a_matrix_times_a_vector_reads_it_once() {
+        let vector = seconds("h200", &plain(1.0, 8192.0, 8192.0, 0.0));
+        let reading = 4.0 * 8192.0 * 8192.0 / 4.9e12;
+        assert!((1.0..2.0).contains(&(vector / reading)));
+        let cold = seconds("h200", &plain(64.0, 1024.0, 1024.0, 4.0 * 1024.0 * 1024.0));
+        assert!(cold >= seconds("h200", &plain(64.0, 1024.0, 1024.0, 0.0)));
+    }
+
+    #[test]
+    fn steps_that_follow_each_other_take_as_long_on_any_gpu_of_a_clock() {
+        let chain = |cycles, work| Work::Chain(cycles, work, 0.0, String::new());
+        let ratio = |work: &Work| seconds("a100-80gb-sxm", work) / seconds("h200", work);
+        assert!((ratio(&chain(1e8, 0.0)) - 1980.0 / 1410.0).abs() < 0.01);
+        assert!(ratio(&chain(0.0, 1e9)) > 1980.0 / 1410.0);
     }
 }

@@ -267,7 +267,7 @@ fn consumer(work: &Work, steps: &Steps) -> String {
         Work::Convolution { .. } => "convolutions".to_owned(),
         Work::Fused { .. } => "attention".to_owned(),
         Work::BatchNorm { .. } => "normalization".to_owned(),
-        Work::Moving(_, what) | Work::Fixed(_, what) => what.clone(),
+        Work::Moving(_, what) | Work::Fixed(_, what) | Work::Chain(_, _, _, what) => what.clone(),
         Work::Copy(..) => "copies".to_owned(),
         _ => String::new(),
     }

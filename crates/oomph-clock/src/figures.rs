@@ -19,6 +19,13 @@ pub struct Figures {
     pub l2: f64,
     /// The link to the host, bytes a second in one direction.
     pub link: f64,
+    /// The part of its clock that it holds through products (`Clocks::held_mhz`).
+    pub held: f64,
+    /// How many times as long a cycle takes as on the GPU that fixed times were measured on.
+    pub cycle: f64,
+    /// Whether a scheduler has 16 lanes of fp32 (compute capability 7.0, 7.5 and 8.0), so that a multiplication takes two cycles and
+    /// everything else is issued in every second one. With 32 lanes everything else takes time from the multiplications.
+    pub spare: bool,
     /// How many times as long everything takes as the clocks say, where real runs taught that; else 1.
     pub slower: f64,
     /// Operations a second by type.
@@ -30,6 +37,9 @@ pub struct Figures {
     fp8: f64,
     int8: f64,
 }
+
+/// Cycles a second of an H200, of which the fixed times are.
+pub const MEASURED_HZ: f64 = 1.98e9;
 
 /// A figure without which there is no time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +82,9 @@ impl Figures {
             memory: known(gpu.bandwidth_bytes_per_s, "memory bandwidth")?,
             l2: known(gpu.l2_bytes as f64, "L2 cache")?,
             link: known(gpu.link.host_bytes_per_s, "link to the host")?,
+            held: f64::from(gpu.clocks.held_mhz) / f64::from(gpu.clocks.boost_mhz),
+            cycle: MEASURED_HZ / (1e6 * f64::from(gpu.clocks.driver_mhz.max(1))),
+            spare: matches!((major, minor), (7, _) | (8, 0)),
             slower: 1.0,
             fp32,
             fp64,

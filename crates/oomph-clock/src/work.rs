@@ -94,6 +94,8 @@ pub enum Work {
     },
     /// A copy, and whether it runs beside kernels, in a stream of its own.
     Copy(Path, f64, bool),
+    /// Cycles of steps that follow each other, cycles of all multiprocessors together, or bytes: whichever takes longest.
+    Chain(f64, f64, f64, String),
     /// What takes so many seconds on the GPU that was rehearsed; its work is not known.
     Fixed(f64, String),
     /// Written by another version.
@@ -115,6 +117,8 @@ pub struct Product {
     pub kind: Kind,
     /// What divides all addresses, bytes.
     pub alignment: u64,
+    /// Bytes of the operands that surely lie beyond the L2 cache.
+    pub cold: f64,
 }
 
 /// What is computed in.
@@ -204,6 +208,7 @@ impl From<Written> for Work {
             batch: number(at + 3),
             kind: kind(at + 4),
             alignment: number(at + 5) as u64,
+            cold: 0.0,
         };
         match text(0).as_str() {
             "operator" => Self::Operator(number(1) > 0.0),
@@ -216,7 +221,10 @@ impl From<Written> for Work {
                 threads: number(3),
                 bytes: number(4),
             },
-            "product" => Self::Product(product(1)),
+            "product" => Self::Product(Product {
+                cold: number(7),
+                ..product(1)
+            }),
             "convolution" => Self::Convolution {
                 direction: number(1) as u8,
                 product: product(2),
@@ -249,6 +257,7 @@ impl From<Written> for Work {
                 number(2),
                 number(3) > 0.0,
             ),
+            "chain" => Self::Chain(number(1), number(2), number(3), text(4)),
             "fixed" => Self::Fixed(number(1) / 1e9, text(2)),
             _ => Self::Unknown,
         }

@@ -127,6 +127,9 @@ pub struct Clocks {
     pub boost_mhz: u32,
     /// The core clock that the driver reports (`clockRate`): the highest it may boost to.
     pub driver_mhz: u32,
+    /// What it holds through long matrix products: the boost clock, but of cards that draw at most the 75 W of their slot, and whose
+    /// boost clock is more than twice their base clock, the base clock.
+    pub held_mhz: u32,
     /// Memory clock as the driver reports it; data moves twice per cycle.
     pub memory_mhz: u32,
     /// Width of the memory bus.

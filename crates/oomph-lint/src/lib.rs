@@ -120,9 +120,9 @@ impl FirstLook {
         })
     }
 
-    /// Whether the source is needed no more: it has no findings, whatever the other files say.
-    pub fn is_clean(&self) -> bool {
-        self.linted.findings.is_empty() && self.assumptions.is_empty()
+    /// Whether it found anything.
+    pub fn has_findings(&self) -> bool {
+        !self.linted.findings.is_empty()
     }
 
     /// What [`lint_in`] gives, if the project is as it was assumed.

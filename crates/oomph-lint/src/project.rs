@@ -680,11 +680,6 @@ enum Answer {
 pub(crate) struct Assumptions(FxHashMap<(Question, Box<str>), Answer>);
 
 impl Assumptions {
-    /// Whether nothing depends on what other files say.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn hold(&self, around: &Around) -> bool {
         self.0
             .iter()

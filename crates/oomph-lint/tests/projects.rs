@@ -34,9 +34,6 @@ fn found(files: &[(&str, &str)]) -> Vec<&'static str> {
     for (index, look) in looks.into_iter().enumerate() {
         let around = project.around(index);
         let known = lint_in(&sources[index].1, &selection, &around);
-        if look.is_clean() {
-            assert!(known.findings.is_empty());
-        }
         if let Some(first) = look.settled(&around) {
             assert_eq!(codes(&first), codes(&known));
         }

@@ -5,13 +5,17 @@
 //! size: where they are at most seven, as in the sizes that people choose, [`workspace`] is exact for 19 in 20 of the
 //! sizes drawn at random. With larger factors it is an estimate.
 
+use std::collections::HashMap;
 use std::ffi::c_int;
+use std::sync::LazyLock;
 
 use crate::arguments::Out;
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
-use crate::{export, ledger};
+use crate::sync::Mutex;
+use crate::work::{self, Work};
+use crate::{export, kernels, ledger};
 
 /// Success of cuFFT.
 const SUCCESS: c_int = 0;
@@ -126,6 +130,31 @@ fn plane(sizes: &[u64], precision: Precision, real: bool) -> u64 {
     }
 }
 
+/// What each plan moves: bytes of a kernel, and how many there are.
+static PLANS: LazyLock<Mutex<HashMap<c_int, (u64, u64)>>> = LazyLock::new(Mutex::default);
+
+/// Notes what a plan moves: each dimension is a kernel that reads and writes all values, and a long or real one one more.
+fn moves(plan: c_int, what: &Transforms) {
+    let values = (what.sizes.iter()).fold(what.batch, |all, &n| all.saturating_mul(n));
+    let halves = if what.real { 1 } else { 2 };
+    let bytes = values.saturating_mul(what.precision.complex_bytes() * halves);
+    let kernels = what.sizes.len() as u64 + u64::from(workspace(what) > 0);
+    PLANS.lock().insert(plan, (bytes, kernels));
+}
+
+/// A plan is executed.
+fn execute(plan: c_int) -> c_int {
+    let (bytes, kernels) = PLANS.lock().get(&plan).copied().unwrap_or((0, 1));
+    for _ in 0..kernels {
+        work::note(Work::Moving {
+            bytes,
+            what: "Fourier transforms",
+        });
+        kernels::launched(0);
+    }
+    SUCCESS
+}
+
 /// What is transformed at once.
 #[derive(Debug)]
 struct Transforms<'a> {
@@ -174,6 +203,7 @@ const fn of_type(code: c_int) -> Option<(Precision, bool)> {
 
 /// Writes the workspace of a plan of type `code`.
 fn plan(
+    plan: c_int,
     sizes: impl IntoIterator<Item = i64>,
     code: c_int,
     batch: i64,
@@ -191,49 +221,50 @@ fn plan(
         "cufftMakePlanMany",
         "the workspace of Fourier transforms follows what an H200 needed",
     );
-    let bytes = workspace(&Transforms {
+    let what = Transforms {
         sizes: &sizes,
         batch: batch.max(1) as u64,
         precision,
         real,
         strided,
-    });
-    size.put(bytes as usize);
+    };
+    moves(plan, &what);
+    size.put(workspace(&what) as usize);
     SUCCESS
 }
 
 export! {
-    fn cufftMakePlan1d(_plan: c_int, n: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
-        plan([i64::from(n)], code, i64::from(batch), false, size)
+    fn cufftMakePlan1d(handle: c_int, n: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan(handle, [i64::from(n)], code, i64::from(batch), false, size)
     }
-    fn cufftMakePlan2d(_plan: c_int, x: c_int, y: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
-        plan([x, y].map(i64::from), code, 1, false, size)
+    fn cufftMakePlan2d(handle: c_int, x: c_int, y: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan(handle, [x, y].map(i64::from), code, 1, false, size)
     }
-    fn cufftMakePlan3d(_plan: c_int, x: c_int, y: c_int, z: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
-        plan([x, y, z].map(i64::from), code, 1, false, size)
+    fn cufftMakePlan3d(handle: c_int, x: c_int, y: c_int, z: c_int, code: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+        plan(handle, [x, y, z].map(i64::from), code, 1, false, size)
     }
-    unsafe fn cufftMakePlanMany(_plan: c_int, rank: c_int, n: *const c_int, _ie: usize, given_stride: c_int, _id: c_int, _oe: usize, made_stride: c_int, _od: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
+    unsafe fn cufftMakePlanMany(handle: c_int, rank: c_int, n: *const c_int, _ie: usize, given_stride: c_int, _id: c_int, _oe: usize, made_stride: c_int, _od: c_int, code: c_int, batch: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
         if n.is_null() || !(1..=3).contains(&rank) {
             return INVALID_VALUE;
         }
         // SAFETY: cuFFT's caller passes `rank` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
-        plan(sizes.iter().copied().map(i64::from), code, i64::from(batch), given_stride > 1 || made_stride > 1, size)
+        plan(handle, sizes.iter().copied().map(i64::from), code, i64::from(batch), given_stride > 1 || made_stride > 1, size)
     }
-    unsafe fn cufftMakePlanMany64(_plan: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, _oe: usize, made_stride: i64, _od: i64, code: c_int, batch: i64, size: Out<usize>) -> c_int, or INTERNAL; {
+    unsafe fn cufftMakePlanMany64(handle: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, _oe: usize, made_stride: i64, _od: i64, code: c_int, batch: i64, size: Out<usize>) -> c_int, or INTERNAL; {
         if n.is_null() || !(1..=3).contains(&rank) {
             return INVALID_VALUE;
         }
         // SAFETY: cuFFT's caller passes `rank` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
-        plan(sizes.iter().copied(), code, batch, given_stride > 1 || made_stride > 1, size)
+        plan(handle, sizes.iter().copied(), code, batch, given_stride > 1 || made_stride > 1, size)
     }
     fn cufftCreate(out: Out<c_int>) -> c_int, or INTERNAL; {
         machine().costs.charge(device::current(), Charge::FirstFft);
         out.put((opaque_handle() & 0x7fff_ffff) as c_int);
         SUCCESS
     }
-    unsafe fn cufftXtMakePlanMany(_plan: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, given: c_int, _oe: usize, made_stride: i64, _od: i64, made: c_int, batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
+    unsafe fn cufftXtMakePlanMany(handle: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, given: c_int, _oe: usize, made_stride: i64, _od: i64, made: c_int, batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
         ledger::assume("cufftXtMakePlanMany", "the workspace of Fourier transforms follows what an H200 needed");
         let (Some((precision, whole)), Some((_, made_whole)), 1..=3, false) =
             (Precision::of(given), Precision::of(made), rank, n.is_null())
@@ -244,15 +275,37 @@ export! {
         // SAFETY: cuFFT's caller passes `rank` sizes.
         let sizes = unsafe { std::slice::from_raw_parts(n, rank as usize) };
         let sizes: Vec<u64> = sizes.iter().map(|&n| n.max(1) as u64).collect();
-        let bytes = workspace(&Transforms {
+        let what = Transforms {
             sizes: &sizes,
             batch: batch.max(1) as u64,
             precision,
             real: !(whole && made_whole),
             strided: given_stride.max(made_stride) > 1,
-        });
-        size.put(bytes as usize);
+        };
+        moves(handle, &what);
+        size.put(workspace(&what) as usize);
         SUCCESS
+    }
+    fn cufftExecC2C(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftExecC2R(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftExecD2Z(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftExecR2C(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftExecZ2D(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftExecZ2Z(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
+    }
+    fn cufftXtExec(handle: c_int) -> c_int, or INTERNAL; {
+        execute(handle)
     }
 }
 

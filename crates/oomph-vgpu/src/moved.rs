@@ -38,6 +38,19 @@ pub enum Moved {
     FilterGradient { bytes: u8 },
     /// These arguments are rows and columns.
     Area { arguments: [u8; 2], bytes: u8 },
+    /// A number of dependent steps, each of so many cycles: what this argument counts, or batches times channels of the view there.
+    Chain {
+        argument: u8,
+        view: bool,
+        cycles: u16,
+    },
+    /// Elements that this argument counts, times the channels of the tensor behind it if `channels`; each takes an SM so many tenths
+    /// of a cycle.
+    Worked {
+        argument: u8,
+        channels: bool,
+        tenths: u8,
+    },
     /// As the family says.
     Concatenation,
     /// Attention: operations for each pair of query, key and feature.
@@ -265,6 +278,9 @@ impl Moved {
                 bytes: 4,
             };
         }
+        if let Some(&(_, moved)) = ALONE.iter().find(|(part, _)| name.contains(part)) {
+            return moved;
+        }
         match family {
             Family::Rows { argument, bytes } => Self::Rows {
                 argument: argument as u8,
@@ -376,6 +392,43 @@ impl Moved {
                         );
                         bytes = elements * u64::from(depth + 1) * u64::from(each);
                     }
+                    Self::Chain {
+                        argument,
+                        view,
+                        cycles,
+                    } => {
+                        let steps = if view {
+                            viewed(*arguments.add(usize::from(argument)), 4)
+                                .map_or(0, |[images, channels, ..]| images * channels)
+                        } else {
+                            count(argument)
+                        };
+                        return Work::Chain {
+                            cycles: steps * u64::from(cycles),
+                            work: 0,
+                            bytes: 0,
+                            what: "scans and resizing",
+                        };
+                    }
+                    Self::Worked {
+                        argument,
+                        channels,
+                        tenths,
+                    } => {
+                        // `TensorInfo`: an address, then sizes of 32 bits.
+                        let each = if channels {
+                            let sizes = (*arguments.add(usize::from(argument) + 1)).cast::<u32>();
+                            u64::from(sizes.add(3).read_unaligned())
+                        } else {
+                            1
+                        };
+                        return Work::Chain {
+                            cycles: 0,
+                            work: count(argument) * each * u64::from(tenths) / 10,
+                            bytes: 0,
+                            what: "indexing",
+                        };
+                    }
                     Self::Concatenation => {
                         if let Family::Concatenation(found) = family {
                             bytes =
@@ -403,6 +456,21 @@ impl Moved {
         }
     }
 }
+
+/// Kernels whose threads walk on alone, and those that are limited by their atomic or scattered accesses; cycles from
+/// `bench/time/results/h200_kinds.jsonl.gz`.
+#[rustfmt::skip]
+const ALONE: [(&str, Moved); 9] = [
+    ("tensor_kernel_scan_innermost_dim", Moved::Chain { argument: 3, view: false, cycles: 81 }),
+    ("tensor_kernel_scan_outer_dim", Moved::Chain { argument: 4, view: false, cycles: 715 }),
+    ("upsample_bilinear2d_out_frame", Moved::Chain { argument: 4, view: true, cycles: 800 }),
+    ("upsample_bicubic2d_out_frame", Moved::Chain { argument: 4, view: true, cycles: 1270 }),
+    ("upsample_bicubic2d_backward_out_frame", Moved::Chain { argument: 4, view: true, cycles: 4570 }),
+    ("grid_sampler_2d_kernel", Moved::Worked { argument: 0, channels: true, tenths: 26 }),
+    ("grid_sampler_2d_backward_kernel", Moved::Worked { argument: 0, channels: true, tenths: 127 }),
+    ("indexFuncLargeIndex", Moved::Worked { argument: 5, channels: false, tenths: 17 }),
+    ("scatter_gather_elementwise_kernel", Moved::Worked { argument: 0, channels: false, tenths: 12 }),
+];
 
 /// Threads that go together, and what an image costs beside its pixels, as turns of these: fitted to `bench/time`.
 const WARP: u64 = 32;
@@ -549,6 +617,15 @@ mod tests {
         let sum = "_ZN2at6native13reduce_kernelILi128ELi4ENS0_8ReduceOpIN3c108BFloat16ENS0_14func_wrapper_tIS4_";
         assert_eq!(of(sum), Moved::Reduction { bytes: 2 });
         assert_eq!(of("triton_poi_fused_add_0"), Moved::Unknown);
+        let scan = "_ZN2at6native28tensor_kernel_scan_outer_dimIfjSt4plusIfEEEvPT_PKS4_jjjS4_T1_";
+        let moved = of(scan);
+        let mut values = [0_u64, 0, 1, 4096, 4096, 0];
+        let arguments: Vec<_> = (values.iter_mut())
+            .map(|value| std::ptr::from_mut(value).cast::<c_void>())
+            .collect();
+        // SAFETY: as many arguments as that kernel has.
+        let work = unsafe { moved.work(Family::of(scan), 0, [1, 8, 1], 512, arguments.as_ptr()) };
+        assert!(matches!(work, Work::Chain { cycles, .. } if cycles == 4096 * 715));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::arguments::Out;
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::streams::opaque_handle;
-use crate::{cublas, export, kernels, ledger};
+use crate::{cublas, export, kernels, ledger, work};
 
 /// Success of every library.
 const SUCCESS: c_int = 0;
@@ -40,6 +40,36 @@ macro_rules! work {
         }
     )*} };
 }
+
+/// Factorizations and what solves with them: columns that follow each other, of which each takes so many cycles. `$slot` is the
+/// argument that counts them.
+macro_rules! chains {
+    ($slot:literal $cycles:ident [$($name:ident)*]) => { export! {$(
+        fn $name(a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_int, or INTERNAL; {
+            let columns = [a, b, c, d, e, f][$slot] as u32;
+            work::note(work::Work::Chain {
+                cycles: u64::from(columns) * $cycles,
+                work: 0,
+                bytes: 0,
+                what: "linear algebra",
+            });
+            kernels::launched(0);
+            SUCCESS
+        }
+    )*} };
+}
+
+/// Cycles of a column, as an H200 of 1,980 MHz takes for matrices of 256 to 1,024 (`bench/time/results/h200_kinds.jsonl.gz`): Cholesky's,
+/// with pivots, of a triangle that is solved, of a Householder reflection, and of its products.
+const CHOLESKY: u64 = 710;
+const PIVOTS: u64 = 3300;
+const TRIANGLES: u64 = 750;
+const REFLECTIONS: u64 = 7000;
+const PRODUCTS: u64 = 1000;
+/// Jacobi's rotations: nine sweeps over blocks of 16 columns.
+const ROTATIONS: u64 = 46_000;
+/// Not measured: a reflection of both sides for each column, and what makes the vectors.
+const TRIDIAGONAL: u64 = 20_000;
 
 /// Constructors: write an opaque handle to their first argument.
 macro_rules! handles {
@@ -117,33 +147,33 @@ idle! {
 products! {
     cublasCaxpy_v2 cublasCcopy_v2 cublasCdotc_v2 cublasCdotu_v2
     cublasCgemv_v2
-    cublasCgerc_v2 cublasCgeru_v2 cublasCgetrfBatched cublasChemm_v2
+    cublasCgerc_v2 cublasCgeru_v2 cublasChemm_v2
     cublasChemv_v2 cublasCher2_v2 cublasCher2k_v2 cublasCher_v2 cublasCherk_v2 cublasCrot_v2
     cublasCrotg_v2 cublasCscal_v2 cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2
     cublasCsymv_v2 cublasCsyr2_v2 cublasCsyr2k_v2 cublasCsyr_v2 cublasCsyrk_v2 cublasCtrmm_v2
-    cublasCtrmv_v2 cublasCtrsmBatched cublasCtrsm_v2 cublasCtrsv_v2 cublasDasum_v2 cublasDaxpy_v2
+    cublasCtrmv_v2 cublasCtrsv_v2 cublasDasum_v2 cublasDaxpy_v2
     cublasDcopy_v2 cublasDdot_v2 cublasDgeam cublasDgetriBatched
-    cublasDgemv_v2 cublasDger_v2 cublasDgetrfBatched
+    cublasDgemv_v2 cublasDger_v2
     cublasDnrm2_v2 cublasDotEx cublasDrot_v2 cublasDrotg_v2 cublasDrotm_v2
     cublasDrotmg_v2 cublasDscal_v2 cublasDswap_v2 cublasDsymm_v2 cublasDsymv_v2 cublasDsyr2_v2
-    cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2 cublasDtrmv_v2 cublasDtrsmBatched
-    cublasDtrsm_v2 cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2
+    cublasDsyr2k_v2 cublasDsyr_v2 cublasDsyrk_v2 cublasDtrmm_v2 cublasDtrmv_v2
+    cublasDtrsv_v2 cublasDzasum_v2 cublasDznrm2_v2
     cublasIcamax_v2 cublasIcamin_v2 cublasIdamax_v2 cublasIdamin_v2
     cublasIsamax_v2 cublasIsamin_v2 cublasIzamax_v2 cublasIzamin_v2 cublasSasum_v2 cublasSaxpy_v2
     cublasScasum_v2 cublasScnrm2_v2 cublasScopy_v2 cublasSdot_v2 cublasSgeam
     cublasSgetriBatched
     cublasSgemv_v2
-    cublasSger_v2 cublasSgetrfBatched cublasSnrm2_v2
+    cublasSger_v2 cublasSnrm2_v2
     cublasSrot_v2 cublasSrotg_v2 cublasSrotm_v2 cublasSrotmg_v2 cublasSscal_v2 cublasSswap_v2
     cublasSsymm_v2 cublasSsymv_v2 cublasSsyr2_v2 cublasSsyr2k_v2 cublasSsyr_v2 cublasSsyrk_v2
-    cublasStrmm_v2 cublasStrmv_v2 cublasStrsmBatched cublasStrsm_v2 cublasStrsv_v2 cublasZaxpy_v2
+    cublasStrmm_v2 cublasStrmv_v2 cublasStrsv_v2 cublasZaxpy_v2
     cublasZcopy_v2 cublasZdotc_v2 cublasZdotu_v2 cublasZdrot_v2 cublasZdscal_v2
     cublasZgemv_v2
-    cublasZgerc_v2 cublasZgeru_v2 cublasZgetrfBatched cublasZhemm_v2
+    cublasZgerc_v2 cublasZgeru_v2 cublasZhemm_v2
     cublasZhemv_v2 cublasZher2_v2 cublasZher2k_v2 cublasZher_v2 cublasZherk_v2 cublasZrot_v2
     cublasZrotg_v2 cublasZscal_v2 cublasZswap_v2 cublasZsymm_v2 cublasZsymv_v2 cublasZsyr2_v2
-    cublasZsyr2k_v2 cublasZsyr_v2 cublasZsyrk_v2 cublasZtrmm_v2 cublasZtrmv_v2 cublasZtrsmBatched
-    cublasZtrsm_v2 cublasZtrsv_v2
+    cublasZsyr2k_v2 cublasZsyr_v2 cublasZsyrk_v2 cublasZtrmm_v2 cublasZtrmv_v2
+    cublasZtrsv_v2
 }
 
 work! {
@@ -154,26 +184,26 @@ work! {
     cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
     cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
-    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward cufftExecC2C cufftExecC2R cufftExecD2Z cufftExecR2C cufftExecZ2D
-    cufftExecZ2Z cufftXtExec cusolverDnCgeqrf
-    cusolverDnCgesvd cusolverDnCgesvdaStridedBatched cusolverDnCgesvdj cusolverDnCgesvdjBatched
-    cusolverDnCgetrf cusolverDnCgetrs cusolverDnCheevd cusolverDnCheevj cusolverDnCheevjBatched
-    cusolverDnCpotrf cusolverDnCpotrfBatched cusolverDnCpotrs cusolverDnCpotrsBatched
-    cusolverDnCsytrf cusolverDnCungqr cusolverDnCunmqr cusolverDnDgeqrf cusolverDnDgesvd
-    cusolverDnDgesvdaStridedBatched cusolverDnDgesvdj cusolverDnDgesvdjBatched cusolverDnDgetrf
-    cusolverDnDgetrs cusolverDnDorgqr cusolverDnDormqr cusolverDnDpotrf cusolverDnDpotrfBatched
-    cusolverDnDpotrs cusolverDnDpotrsBatched cusolverDnDsyevd cusolverDnDsyevj
-    cusolverDnDsyevjBatched cusolverDnDsytrf cusolverDnSgeqrf cusolverDnSgesvd
-    cusolverDnSgesvdaStridedBatched cusolverDnSgesvdj cusolverDnSgesvdjBatched cusolverDnSgetrf
-    cusolverDnSgetrs cusolverDnSorgqr cusolverDnSormqr cusolverDnSpotrf cusolverDnSpotrfBatched
-    cusolverDnSpotrs cusolverDnSpotrsBatched cusolverDnSsyevd cusolverDnSsyevj
-    cusolverDnSsyevjBatched cusolverDnSsytrf cusolverDnXgeev cusolverDnXgeqrf
+    cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
+
+    cusolverDnCgesvdaStridedBatched cusolverDnCgesvdjBatched
+    cusolverDnCheevjBatched
+
+    cusolverDnCsytrf
+    cusolverDnDgesvdaStridedBatched cusolverDnDgesvdjBatched
+
+
+    cusolverDnDsyevjBatched cusolverDnDsytrf
+    cusolverDnSgesvdaStridedBatched cusolverDnSgesvdjBatched
+
+
+    cusolverDnSsyevjBatched cusolverDnSsytrf cusolverDnXgeev
     cusolverDnXgesvdjSetMaxSweeps cusolverDnXgesvdjSetSortEig cusolverDnXgesvdjSetTolerance cusolverDnXsyevjSetSortEig
-    cusolverDnXpotrf cusolverDnXpotrs cusolverDnXsyevBatched cusolverDnXsyevd cusolverDnXsytrs
-    cusolverDnZgeqrf cusolverDnZgesvd cusolverDnZgesvdaStridedBatched cusolverDnZgesvdj
-    cusolverDnZgesvdjBatched cusolverDnZgetrf cusolverDnZgetrs cusolverDnZheevd cusolverDnZheevj
-    cusolverDnZheevjBatched cusolverDnZpotrf cusolverDnZpotrfBatched cusolverDnZpotrs
-    cusolverDnZpotrsBatched cusolverDnZsytrf cusolverDnZungqr cusolverDnZunmqr cusparseCbsrmm
+    cusolverDnXpotrs cusolverDnXsyevBatched cusolverDnXsytrs
+    cusolverDnZgesvdaStridedBatched
+    cusolverDnZgesvdjBatched
+    cusolverDnZheevjBatched
+    cusolverDnZsytrf cusparseCbsrmm
     cusparseCbsrmv cusparseCbsrsm2_analysis cusparseCbsrsm2_solve cusparseCbsrsv2_analysis
     cusparseCbsrsv2_solve cusparseCcsrgeam2 cusparseCsrSetPointers cusparseCsrSetStridedBatch
     cusparseDbsrmm cusparseDbsrmv cusparseDbsrsm2_analysis cusparseDbsrsm2_solve
@@ -193,6 +223,55 @@ work! {
     cusparseXcsrsort cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis cusparseZbsrsm2_solve
     cusparseZbsrsv2_analysis cusparseZbsrsv2_solve cusparseZcsrgeam2
 }
+
+chains! { 2 CHOLESKY [
+    cusolverDnCpotrf cusolverDnDpotrf cusolverDnSpotrf cusolverDnZpotrf cusolverDnCpotrfBatched cusolverDnDpotrfBatched cusolverDnSpotrfBatched cusolverDnZpotrfBatched
+] }
+chains! { 3 CHOLESKY [
+    cusolverDnXpotrf
+] }
+chains! { 2 TRIANGLES [
+    cusolverDnCpotrs cusolverDnDpotrs cusolverDnSpotrs cusolverDnZpotrs cusolverDnCpotrsBatched cusolverDnDpotrsBatched cusolverDnSpotrsBatched cusolverDnZpotrsBatched
+] }
+chains! { 2 PIVOTS [
+    cusolverDnCgetrf cusolverDnDgetrf cusolverDnSgetrf cusolverDnZgetrf
+] }
+chains! { 2 TRIANGLES [
+    cusolverDnCgetrs cusolverDnDgetrs cusolverDnSgetrs cusolverDnZgetrs
+] }
+chains! { 2 REFLECTIONS [
+    cusolverDnCgeqrf cusolverDnDgeqrf cusolverDnSgeqrf cusolverDnZgeqrf
+] }
+chains! { 3 REFLECTIONS [
+    cusolverDnXgeqrf
+] }
+chains! { 3 PRODUCTS [
+    cusolverDnCungqr cusolverDnDorgqr cusolverDnSorgqr cusolverDnZungqr
+] }
+chains! { 5 PRODUCTS [
+    cusolverDnCunmqr cusolverDnDormqr cusolverDnSormqr cusolverDnZunmqr
+] }
+chains! { 3 ROTATIONS [
+    cusolverDnCheevj cusolverDnDsyevj cusolverDnSsyevj cusolverDnZheevj
+] }
+chains! { 3 TRIDIAGONAL [
+    cusolverDnCheevd cusolverDnDsyevd cusolverDnSsyevd cusolverDnZheevd
+] }
+chains! { 4 TRIDIAGONAL [
+    cusolverDnXsyevd
+] }
+chains! { 4 ROTATIONS [
+    cusolverDnCgesvdj cusolverDnDgesvdj cusolverDnSgesvdj cusolverDnZgesvdj
+] }
+chains! { 4 TRIDIAGONAL [
+    cusolverDnCgesvd cusolverDnDgesvd cusolverDnSgesvd cusolverDnZgesvd
+] }
+chains! { 1 PIVOTS [
+    cublasCgetrfBatched cublasDgetrfBatched cublasSgetrfBatched cublasZgetrfBatched
+] }
+chains! { 5 TRIANGLES [
+    cublasCtrsm_v2 cublasDtrsm_v2 cublasStrsm_v2 cublasZtrsm_v2 cublasCtrsmBatched cublasDtrsmBatched cublasStrsmBatched cublasZtrsmBatched
+] }
 
 handles! {
     cusolverDnCreateGesvdjInfo cusolverDnCreateParams cusolverDnCreateSyevjInfo

@@ -69,6 +69,14 @@ pub enum Work {
         bytes: u64,
         beside: bool,
     },
+    /// What its arguments tell better than its bytes: `cycles` of steps that follow each other, or `work` cycles of all
+    /// multiprocessors together, or bytes, whichever takes longest.
+    Chain {
+        cycles: u64,
+        work: u64,
+        bytes: u64,
+        what: &'static str,
+    },
     /// What takes so long by the virtual clock, whose work is not known here: collectives, graphs.
     Fixed {
         nanoseconds: u64,
@@ -228,6 +236,12 @@ impl Work {
                 let beside = if beside { ",1" } else { "" };
                 write!(text, "[\"copy\",{},{bytes}{beside}]", path as u8)
             }
+            Self::Chain {
+                cycles,
+                work,
+                bytes,
+                what,
+            } => write!(text, "[\"chain\",{cycles},{work},{bytes},\"{what}\"]"),
             Self::Fixed { nanoseconds, what } => {
                 write!(text, "[\"fixed\",{nanoseconds},\"{what}\"]")
             }

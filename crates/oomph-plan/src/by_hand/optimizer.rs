@@ -9,12 +9,15 @@ use crate::by_hand::Work;
 /// there is none to add.
 pub(crate) fn step(work: &mut Work<'_>, argument: Option<&str>) -> Option<()> {
     work.edit(|script| {
-        let optimizer = script.optimizer().filter(|one| one.class)?;
+        let calls = script.optimizer_classes()?;
         let Some(argument) = argument else {
             return Some(Vec::new());
         };
-        let mut edits = without(script.module, optimizer.call, &["fused", "foreach"])?;
-        edits.push(script.module.add_keyword(optimizer.call, argument));
+        let mut edits = Vec::new();
+        for call in calls {
+            edits.extend(without(script.module, call, &["fused", "foreach"])?);
+            edits.push(script.module.add_keyword(call, argument));
+        }
         Some(edits)
     })
 }

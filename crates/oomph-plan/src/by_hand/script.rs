@@ -81,6 +81,15 @@ impl<'m> Script<'m> {
         names.any(|import| import.bound == "torch" && import.full == "torch")
     }
 
+    /// The calls of classes that make the optimizers, all in one function.
+    pub(crate) fn optimizer_classes(&self) -> Option<Vec<&'m ExprCall>> {
+        let first = self.optimizers.first()?.function.map(Ranged::range);
+        let is_beside = |one: &Optimizer<'_>| one.function.map(Ranged::range) == first;
+        let all = self.optimizers.iter();
+        all.map(|one| (one.class && is_beside(one)).then_some(one.call))
+            .collect()
+    }
+
     /// The optimizer, if there is one.
     pub(crate) fn optimizer(&self) -> Option<Optimizer<'m>> {
         only(self.optimizers.iter().cloned())

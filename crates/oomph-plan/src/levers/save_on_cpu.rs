@@ -147,12 +147,19 @@ impl Facets for SaveOnCpu {
         moved.sort_unstable_by_key(|moved| (moved.made, moved.number));
         if let Some(most) = self.most {
             // Spread over all that is saved, as the lever does it (`Transfers._goes` in `host_copies.py`).
-            let total = moved.iter().map(|moved| moved.bytes).sum::<u64>().max(most);
+            let is_large = |moved: &Moved| 8 * moved.bytes > most;
+            let small = moved.iter().filter(|moved| !is_large(moved));
+            let total: u64 = small.map(|moved| moved.bytes).sum();
             let (mut seen, mut sent) = (0, 0);
             moved.retain(|moved| {
-                seen += moved.bytes;
-                let share = (u128::from(most) * u128::from(seen) / u128::from(total.max(1))) as u64;
-                let goes = sent + moved.bytes <= share.max(self.in_flight).min(most);
+                seen += if is_large(moved) { 0 } else { moved.bytes };
+                let share = u128::from(most) * u128::from(seen) / u128::from(total.max(1));
+                let allowed = match total >= most {
+                    true if is_large(moved) => 0,
+                    true => (share as u64).max(self.in_flight).min(most),
+                    false => most,
+                };
+                let goes = sent + moved.bytes <= allowed;
                 sent += if goes { moved.bytes } else { 0 };
                 goes
             });

@@ -124,12 +124,12 @@ class Transfers:
         """Entries in the order of saving; the backward pass needs them in reverse."""
         self._by_storage: dict[tuple, tuple[weakref.ref[Entry], StorageWeakRef]] = {}
         """The weak reference to the storage shows whether the address still belongs to it."""
-        self.used_up = True
-        """Whether the backward pass has used all that was on the host."""
+        self.fetched = True
+        """Whether a backward pass has asked for something since the step began."""
         self._stays: dict[tuple, StorageWeakRef] = {}
         """What stays on the GPU, as the host has its share."""
         self._seen = self._sent = self._total = 0
-        """Bytes that a step has saved so far, those of them that went to the host, and what the step before saved."""
+        """Bytes that a step has saved so far in tensors that are not large, those that went to the host, and the former of the step before."""
 
     def save(self, tensor: torch.Tensor) -> Saved | torch.Tensor:
         """Send `tensor` to the host, unless that has as much as it may."""
@@ -161,15 +161,21 @@ class Transfers:
 
         Those that go are spread over all that a step saves, as far as the step before tells how much that is: copies then go on
         beside all of its kernels, and not in a row at its beginning, where each would be waited for. What may be in flight anyway
-        goes at once.
+        goes at once. A tensor of more than an eighth of `most` goes only where the others are not enough.
         """
-        if self.used_up:  # another step
-            self._total = max(self._seen, most)
-            self._seen = self._sent = 0
-            self.used_up = False
-        self._seen += size
-        share = most * self._seen // self._total if self._total else most
-        if self.held + size > most or self._sent + size > max(share, min(self.in_flight, most)):
+        if (
+            self.fetched and self.held <= most // 16
+        ):  # the backward pass has used what was there: another step
+            self._total, self._seen, self._sent = self._seen, 0, 0
+            self.fetched = False
+        is_large = 8 * size > most
+        self._seen += 0 if is_large else size
+        if self._total >= most > 0:
+            share = most * self._seen // self._total
+            allowed = 0 if is_large else max(share, min(self.in_flight, most))
+        else:
+            allowed = most
+        if self.held + size > most or self._sent + size > allowed:
             return False
         self._sent += size
         return True
@@ -219,6 +225,7 @@ class Transfers:
 
     def fetch(self, entry: Entry) -> None:
         """Fetch `entry`, and prefetch those that the backward pass needs next."""
+        self.fetched = True
         self._begin(entry)
         ahead = 0
         for number in range(entry.number - 1, -1, -1):
@@ -286,7 +293,6 @@ class Entry:
     def __del__(self) -> None:
         """Wait for an outstanding copy."""
         self.transfers.held -= self.nbytes
-        self.transfers.used_up = self.transfers.held == 0
         # Prefetched but never used: the next user of this memory must wait for the copy into it.
         if self.came is not None:
             torch.cuda.current_stream(self.device).wait_event(self.came)

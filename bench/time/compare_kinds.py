@@ -1,0 +1,44 @@
+"""Kernel time of each kind of operator, measured and priced: `python bench/time/compare_kinds.py MEASURED.jsonl.gz RUN…`.
+
+MEASURED is what `kinds.py --out` wrote; each RUN is the folder of `oomph run --gpu h200 --out RUN bench/time/kinds.py SECTION`. Build
+`cargo build --example price -p oomph-clock` before.
+"""
+
+import gzip
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+PRICE = Path(__file__).resolve().parents[2] / "target" / "debug" / "examples" / "price"
+GAP_US = 0.9
+
+
+def main():
+    """Compare."""
+    with gzip.open(sys.argv[1], "rt") as file:
+        measured = [json.loads(line) for line in file]
+    off = []
+    for run in sys.argv[2:]:
+        record = Path(run) / "record.json"
+        work = json.loads(record.read_text())["work"]
+        told = subprocess.run([PRICE, "--lines", "h200", record], capture_output=True, text=True, check=True)  # fmt: skip
+        us = json.loads(told.stdout)["us"]
+        steps = [step for count, step in work["steps"] for _ in range(count)]
+        section = next(name for name in ("moving", "reducing", "layers", "algebra") if name in run)
+        own = [row for row in measured if row["section"] == section]
+        for row, step in zip(own, steps[-len(own) :], strict=True):
+            kernels = [us[line] - GAP_US for line in step if us[line] > 0]
+            error = sum(kernels) / row["us"] - 1
+            off.append(abs(error))
+            print(
+                f"{section:9} {row['case']:22} measured {row['us']:9.1f} us in {len(row['kernels']):4}, "
+                f"priced {sum(kernels):9.1f} in {len(kernels):4} {error:+7.0%}"
+            )
+    off.sort()
+    print(f"{len(off)} kinds: median {statistics.median(off):.1%}, nine of ten below {off[int(0.9 * len(off))]:.1%}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""Kinds of operators that people use, each alone: `python bench/time/kinds.py SECTION [--out FILE]`.
+
+Each case is a step that ends with a tiny optimizer's. With --out, on a GPU, PyTorch's profiler says what its kernels take:
+`{"case", "us", "kernels": [[name, grid, block, us], …]}` a line, the tiny optimizer's among them. Under `oomph run` the
+record's steps are the cases in order, so `compare_kinds.py` compares both.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+
+import torch
+from torch.nn import functional as F
+
+bf16, fp16, fp32, fp64 = torch.bfloat16, torch.float16, torch.float32, torch.float64
+
+
+def r(*shape, dtype=fp32, grad=False):
+    return torch.randn(*shape, device="cuda").to(dtype).requires_grad_(grad)
+
+
+def ints(high, *shape):
+    return torch.randint(0, high, shape, device="cuda")
+
+
+def trained(make, *leaves):
+    """Forward and backward."""
+
+    def body():
+        y = make()
+        y = y[0] if isinstance(y, tuple) else y
+        y.backward(torch.ones_like(y))
+        for leaf in leaves:
+            leaf.grad = None
+
+    return body
+
+
+def layer(module, *given, pick=None, cast=None):
+    module = module.cuda()
+    leaves = [*module.parameters(), *[x for x in given if x.requires_grad]]
+
+    def make():
+        with torch.autocast("cuda", dtype=cast or bf16, enabled=cast is not None):
+            y = module(*given)
+        y = y[0] if isinstance(y, tuple) else y
+        return y.to_dense() if y.is_sparse else y
+
+    return trained(make, *leaves)
+
+
+def moving():
+    x, big = r(4096, 4096), r(64, 128, 56, 56)
+    rows, long = ints(4096, 65536), r(16_000_000)
+    h, flow = r(16, 64, 64, 64, grad=True), torch.rand(16, 128, 128, 2, device="cuda") * 2 - 1
+    v, leaf = r(65536, 128), r(4096, 4096, grad=True)
+    mask = x > 1
+    return {
+        "sort_rows": lambda: x.sort(-1),
+        "sort_long": lambda: long.sort(),
+        "topk_rows": lambda: x.topk(16, -1),
+        "topk_wide": lambda: r_wide.topk(50, -1),
+        "cumsum_rows": lambda: x.cumsum(-1),
+        "cumsum_columns": lambda: x.cumsum(0),
+        "logcumsumexp": lambda: x.logcumsumexp(-1),
+        "scatter_add": lambda: torch.zeros(4096, 128, device="cuda").scatter_add_(0, rows[:, None].expand(-1, 128), v),
+        "index_add": lambda: torch.zeros(4096, 128, device="cuda").index_add_(0, rows, v),
+        "index_put_accumulate": lambda: torch.zeros(4096, 128, device="cuda").index_put_((rows,), v, accumulate=True),
+        "gather": lambda: x.gather(1, ints_wide),
+        "index_select_train": trained(lambda: leaf.index_select(0, rows[:8192]), leaf),
+        "advanced_index_train": trained(lambda: leaf[rows[:8192]], leaf),
+        "roll": lambda: big.roll((3, 3), (2, 3)),
+        "flip": lambda: big.flip(-1),
+        "interpolate_bilinear": trained(lambda: F.interpolate(h, scale_factor=2, mode="bilinear"), h),
+        "interpolate_bicubic": trained(lambda: F.interpolate(h, scale_factor=2, mode="bicubic"), h),
+        "interpolate_nearest": trained(lambda: F.interpolate(h, scale_factor=2), h),
+        "grid_sample": trained(lambda: F.grid_sample(h, flow, align_corners=False), h),
+        "reflection_pad": trained(lambda: F.pad(h, (4, 4, 4, 4), mode="reflect"), h),
+        "broadcast_strided": lambda: big * big.transpose(2, 3),
+        "where_mask": lambda: torch.where(mask, x, x.t()),
+    }  # fmt: skip
+
+
+def reducing():
+    x, leaf = r(4096, 4096), r(4096, 4096, grad=True)
+    h = r(32, 128, 56, 56, grad=True)
+    half = r(32, 128, 56, 56, dtype=bf16, grad=True)
+    table, bags = torch.nn.EmbeddingBag(50_000, 128, mode="mean"), ints(50_000, 8192, 20)
+    lengths = torch.full((4096,), 16, device="cuda", dtype=torch.int64)
+    values = r(65536, 64)
+    logits = r(8192, 8192, grad=True)
+    a, b = r(4096, 512, grad=True), r(4096, 512, grad=True)
+    volume = r(4, 32, 32, 64, 64, grad=True)
+    return {
+        "group_norm": layer(torch.nn.GroupNorm(16, 128), h),
+        "instance_norm": layer(torch.nn.InstanceNorm2d(128, affine=True), h),
+        "batch_norm_bf16": layer(torch.nn.BatchNorm2d(128), half),
+        "batch_norm_1d": layer(torch.nn.BatchNorm1d(4096), leaf),
+        "rms_norm": layer(torch.nn.RMSNorm(4096), leaf),
+        "local_response": layer(torch.nn.LocalResponseNorm(5), h),
+        "max_pool": layer(torch.nn.MaxPool2d(3, 2, 1), h),
+        "max_pool_3d": layer(torch.nn.MaxPool3d(2), volume),
+        "avg_pool": layer(torch.nn.AvgPool2d(3, 2, 1), h),
+        "adaptive_pool": layer(torch.nn.AdaptiveAvgPool2d(7), h),
+        "embedding_bag": layer(table, bags),
+        "embedding": layer(torch.nn.Embedding(50_000, 512), bags),
+        "segment_reduce": lambda: torch.segment_reduce(values, "sum", lengths=lengths),
+        "cross_entropy": trained(lambda: F.cross_entropy(logits, bags[:, 0] % 8192), logits),
+        "kl_div": trained(lambda: F.kl_div(logits.log_softmax(-1), x.repeat(2, 2).softmax(-1), reduction="batchmean"), logits),
+        "cosine": trained(lambda: F.cosine_similarity(a, b), a, b),
+        "cdist": trained(lambda: torch.cdist(a[:1024], b[:1024]), a, b),
+        "std": trained(lambda: leaf.std(-1), leaf),
+        "sum_columns": lambda: x.sum(0),
+        "argmax": lambda: x.argmax(0),
+        "logsumexp": trained(lambda: leaf.logsumexp(-1), leaf),
+        "norm_all": lambda: x.norm(),
+    }  # fmt: skip
+
+
+def layers():
+    nn = torch.nn
+    seq, long = r(32, 256, 256, grad=True), r(16, 64, 4096, grad=True)
+    h, volume = r(32, 128, 28, 28, grad=True), r(2, 32, 32, 64, 64, grad=True)
+    last = (
+        r(32, 128, 28, 28, grad=True)
+        .detach()
+        .contiguous(memory_format=torch.channels_last)
+        .requires_grad_()
+    )
+    q = [r(8, 12, 512, 64, dtype=bf16, grad=True) for _ in range(3)]
+    q32 = [r(8, 12, 512, 64, grad=True) for _ in range(3)]
+    bias = r(1, 12, 512, 512, dtype=bf16)
+    log, target = r(200, 32, 64, grad=True), ints(63, 32, 40) + 1
+    return {
+        "lstm": layer(nn.LSTM(256, 512, 2, batch_first=True), seq),
+        "gru_both": layer(nn.GRU(256, 256, bidirectional=True, batch_first=True), seq),
+        "lstm_bf16": layer(nn.LSTM(256, 512, 2, batch_first=True), seq, cast=bf16),
+        "rnn": layer(nn.RNN(256, 512, batch_first=True), seq),
+        "conv_1d": layer(nn.Conv1d(64, 128, 9, padding=4), long),
+        "conv_1d_bf16": layer(nn.Conv1d(64, 128, 9, padding=4), long, cast=bf16),
+        "conv_1d_depthwise": layer(nn.Conv1d(64, 64, 31, padding=15, groups=64), long),
+        "conv_1d_dilated": layer(nn.Conv1d(64, 64, 3, padding=16, dilation=16), long),
+        "conv_3d": layer(nn.Conv3d(32, 64, 3, padding=1), volume),
+        "conv_3d_bf16": layer(nn.Conv3d(32, 64, 3, padding=1), volume, cast=bf16),
+        "transposed_2d": layer(nn.ConvTranspose2d(128, 64, 4, 2, 1), h),
+        "transposed_2d_bf16": layer(nn.ConvTranspose2d(128, 64, 4, 2, 1), h, cast=bf16),
+        "depthwise": layer(nn.Conv2d(128, 128, 3, padding=1, groups=128), h),
+        "depthwise_last_bf16": layer(nn.Conv2d(128, 128, 7, padding=3, groups=128), last, cast=bf16),
+        "grouped": layer(nn.Conv2d(128, 256, 3, padding=1, groups=16), h),
+        "grouped_bf16": layer(nn.Conv2d(128, 256, 3, padding=1, groups=16), h, cast=bf16),
+        "attention_masked": trained(lambda: F.scaled_dot_product_attention(*q, attn_mask=bias), *q),
+        "attention_causal": trained(lambda: F.scaled_dot_product_attention(*q, is_causal=True), *q),
+        "attention_fp32": trained(lambda: F.scaled_dot_product_attention(*q32), *q32),
+        "multihead": layer(nn.MultiheadAttention(256, 8, batch_first=True), seq, seq, seq),
+        "ctc": trained(lambda: F.ctc_loss(log.log_softmax(-1), target, torch.full((32,), 200), torch.full((32,), 40)), log),
+        "unfold": layer(nn.Unfold(3, padding=1), h),
+    }  # fmt: skip
+
+
+def algebra():
+    square, batch = r(1024, 1024), r(64, 128, 128)
+    positive = square @ square.t() + 1024 * torch.eye(1024, device="cuda")
+    many = batch @ batch.mT + 128 * torch.eye(128, device="cuda")
+    signal, picture = r(64, 16384), r(16, 3, 512, 512)
+    c = torch.complex(r(2048, 2048), r(2048, 2048))
+    small, a, b = r(4096, 32, 32, dtype=bf16), r(64, 128, 64), r(64, 64, 256)
+    parameters = [r(256, 256, grad=True) for _ in range(60)]
+    plain = [p.detach() for p in parameters]
+    first, second, third = ([torch.ones_like(p) for p in plain] for _ in range(3))
+
+    def adam():
+        for p, g, m, v in zip(plain, third, first, second):
+            m.lerp_(g, 0.1)
+            v.mul_(0.99).addcmul_(g, g, value=0.01)
+            p.addcdiv_(m, v.sqrt().add_(1e-8), value=-1e-4)
+
+    sparse = torch.sparse_coo_tensor(ints(8192, 2, 200_000), r(200_000), (8192, 8192)).coalesce()
+    csr, dense = sparse.to_sparse_csr(), r(8192, 128)
+    i8 = torch.randint(-128, 127, (2048, 2048), device="cuda", dtype=torch.int8)
+    tall = r(8192, 64)
+    return {
+        "cholesky": lambda: torch.linalg.cholesky(positive),
+        "cholesky_batch": lambda: torch.linalg.cholesky(many),
+        "solve": lambda: torch.linalg.solve(positive, square[:, :16]),
+        "solve_batch": lambda: torch.linalg.solve(many, batch),
+        "triangular": lambda: torch.linalg.solve_triangular(square, square, upper=True),
+        "inverse": lambda: torch.linalg.inv(positive),
+        "determinant_batch": lambda: torch.linalg.slogdet(many),
+        "qr": lambda: torch.linalg.qr(tall),
+        "qr_square": lambda: torch.linalg.qr(square),
+        "eigh": lambda: torch.linalg.eigh(positive[:512, :512].contiguous()),
+        "svd": lambda: torch.linalg.svd(square[:256, :256].contiguous()),
+        "matrix_exp": lambda: torch.linalg.matrix_exp(many / 1000),
+        "fft": lambda: torch.fft.fft(signal),
+        "rfft_back": lambda: torch.fft.irfft(torch.fft.rfft(signal)),
+        "fft_2d": lambda: torch.fft.fft2(picture),
+        "stft": lambda: torch.stft(signal, 1024, 256, window=torch.hann_window(1024, device="cuda"), return_complex=True),
+        "complex_product": lambda: (c @ c) * c.conj(),
+        "small_products": lambda: small @ small,
+        "einsum": lambda: torch.einsum("bij,bjk,bik->bi", a, b, (a @ b)),
+        "adam_for_loop": adam,
+        "sparse_product": lambda: csr @ dense,
+        "int8_product": lambda: torch._int_mm(i8, i8),
+    }  # fmt: skip
+
+
+SECTIONS = dict(moving=moving, reducing=reducing, layers=layers, algebra=algebra)
+
+
+def measured(cases, step):
+    """Runs each case under the profiler; what its kernels took."""
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as done:
+        for name, body in cases.items():
+            torch.cuda.synchronize()
+            with record_function(f"case {name}"):
+                body()
+                step()
+                torch.cuda.synchronize()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        done.export_chrome_trace(file.name)
+        with open(file.name) as text:
+            events = json.load(text)["traceEvents"]
+    spans = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("case ")]  # fmt: skip
+    spans = {e["name"][5:]: (e["ts"], e["ts"] + e["dur"]) for e in spans}
+    work = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    for name in cases:
+        begin, end = spans.get(name, (0, 0))
+        own = sorted((e for e in work if begin <= e["ts"] < end), key=lambda e: e["ts"])
+        kernels = [[e["name"], e["args"].get("grid", e["args"].get("bytes", 0)), e["args"].get("block", 0), e["dur"]] for e in own]  # fmt: skip
+        yield dict(case=name, us=round(sum(e["dur"] for e in own), 2), kernels=kernels)
+
+
+def main():
+    """Run the cases of a section."""
+    global r_wide, ints_wide
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("section", choices=SECTIONS)
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    r_wide, ints_wide = r(256, 131_072), ints(4096, 4096, 4096)
+    cases = SECTIONS[options.section]()
+    one = torch.ones(1, device="cuda", requires_grad=True)
+    one.grad = torch.ones_like(one)
+    optimizer = torch.optim.SGD([one], lr=0.1, foreach=False)
+    failed = []
+    for _ in range(2):
+        for name, body in cases.items():
+            if name in failed:
+                continue
+            try:
+                body()
+            except (RuntimeError, NotImplementedError) as error:
+                failed.append(name)
+                print(name, "failed:", str(error)[:300], flush=True)
+    cases = {name: body for name, body in cases.items() if name not in failed}
+    optimizer.step()
+    if options.out:
+        with open(options.out, "a") as file:
+            for row in measured(cases, optimizer.step):
+                file.write(json.dumps(dict(section=options.section, **row)) + "\n")
+    else:
+        for body in cases.values():
+            body()
+            optimizer.step()
+    print("cases:", *cases, flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
