@@ -1,5 +1,6 @@
 //! A run of the job as the search asks for it, and what came of it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use oomph_job::RunDirectory;
@@ -10,7 +11,7 @@ use oomph_plan::search::HostTime;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_run::Record;
 use oomph_run::summary::Summary;
-use oomph_trace::Trace;
+use oomph_trace::{Action, Trace};
 
 /// Runs the job that is planned for.
 pub trait Attempts {
@@ -99,9 +100,11 @@ pub struct Measurement {
     pub rehearsed: bool,
 }
 
-/// Nanoseconds that emptying the cache and reallocating takes: on an H200 a step of GPT-2 took this
-/// much longer under a limit that made it do so once (`bench/gpu/results/h200_fit.jsonl`).
-const RETRY_NS: f64 = 8e6;
+/// Nanoseconds that emptying the cache takes beside what is given back: the GPU is waited for.
+const RETRY_NS: f64 = 1e6;
+/// Nanoseconds for each byte that the allocator gives back to the driver and gets again: beside an H200 unmapping, making
+/// and mapping 20 MiB take 140 µs (`bench/gpu/results/h200_net_facts.jsonl`).
+const RETURNED_NS: f64 = 140e3 / (20 << 20) as f64;
 
 impl Measurement {
     /// Bytes that the process used at its peak.
@@ -126,11 +129,19 @@ impl Measurement {
         retries as f64 / f64::from(self.record.steps.max(1))
     }
 
+    /// Bytes that a step gives back to the driver, and gets again, once the allocator has settled.
+    fn returned_a_step(&self) -> f64 {
+        self.trace
+            .as_ref()
+            .map_or(0.0, |trace| returned_a_step(trace, self.record.steps))
+    }
+
     /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
     /// host.
     pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
         let load = self.load(host)?;
-        Some(load.time(pace) + host.alone_ns + self.retries_a_step() * RETRY_NS)
+        let emptied = self.retries_a_step() * RETRY_NS + self.returned_a_step() * RETURNED_NS;
+        Some(load.time(pace) + host.alone_ns + emptied)
     }
 
     /// The work of the last step.
@@ -161,7 +172,58 @@ impl Measurement {
     }
 }
 
+/// Bytes that a step gives back to the driver: what was given back in the second half of the history, by half the steps.
+fn returned_a_step(trace: &Trace, steps: u32) -> f64 {
+    let returned: u64 = trace
+        .devices
+        .iter()
+        .flat_map(|device| {
+            let Range { start, end } = device.rows;
+            start + (end - start) / 2..end
+        })
+        .filter(|&row| {
+            matches!(
+                trace.events.action(row),
+                Action::SegmentFree | Action::SegmentUnmap
+            )
+        })
+        .map(|row| trace.events.size(row).0)
+        .sum();
+    returned as f64 / (f64::from(steps.max(1)) / 2.0)
+}
+
 /// GPUs of a host where `gpus` were named: as many, as far as a host has so many.
 pub(crate) fn per_host(gpus: u32) -> u32 {
     gpus.clamp(1, USUAL_HOST)
+}
+
+#[cfg(test)]
+mod tests {
+    use oomph_trace::{Bytes, DeviceRows, Event};
+
+    use super::*;
+
+    #[test]
+    fn what_each_step_gives_back_counts_and_what_setup_gave_back_does_not() {
+        let mut trace = Trace::default();
+        let mut push = |action, size| {
+            trace.events.push(Event {
+                action,
+                size: Bytes(size),
+                ..Event::default()
+            });
+        };
+        push(Action::SegmentFree, 1 << 40);
+        for action in [Action::SegmentUnmap, Action::SegmentFree] {
+            for _ in 0..2 {
+                push(Action::SegmentMap, 300);
+                push(action, 300);
+                push(Action::Alloc, 10);
+            }
+        }
+        let rows = 0..trace.events.len();
+        trace.devices.push(DeviceRows { device: 0, rows });
+        assert!((returned_a_step(&trace, 4) - 300.0).abs() < 1e-9);
+        assert!(returned_a_step(&Trace::default(), 4).abs() < 1e-9);
+    }
 }

@@ -7,7 +7,7 @@ fn sizes_of(text: &str) -> Vec<f64> {
     let mut sizes = Vec::new();
     for number in text.split(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')) {
         for number in [number.replace(',', ""), number.replace(',', ".")] {
-            if let Ok(number) = number.trim_matches('.').parse::<f64>() {
+            if let Ok(number) = number.trim_end_matches('.').parse::<f64>() {
                 sizes.extend([0, 10, 20, 30, 40, 60].map(|unit| number * f64::from(unit).exp2()));
             }
         }
@@ -65,12 +65,6 @@ pub fn is_borne_by(text: &str, found: &Explanation) {
     if let Some(device) = message.device {
         assert!(text.contains(&device.to_string()), "GPU {device}: {text}");
         assert_ne!(message.memory, "host", "{text}");
-    }
-    if let (Some(free), Some(total)) = (message.free_bytes, message.total_bytes) {
-        assert!(
-            free <= total.saturating_add(total / 50),
-            "{free} of {total}: {text}"
-        );
     }
     let steps: Vec<&str> = found
         .next
