@@ -116,7 +116,8 @@ def test_logits_never_exist(tmp_path, loss):
     "beside",
     [("recompute", {"modules": ["Model.inner", "Model.norm"]}), ("micro_batch", {"parts": 2})],
 )
-def test_levers_that_look_at_the_graph_of_logits_do_not_make_them(tmp_path, beside):
+@pytest.mark.parametrize("loss", ["F.cross_entropy", "nn.CrossEntropyLoss()"])
+def test_levers_that_look_at_the_graph_of_logits_do_not_make_them(tmp_path, beside, loss):
     code = (
         SETUP
         + """
@@ -132,17 +133,17 @@ def test_levers_that_look_at_the_graph_of_logits_do_not_make_them(tmp_path, besi
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for a, b in DataLoader(TensorDataset(torch.randint(40, (8, 7)), torch.randint(40, (8, 7))), batch_size=4):
         optimizer.zero_grad()
-        F.cross_entropy(model(a).view(-1, 40), b.view(-1)).backward()
+        LOSS(model(a).view(-1, 40), b.view(-1)).backward()
         optimizer.step()
     out = [p.detach() for p in model.parameters()]
-    """
+    """.replace("LOSS", loss)
     )
     plain = run(tmp_path, code)
     changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 2}), beside)
     assert changed.refusal is None, changed.refusal
     assert distance(changed.out, plain.out) <= 2e-6
-    loss = changed.levers["chunked_cross_entropy"]
-    assert loss["applied"] > 0 and loss["note"] is None, loss
+    chunked = changed.levers["chunked_cross_entropy"]
+    assert chunked["applied"] > 0 and chunked["note"] is None, chunked
     assert changed.levers[beside[0]]["applied"] > 0
 
 

@@ -704,7 +704,8 @@ class _Graph:
 
     def __init__(self, inputs: list[torch.Tensor], ways: _Ways) -> None:
         self._results: dict[int, tuple[Node, _Producer]] = {}
-        self._seen = {t.grad_fn._sequence_nr() for t in inputs if t.grad_fn is not None}
+        before = map(node_of, inputs)
+        self._seen = {node._sequence_nr() for node in before if node is not None}
         self._factors: dict[int, tuple[Node, dict[str, _Recipe]]] = {}
         self._replaced: set[int] = set()
         self._ways, self._settled = ways, 0
