@@ -112,6 +112,40 @@ def test_logits_never_exist(tmp_path, loss):
     assert run(tmp_path, code).out == 21
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [("recompute", {"modules": ["Model.inner", "Model.norm"]}), ("micro_batch", {"parts": 2})],
+)
+def test_levers_that_look_at_the_graph_of_logits_do_not_make_them(tmp_path, beside):
+    code = (
+        SETUP
+        + """
+    from torch.utils.data import DataLoader, TensorDataset
+    class Normal(Model):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(8)
+        def forward(self, x):
+            return self.head(self.norm(self.inner(self.tokens(x))))
+    Normal.__name__ = "Model"
+    model = Normal()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for a, b in DataLoader(TensorDataset(torch.randint(40, (8, 7)), torch.randint(40, (8, 7))), batch_size=4):
+        optimizer.zero_grad()
+        F.cross_entropy(model(a).view(-1, 40), b.view(-1)).backward()
+        optimizer.step()
+    out = [p.detach() for p in model.parameters()]
+    """
+    )
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("chunked_cross_entropy", {"chunks": 2}), beside)
+    assert changed.refusal is None, changed.refusal
+    assert distance(changed.out, plain.out) <= 2e-6
+    loss = changed.levers["chunked_cross_entropy"]
+    assert loss["applied"] > 0 and loss["note"] is None, loss
+    assert changed.levers[beside[0]]["applied"] > 0
+
+
 def test_what_else_scripts_do_with_logits(tmp_path):
     code = (
         SETUP

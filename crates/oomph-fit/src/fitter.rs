@@ -10,10 +10,11 @@ use oomph_job::RunFile;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::{Model, ModelError};
 use oomph_plan::search::{self, Base, HostTime, Options};
-use oomph_plan::{Dtype, Floor, Lever, Stopped, sharding};
+use oomph_plan::{Dtype, Floor, Lever, Results, Stopped, sharding};
 use oomph_run::summary::Peak;
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
+use crate::caution::Caution;
 use crate::found::{self, Found};
 use crate::select::LONGER;
 use crate::verify::Failure;
@@ -157,6 +158,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) verifications: u32,
     /// How many of those a search stops at.
     pub(crate) most_verifications: u32,
+    /// By how much runs taught to mistrust predictions.
+    pub(crate) caution: Caution,
     /// Plans that completed.
     pub(crate) tried: Vec<search::Plan>,
     /// Steps of the first run of a plan.
@@ -220,6 +223,7 @@ impl<'a> Fitter<'a> {
             first_steps: wanted_steps,
             ran_longer: Vec::new(),
             most_verifications: 0,
+            caution: Caution::default(),
             tried: Vec::new(),
             verified: Vec::new(),
             held: BTreeMap::new(),
@@ -536,16 +540,46 @@ impl<'a> Fitter<'a> {
         ))
     }
 
-    /// Searches among plans that start from `bases`.
+    /// Searches among plans that start from `bases`. Until one is verified, only among those that fit even if they need more than
+    /// predicted, as others did; if there are any.
     pub(crate) fn search(&mut self, bases: &[Base]) -> Result<search::Found, Stopped> {
         self.attempts.planning(self.best().as_deref());
         let started = Instant::now();
-        let found = match &self.plain {
-            Some(plain) => search::search_among(plain, bases, &self.options),
-            None => search::search(bases, &self.options),
+        let mut found = None;
+        let caution = self.caution.factor(self.runs_left());
+        if caution > 1.0 && self.verified.is_empty() {
+            let careful = Options {
+                budget: (self.options.budget as f64 / caution) as u64,
+                ..self.options.clone()
+            };
+            let sure = self.search_with(bases, &careful)?;
+            let results = if self.same_results_fail {
+                Results::Numerics
+            } else {
+                self.wanted.goal.results()
+            };
+            let wanted = |plan: &search::Plan| plan.results <= results;
+            found = sure.plans.iter().any(wanted).then_some(sure);
+        }
+        let found = match found {
+            Some(found) => found,
+            None => self.search_with(bases, &self.options)?,
         };
         self.planning_seconds += started.elapsed().as_secs_f64();
-        found
+        Ok(found)
+    }
+
+    fn search_with(&self, bases: &[Base], options: &Options) -> Result<search::Found, Stopped> {
+        match &self.plain {
+            Some(plain) => search::search_among(plain, bases, options),
+            None => search::search(bases, options),
+        }
+    }
+
+    /// How many runs the time that is left is enough for, if they take as long as those before.
+    fn runs_left(&self) -> Option<f64> {
+        let left = self.options.stop.left()?.as_secs_f64();
+        (self.runs > 0).then(|| left * f64::from(self.runs) / self.run_seconds.max(1e-9))
     }
 
     /// Records why one way fails, without giving up similar ones.

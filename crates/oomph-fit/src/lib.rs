@@ -23,6 +23,7 @@
 
 mod attempts;
 pub mod cache;
+mod caution;
 pub mod changed;
 pub mod corrections;
 mod fitter;

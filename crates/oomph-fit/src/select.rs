@@ -20,6 +20,8 @@ const PART_MARGINS: [f64; 2] = [1.15, 1.6];
 /// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
 /// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
+/// A plan that runs out of memory in a later step is taken to need this part of the budget more than there is.
+const LATER: u64 = 32;
 /// The most plans to run for that long before accepting one.
 const MOST_LONGER: usize = 4;
 
@@ -270,7 +272,13 @@ impl Fitter<'_> {
                 let held = (used <= self.options.budget).then_some(measured);
                 (held, Some(used))
             }
-            Ended::OutOfMemory(_) => (None, Some(self.options.budget + 1)),
+            Ended::OutOfMemory(_) => {
+                // By how much is not known. What empties its cache to fit had used all there is before, too.
+                let more = self.options.budget + self.options.budget / LATER;
+                self.caution
+                    .missed(more as f64 / plan.peak.used_bytes.max(1) as f64);
+                (None, Some(more))
+            }
             // It took too long, or the script has no more steps.
             Ended::Refused { .. } | Ended::Failed { .. } => {
                 let mut plan = plan.clone();

@@ -67,6 +67,7 @@ impl Fitter<'_> {
             // little less may not have to.
             if self.tight.len() < MOST_TIGHT {
                 let time_ratio = self.time_ratio(&run, plan);
+                self.overshot(plan, run.used_bytes());
                 self.options.learn(plan, run.used_bytes(), time_ratio);
                 let mut tight = plan.clone();
                 tight.used = run.used_bytes();
@@ -207,6 +208,7 @@ impl Fitter<'_> {
         // A plan may fail for lack of one large piece even if its peak would fit.
         let used = run.used_bytes().max(self.options.budget + 1);
         let time = self.time_ratio(run, plan);
+        self.overshot(plan, used);
         self.options.learn(plan, used, time);
         if used == run.used_bytes() {
             let plan = self.measured(plan, run, true);
@@ -216,6 +218,13 @@ impl Fitter<'_> {
                 let floor = floor(run);
                 self.missed = Some(Missed { plan, held, floor });
             }
+        }
+    }
+
+    /// Remembers by how much a plan that should have fitted exceeds its prediction.
+    fn overshot(&mut self, plan: &search::Plan, used: u64) {
+        if plan.used <= self.options.budget {
+            self.caution.missed(used as f64 / plan.used.max(1) as f64);
         }
     }
 

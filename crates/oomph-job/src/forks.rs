@@ -95,9 +95,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It holds nothing.
+        // The directory goes first: a second signal may end this process now, and a killed server removes nothing.
+        let _ = fs::remove_dir_all(&self.directory);
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = fs::remove_dir_all(&self.directory);
     }
 }

@@ -37,6 +37,12 @@ impl Stop {
         }
     }
 
+    /// The time that is left; `None` without an end.
+    pub fn left(&self) -> Option<Duration> {
+        let deadline = self.deadline?;
+        Some(deadline.saturating_duration_since(Instant::now()))
+    }
+
     /// Fails once there is a reason to stop.
     pub fn check(&self) -> Result<(), Stopped> {
         if self.interrupted.load(Ordering::Relaxed) {

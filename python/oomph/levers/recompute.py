@@ -16,6 +16,7 @@ from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
+from oomph.levers._shared.deferred_rows import node as node_of
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.recomputation import has_saved_tensor_hooks
@@ -189,7 +190,7 @@ class Recompute(Lever):
         graph, self.graph = self.graph, None
         if graph is not None:
             for tensor in _tensors(output):
-                graph.settle(tensor.grad_fn, "")
+                graph.settle(node_of(tensor), "")
 
     def _after_backward(self) -> None:
         self.backwards += 1

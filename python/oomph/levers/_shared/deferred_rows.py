@@ -113,6 +113,13 @@ def lazy_for_the_whole_batch(batches: float, as_before: bool) -> Iterator[None]:
         LazyRows.BATCHES, LazyRows.GRAPH_TASK, LazyRows.AS_BEFORE = before
 
 
+def node(tensor: torch.Tensor) -> Any:
+    """The node that made a tensor, or None. Asking lazy rows would make them: theirs is the node of what they are made from."""
+    if isinstance(tensor, LazyRows) and tensor.logits is None and tensor.hidden.grad_fn is not None:
+        return tensor.hidden.grad_fn
+    return tensor.grad_fn
+
+
 def whole(value: Any) -> Any:
     """`value` with the rows of each lazy tensor in it."""
     if isinstance(value, LazyRows):

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from oomph.levers._shared.deferred_rows import node as node_of
+
 if TYPE_CHECKING:
     from oomph.levers._shared.base import Lever
 
@@ -520,7 +522,8 @@ def guard(node: Any, count: torch.Tensor) -> None:
 
 def nodes(output: Any) -> list[Any]:
     """The graph's nodes that made the tensors in the output of a model."""
-    return [t.grad_fn for t in _tensors(output) if t.grad_fn is not None]
+    found = (node_of(tensor) for tensor in _tensors(output))
+    return [node for node in found if node is not None]
 
 
 def _tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
