@@ -5,12 +5,14 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context as _;
 use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
 use oomph_lint::{
-    Applicability, Around, FileFacts, FirstLook, Linted, Problem, Project, Selection, Source,
+    Applicability, Around, FileFacts, FirstLook, Linted, Newest, Problem, Project, Selection,
+    Source, may_pin, newest_torch,
 };
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
@@ -74,6 +76,13 @@ struct Target<'s> {
 struct Look(Option<(FirstLook, Option<Source>)>);
 
 impl Look {
+    /// Whether nothing was found so far.
+    fn is_quiet(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_some_and(|(first, _)| !first.has_findings())
+    }
+
     /// The findings, if they are what they were when the file was read.
     fn settled(self, target: &Target<'_>, around: &Around) -> Option<LintedFile> {
         let (first, source) = self.0?;
@@ -138,6 +147,7 @@ impl Linter {
             .unzip();
         let project = Project::new(&facts, &is_there());
         drop(facts);
+        let pins = Pins::default();
         targets
             .par_iter()
             .zip(looks)
@@ -149,6 +159,14 @@ impl Linter {
                 } else {
                     around
                 };
+                let pinned = |around: Around| around.for_torch(pins.of(&target.path));
+                // Most files have no findings: what their project pins does not matter.
+                if look.as_ref().is_some_and(Look::is_quiet) {
+                    return look
+                        .and_then(|look| look.settled(target, &around))
+                        .unwrap_or_else(|| self.file(target, &pinned(around)));
+                }
+                let around = pinned(around);
                 look.and_then(|look| look.settled(target, &around))
                     .unwrap_or_else(|| self.file(target, &around))
             })
@@ -178,7 +196,9 @@ impl Linter {
             .as_ref()
             .map_or_else(|| STDIN_NAME.to_string(), |path| path.display().to_string());
         let selection = settings.for_file(Path::new(&name));
-        let mut file = self.text(&name, bytes.clone(), &selection, &Around::default());
+        let torch = (self.stdin_name.as_deref()).and_then(torch_of);
+        let around = Around::default().for_torch(torch);
+        let mut file = self.text(&name, bytes.clone(), &selection, &around);
         if !self.writes {
             file.diff = file.text.take().map(|text| diff(&name, &bytes, &text));
             return Ok(file);
@@ -311,6 +331,60 @@ fn names_in(folder: &Path) -> HashSet<String> {
         name.to_string_lossy().split('.').next().map(str::to_owned)
     };
     entries.filter_map(stem).collect()
+}
+
+/// The newest PyTorch that each folder's requirements allow, and whether a repository begins there; read once a folder.
+#[derive(Default)]
+struct Pins(Mutex<HashMap<PathBuf, (Option<Newest>, bool)>>);
+
+/// Requirements are not looked for in more folders than this above a file.
+const MAX_FOLDERS_UP: usize = 6;
+
+/// A file of requirements is not longer than this.
+const MAX_PIN_BYTES: u64 = 1 << 16;
+
+impl Pins {
+    /// What the nearest folder around a file says that names PyTorch among its requirements.
+    fn of(&self, file: &Path) -> Option<Newest> {
+        let file = std::path::absolute(file).ok()?;
+        for folder in file.ancestors().skip(1).take(MAX_FOLDERS_UP) {
+            let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let (newest, is_root) = *known
+                .entry(folder.to_path_buf())
+                .or_insert_with(|| read_pins(folder));
+            if newest.is_some() || is_root {
+                return newest;
+            }
+        }
+        None
+    }
+}
+
+fn read_pins(folder: &Path) -> (Option<Newest>, bool) {
+    let mut newest = None;
+    let mut is_root = false;
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        is_root |= name == ".git";
+        let is_short = || {
+            entry
+                .metadata()
+                .is_ok_and(|file| file.is_file() && file.len() <= MAX_PIN_BYTES)
+        };
+        if may_pin(&name)
+            && is_short()
+            && let Ok(text) = fs::read_to_string(entry.path())
+        {
+            newest = newest.max(newest_torch(&name, &text));
+        }
+    }
+    (newest, is_root)
+}
+
+/// The newest PyTorch that the project of a file allows, if it says.
+pub fn torch_of(file: &Path) -> Option<Newest> {
+    Pins::default().of(file)
 }
 
 /// What the Python files below a folder say of each other; of none if there are more than `most`.

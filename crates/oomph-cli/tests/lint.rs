@@ -264,3 +264,29 @@ fn where_no_thread_can_be_started_one_does_the_work() {
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{text}");
 }
+
+#[test]
+fn the_pytorch_that_a_project_pins_decides_what_is_advised() {
+    let late = "import torch\n\ndef train(net, loader, optimizer):\n    net.cuda()\n    for x in loader:\n        loss = net(x.cuda()).sum()\n        optimizer.zero_grad()\n        loss.backward()\n        optimizer.step()\n\ntrain(*make())\n";
+    for (name, text, expected) in [
+        ("notes.txt", "torch==1.13.1\n", 3),
+        ("requirements.txt", "torch==1.13.1\n", 0),
+        ("requirements.txt", "torch>=1.13.1\n", 3),
+        ("environment.yml", "dependencies:\n  - pytorch=1.11\n", 0),
+        // The nearest one counts.
+        ("jobs/requirements.txt", "torch==2.1\n", 3),
+    ] {
+        let above = ("pyproject.toml", "dependencies = [\"torch<2\"]\n");
+        let mut files = vec![("jobs/a/train.py", late), (name, text), (".git/HEAD", "")];
+        if name.starts_with("jobs/") {
+            files.push(above);
+        }
+        let project = folder(&files);
+        assert_eq!(status(&[], project.path()), expected, "{name}: {text}");
+        assert_eq!(
+            status(&[], &project.path().join("jobs/a/train.py")),
+            expected,
+            "{name}: {text}"
+        );
+    }
+}

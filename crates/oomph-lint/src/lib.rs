@@ -24,6 +24,7 @@ mod config;
 mod fix;
 mod held;
 mod noqa;
+mod pins;
 mod project;
 mod queries;
 mod reach;
@@ -38,6 +39,7 @@ pub use config::{Config, ConfigError, Selection};
 pub use fix::{Applicability, Fix};
 pub use held::{HeldBytes, order_by_held};
 pub use oomph_python_source::{Edit, Position, Problem, Source};
+pub use pins::{Newest, may_pin, newest_torch};
 use project::Assumptions;
 pub use project::{Around, FileFacts, Project};
 pub use rule::{FixAvailability, Rule};
@@ -70,6 +72,8 @@ pub struct Finding {
     pub scope: Scope,
     /// Bytes that a trace found to be held by those lines.
     pub held_bytes: Option<u64>,
+    /// The PyTorch from which on it is true.
+    since: Newest,
 }
 
 /// What linting a source gave.
@@ -126,8 +130,14 @@ impl FirstLook {
     }
 
     /// What [`lint_in`] gives, if the project is as it was assumed.
-    pub fn settled(self, around: &Around) -> Option<Linted> {
-        self.assumptions.hold(around).then_some(self.linted)
+    pub fn settled(mut self, around: &Around) -> Option<Linted> {
+        if !self.assumptions.hold(around) {
+            return None;
+        }
+        self.linted
+            .findings
+            .retain(|finding| around.may_run(finding.since));
+        Some(self.linted)
     }
 }
 
@@ -186,7 +196,8 @@ fn findings(
         (rule.check)(&model, &mut reports);
         for report in reports.drain(..) {
             let range = report.range;
-            if noqa.silences(rule.code, range, module)
+            if !around.may_run(report.since)
+                || noqa.silences(rule.code, range, module)
                 // A name that was renamed is old in code that nothing runs as well, unless the file cannot run at all.
                 || !(rule.is_about_names() && around.stops().is_none())
                     && queries::purpose::is_never_run(&model, range)
@@ -205,6 +216,7 @@ fn findings(
                 fix: report.fix,
                 scope: scopes.of(rule, range.start(), module),
                 held_bytes: None,
+                since: report.since,
             });
         }
     }

@@ -14,6 +14,7 @@ use oomph_python_source::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::pins::Newest;
 use crate::queries::devices::Evidence;
 use crate::queries::model_calls::is_layer_without_parameters;
 use crate::reach::{self, Constant, Definitions, Unreached};
@@ -59,6 +60,8 @@ pub struct FileFacts {
     frozen: Vec<String>,
     /// Classes that move what they are made of.
     movers: Vec<String>,
+    /// Classes whose `forward` runs backward.
+    trainers: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -84,6 +87,8 @@ pub(crate) struct Method {
     pub(crate) decides: bool,
     /// It runs a layer of its object on something that it is given or made: `self.encoder(x)`.
     pub(crate) runs: bool,
+    /// It runs backward, itself or through a method of its object.
+    pub(crate) trains: bool,
 }
 
 impl FileFacts {
@@ -122,41 +127,49 @@ impl FileFacts {
             caller: String::new(),
             bodies: Vec::new(),
             quiet_members: FxHashSet::default(),
+            saved: module
+                .text()
+                .contains("torch.save(")
+                .then(FxHashMap::default),
+            only_saves_from_cpu: None,
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
         }
         let bodies = std::mem::take(&mut collect.bodies);
+        let only_saves_from_cpu = collect.only_saves_from_cpu == Some(true);
         let mut facts = collect.facts;
         facts
             .own_quiet_calls
             .retain(|name| facts.functions.contains(name) && !collect.quiet_members.contains(name));
         // `sample_all` calls `self.sample`, which turns gradients off.
-        let deciding: Vec<String> = facts
-            .methods
-            .iter()
-            .filter(|(_, method)| method.decides)
-            .map(|(name, _)| format!("self.{name}"))
-            .collect();
+        let calls_of = |is_it: fn(&Method) -> bool, methods: &[(String, Method)]| -> Vec<String> {
+            let those = methods.iter().filter(|(_, method)| is_it(method));
+            those.map(|(name, _)| format!("self.{name}(")).collect()
+        };
+        let deciding = calls_of(|method| method.decides, &facts.methods);
+        let training = calls_of(|method| method.trains, &facts.methods);
         for ((_, method), body) in facts.methods.iter_mut().zip(bodies) {
             let text = module.slice(body);
             method.decides |= deciding.iter().any(|name| text.contains(name));
+            method.trains |= training.iter().any(|name| text.contains(name));
         }
         facts.evidence = Evidence::of(module);
         let text = module.text();
         facts.trains = text.contains(".backward(");
         facts.saves = text.contains("torch.save(");
-        facts.saves_from_cpu = facts.saves
-            && [
-                ".cpu().state_dict",
-                ".to(\"cpu\").state_dict",
-                ".to('cpu').state_dict",
-                ".to(torch.device('cpu'))",
-                ".to(torch.device(\"cpu\"))",
-                "torch_xla",
-            ]
-            .iter()
-            .any(|moved| text.contains(moved));
+        facts.saves_from_cpu = only_saves_from_cpu
+            || facts.saves
+                && [
+                    ".cpu().state_dict",
+                    ".to(\"cpu\").state_dict",
+                    ".to('cpu').state_dict",
+                    ".to(torch.device('cpu'))",
+                    ".to(torch.device(\"cpu\"))",
+                    "torch_xla",
+                ]
+                .iter()
+                .any(|moved| text.contains(moved));
         facts
     }
 }
@@ -236,9 +249,61 @@ struct Collect<'m> {
     bodies: Vec<TextRange>,
     /// Names of attributes that are called while gradients are off.
     quiet_members: FxHashSet<String>,
+    /// What names of the function stand for, if the file saves anything.
+    saved: Option<FxHashMap<String, Saved>>,
+    /// Whether all weights that it saves were moved to the CPU before; nothing if it saves none.
+    only_saves_from_cpu: Option<bool>,
+}
+
+/// What a name stands for that may be saved.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Saved {
+    /// A call was told to move it to the CPU: `to_device(state, "cpu")`.
+    OnCpu,
+    /// Weights, by what is said of them.
+    Weights,
+    Other,
 }
 
 impl Collect<'_> {
+    fn saved(&self, value: &Expr) -> Saved {
+        let text = self.module.slice(value);
+        let moves = matches!(value, Expr::Call(call) if !matches!(last_name(&call.func), Some("load" | "device"))
+            && call.arguments.args.len() > 1)
+            && ["\"cpu\"", "'cpu'"].iter().any(|name| text.contains(name))
+            || text.contains(".cpu() for ");
+        if moves {
+            Saved::OnCpu
+        } else if ["state", "model", "net", "checkpoint", "ckpt"]
+            .iter()
+            .any(|word| text.contains(word))
+        {
+            Saved::Weights
+        } else {
+            Saved::Other
+        }
+    }
+
+    /// Notes whether a call saves weights, and whether they are on the CPU by then.
+    fn note_save(&mut self, call: &ExprCall) {
+        let Some(saved) = &self.saved else { return };
+        let (Some("torch.save"), Some(what)) = (
+            dotted_name(&call.func).as_deref(),
+            call.arguments.find_positional(0),
+        ) else {
+            return;
+        };
+        // What a function is given may be weights.
+        let known = match what {
+            Expr::Name(name) => saved.get(name.id.as_str()).copied(),
+            other => Some(self.saved(other)),
+        };
+        if known != Some(Saved::Other) {
+            let only = self.only_saves_from_cpu.unwrap_or(true);
+            self.only_saves_from_cpu = Some(only && known == Some(Saved::OnCpu));
+        }
+    }
+
     fn is_quiet(&self, expr: &Expr) -> bool {
         let text = self.module.slice(expr);
         ["no_grad", "inference_mode", "set_grad_enabled"]
@@ -251,6 +316,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
     fn visit_expr(&mut self, expr: &'a Expr) {
         if let Expr::Call(call) = expr {
             self.facts.detaches_gradients |= detaches_gradient(call);
+            self.note_save(call);
             if let Some(name) =
                 last_name(&call.func).filter(|_| !steps_an_optimizer(call) && !switches_mode(call))
             {
@@ -301,6 +367,13 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
+                let trains = |stmt: &Stmt| {
+                    matches!(stmt, Stmt::FunctionDef(def) if def.name.as_str() == "forward"
+                    && self.module.slice(def.range()).contains(".backward("))
+                };
+                if text.contains(".backward(") && class.body.iter().any(trains) {
+                    self.facts.trainers.push(class.name.to_string());
+                }
                 if [".cuda()", ".to(", "cuda("]
                     .iter()
                     .any(|moves| text.contains(moves))
@@ -319,10 +392,14 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 return;
             }
             Stmt::FunctionDef(def) => {
+                if let Some(saved) = &mut self.saved {
+                    saved.clear();
+                }
                 if self.in_class {
                     let facts = Method {
                         decides: decides_on_gradients(self.module, def),
                         runs: runs_a_layer(def),
+                        trains: self.module.slice(def.range()).contains(".backward("),
                     };
                     self.facts.methods.push((def.name.to_string(), facts));
                     self.bodies.push(def.range());
@@ -340,6 +417,13 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 (self.in_class, self.quiet) = outer;
                 self.caller = caller;
                 return;
+            }
+            Stmt::Assign(assign) => {
+                if let (Some(_), [Expr::Name(name)]) = (&self.saved, &*assign.targets) {
+                    let value = self.saved(&assign.value);
+                    let names = self.saved.get_or_insert_default();
+                    names.insert(name.id.to_string(), value);
+                }
             }
             // `torch.set_grad_enabled(False)` holds until the function ends, or it is called again.
             Stmt::Expr(only) => {
@@ -447,6 +531,7 @@ struct Part {
     trains: bool,
     frozen: FxHashSet<String>,
     movers: FxHashSet<String>,
+    trainers: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -521,6 +606,7 @@ impl Project {
             part.trains |= facts.trains;
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
+            part.trainers.extend(facts.trainers.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -552,6 +638,7 @@ impl Project {
                     ..Method::default()
                 });
                 known.decides |= method.decides;
+                known.trains |= method.trains;
                 known.runs &= method.runs;
             }
         }
@@ -609,7 +696,7 @@ impl Project {
             .get(index)
             .map_or_else(Around::default, |file| Around {
                 file: Some(Arc::clone(file)),
-                assumed: None,
+                ..Around::default()
             })
     }
 }
@@ -620,6 +707,8 @@ pub struct Around {
     file: Option<Arc<OfFile>>,
     /// The others are not read yet: what was asked so far, and the answers that were given.
     assumed: Option<Arc<Assumed>>,
+    /// The newest PyTorch that the project allows.
+    torch: Option<Newest>,
 }
 
 /// What is taken for granted of a project that is not read yet.
@@ -657,6 +746,8 @@ enum Question {
     Stops,
     FreezesItself,
     MovesItself,
+    TrainsItself,
+    RunsBackward,
     Trains,
     BatchesOnCpu,
     DetachesGradients,
@@ -701,8 +792,8 @@ impl Around {
             asked: Mutex::new(asked),
         };
         Self {
-            file: None,
             assumed: Some(Arc::new(assumed)),
+            ..Self::default()
         }
     }
 
@@ -722,6 +813,18 @@ impl Around {
             Arc::make_mut(file).unreached = Unreached::default();
         }
         self
+    }
+
+    /// Of a file whose project allows no newer PyTorch than this.
+    #[must_use]
+    pub fn for_torch(mut self, newest: Option<Newest>) -> Self {
+        self.torch = newest;
+        self
+    }
+
+    /// Whether the project may run this PyTorch or a newer one.
+    pub(crate) fn may_run(&self, torch: Newest) -> bool {
+        self.torch.is_none_or(|newest| newest >= torch)
     }
 
     /// What the file itself says about where it computes, if that was read already.
@@ -769,6 +872,8 @@ impl Around {
             Question::IsUnreached => file.unreached.names.contains(name),
             Question::FreezesItself => part.frozen.contains(name),
             Question::MovesItself => part.movers.contains(name),
+            Question::TrainsItself => part.trainers.contains(name),
+            Question::RunsBackward => part.methods.get(name).is_some_and(|method| method.trains),
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
             Question::DetachesGradients => part.detaches_gradients,
@@ -855,6 +960,16 @@ impl Around {
     /// Whether objects of a class of this name move what they are made of, in some file of the project.
     pub(crate) fn moves_itself(&self, class: &str) -> bool {
         self.is(Question::MovesItself, class)
+    }
+
+    /// Whether a class of the project that has this name runs backward in its `forward`.
+    pub(crate) fn trains_itself(&self, class: &str) -> bool {
+        self.is(Question::TrainsItself, class)
+    }
+
+    /// Whether a method of the project that has this name runs backward.
+    pub(crate) fn runs_backward(&self, name: &str) -> bool {
+        self.is(Question::RunsBackward, name)
     }
 
     /// Whether a file of the project runs backward.
@@ -1122,15 +1237,15 @@ mod tests {
         assert_eq!(
             project.around(1).method("sample"),
             Some(Method {
-                decides: false,
-                runs: true
+                runs: true,
+                ..Method::default()
             })
         );
         assert_eq!(
             project.around(1).method("draw"),
             Some(Method {
                 decides: true,
-                runs: false
+                ..Method::default()
             })
         );
         assert_eq!(project.around(1).method("other"), None);

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use oomph_python_source::{Ranged, TextRange};
 
 use crate::fix::Fix;
+use crate::pins::Newest;
 use crate::semantic::Model;
 
 /// Whether a rule comes with a fix.
@@ -115,6 +116,8 @@ pub(crate) struct Report {
     pub(crate) message: String,
     pub(crate) help: Option<&'static str>,
     pub(crate) fix: Option<Fix>,
+    /// The PyTorch from which on it is true: a project that pins an older one gets nothing said.
+    pub(crate) since: Newest,
 }
 
 impl Report {
@@ -124,11 +127,17 @@ impl Report {
             message: message.into(),
             help: None,
             fix: None,
+            since: (0, 0),
         }
     }
 
     pub(crate) fn help(mut self, help: &'static str) -> Self {
         self.help = Some(help);
+        self
+    }
+
+    pub(crate) fn since(mut self, major: u32, minor: u32) -> Self {
+        self.since = (major, minor);
         self
     }
 

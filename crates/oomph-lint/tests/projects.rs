@@ -530,3 +530,151 @@ fn a_call_that_a_constant_switches_off_is_none() {
     let set = "RESUME = None\ndef ask():\n    global RESUME\n    RESUME = input()\nask()";
     assert_eq!(found(&[("a.py", &script(set))]), ["OOM501"]);
 }
+
+#[test]
+fn what_runs_backward_itself_needs_its_graph() {
+    let main = "import torch
+from nets import Net
+class Loop:
+    def __init__(self):
+        self.model = Net().cuda()
+
+    def epoch(self, loader):
+        for x in loader:
+            losses = self.model(x.cuda(), 'train')
+            print(losses.item())
+Loop().epoch([])
+";
+    let net = |after: &str| {
+        format!(
+            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.net = torch.nn.Linear(1, 1)\n    def forward(self, x, mode):\n        loss = self.net(x).sum()\n{after}        return loss\n"
+        )
+    };
+    let steps = net(
+        "        if mode == 'train':\n            loss.backward()\n            self.optimizer.step()\n",
+    );
+    assert_eq!(
+        found(&[("main.py", main), ("nets.py", &net(""))]),
+        ["OOM207"]
+    );
+    assert!(found(&[("main.py", main), ("nets.py", &steps)]).is_empty());
+
+    let main = "import torch
+from agents import Agent
+def work(env):
+    agent = Agent(torch.device('cuda'))
+    for state in env:
+        loss = agent.train_model(state.cuda())
+        print(loss.item())
+work([])
+";
+    let agent = |after: &str| {
+        format!(
+            "import torch\nclass Agent:\n    def train_model(self, x):\n        loss = self.fit(x)\n        return loss\n    def fit(self, x):\n        loss = self.net(x).sum()\n{after}        return loss\n"
+        )
+    };
+    let trains = agent("        loss.backward()\n");
+    assert_eq!(
+        found(&[("main.py", main), ("agents.py", &agent(""))]),
+        ["OOM207"]
+    );
+    assert!(found(&[("main.py", main), ("agents.py", &trains)]).is_empty());
+}
+
+#[test]
+fn anomaly_detection_in_a_function_that_only_evaluates_says_nothing() {
+    let script = |name: &str, calls: &str| {
+        format!(
+            "import torch\nfrom steps import *\ndef {name}(model, loader):\n    torch.autograd.set_detect_anomaly(True)\n    return {calls}(model, loader)\n{name}(1, 2)\n"
+        )
+    };
+    let steps = "import torch\ndef train_epoch(model, loader):\n    model(loader).backward()\ndef test_epoch(model, loader):\n    return model(loader)\n";
+    let found = |name, calls| found(&[("a.py", &script(name, calls)), ("steps.py", steps)]);
+    assert!(found("test", "test_epoch").is_empty());
+    assert_eq!(found("test", "train_epoch"), ["OOM111"]);
+    assert_eq!(found("run", "test_epoch"), ["OOM111"]);
+}
+
+#[test]
+fn weights_that_were_moved_to_the_cpu_before_the_save_are_read_there() {
+    let load = "import torch
+from train import save
+class Net(torch.nn.Module):
+    def __init__(self, path):
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+        self.load_state_dict(torch.load(path))
+def work(path):
+    net = Net(path).cuda()
+    with torch.no_grad():
+        return net(torch.ones(1, 1).cuda())
+work('last.pth')
+";
+    let train = |moved: &str, also: &str| {
+        format!(
+            "import torch\nfrom tools import to\ndef save(model, paths):\n    model.cuda()\n    state = model.state_dict()\n{moved}    torch.save(state, 'last.pth')\n    names = list(paths)\n    torch.save(names, 'names.pth')\n{also}"
+        )
+    };
+    let found =
+        |moved: &str, also: &str| found(&[("main.py", load), ("train.py", &train(moved, also))]);
+    assert_eq!(found("", ""), ["OOM505"]);
+    assert!(found("    state = to(state, 'cpu')\n", "").is_empty());
+    assert!(found("    state = {k: v.cpu() for k, v in state.items()}\n", "").is_empty());
+    // One of two saves is from the GPU.
+    let also = "    torch.save(model.state_dict(), 'best.pth')\n";
+    assert_eq!(found("    state = to(state, 'cpu')\n", also), ["OOM505"]);
+}
+
+#[test]
+fn an_optimizer_that_was_just_made_has_no_state() {
+    let script = |between: &str| {
+        format!(
+            "import copy\nimport torch\ndef work(sets, model):\n    model.cuda()\n    for each in sets:\n        optimizer = torch.optim.AdamW(model.parameters())\n{between}        state = copy.deepcopy(optimizer.state_dict())\n        for x in each:\n            optimizer.zero_grad()\n            model(x.cuda()).sum().backward()\n            optimizer.step()\nwork(1, 2)\n"
+        )
+    };
+    assert!(found(&[("a.py", &script(""))]).is_empty());
+    let steps = "        model(each[0].cuda()).sum().backward()\n        optimizer.step()\n";
+    assert_eq!(found(&[("a.py", &script(steps))]), ["OOM504"]);
+}
+
+#[test]
+fn a_project_that_pins_an_older_pytorch_gets_no_advice_for_a_newer_one() {
+    let code = "import torch
+from torch.utils.checkpoint import checkpoint
+scaler = torch.cuda.amp.GradScaler()
+def train(model, block, loader, optimizer):
+    for x in loader:
+        with torch.cuda.amp.autocast():
+            loss = checkpoint(block, model(x.cuda())).sum()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+train(*make())
+";
+    let source = Source::python(code.to_owned()).unwrap();
+    let codes = |torch| {
+        let (facts, look) = FirstLook::at(&source, &Selection::default());
+        let project = Project::new(&[(PathBuf::from("a.py"), facts)], &|_| false);
+        let around = project.around(0).for_torch(torch);
+        let linted = lint_in(&source, &Selection::default(), &around);
+        let codes = |linted: &Linted| -> Vec<&str> {
+            linted
+                .findings
+                .iter()
+                .map(|finding| finding.rule.code)
+                .collect()
+        };
+        if let Some(first) = look.settled(&around) {
+            assert_eq!(codes(&first), codes(&linted));
+        }
+        codes(&linted).join(" ")
+    };
+    let all = "OOM811 OOM811 OOM511 OOM416";
+    assert_eq!(codes(None), all);
+    assert_eq!(codes(Some((2, 4))), all);
+    assert_eq!(codes(Some((2, 3))), "OOM811 OOM511 OOM416");
+    assert_eq!(codes(Some((1, u32::MAX))), "OOM811 OOM511");
+    assert_eq!(codes(Some((1, 10))), "OOM811");
+    assert_eq!(codes(Some((1, 9))), "");
+}

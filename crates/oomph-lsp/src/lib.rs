@@ -19,7 +19,7 @@ use std::time::SystemTime;
 
 pub use lsp_server::Connection;
 use lsp_server::ProtocolError;
-use oomph_lint::{FileFacts, Selection};
+use oomph_lint::{FileFacts, Newest, Selection};
 
 pub use memory::RunMemory;
 
@@ -30,6 +30,11 @@ pub trait Host: Send + Sync + 'static {
 
     /// What the Python files below a folder say of each other; of none if there are more than `most`.
     fn project(&self, folder: &Path, most: usize) -> Vec<(PathBuf, FileFacts)>;
+
+    /// The newest PyTorch that the project of a file allows, if it says.
+    fn torch_of(&self, _file: &Path) -> Option<Newest> {
+        None
+    }
 
     /// The newest run that ended, of those kept in these folders.
     fn newest_run(&self, folders: &[PathBuf]) -> Option<RunAt>;

@@ -421,7 +421,9 @@ impl<H: Host> Server<'_, H> {
 
     fn around(&self, document: &Document) -> Around {
         let index = (self.facts.iter()).position(|(path, _)| *path == document.path);
-        index.map_or_else(Around::default, |index| self.project.around(index))
+        index
+            .map_or_else(Around::default, |index| self.project.around(index))
+            .for_torch(self.host.torch_of(&document.path))
     }
 
     // ---- runs ----

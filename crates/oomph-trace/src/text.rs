@@ -678,7 +678,13 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
-                if self.messages.is_empty() && reports_an_error(text) {
+                // One of CUDA's says more than a later line of the program's.
+                let weak = |text: &str| !is_of_cuda(text);
+                if self.messages.is_empty()
+                    && reports_an_error(text)
+                    && (is_of_cuda(text)
+                        || self.error.as_ref().is_none_or(|(_, error)| weak(error)))
+                {
                     self.error = Some((number, cut(text.trim(), MAX_RECENT)));
                 }
                 let goes_on = self.go_on(text, &place);
@@ -852,6 +858,10 @@ impl Log {
                     (inside.starts_others() || inside.serves()).then_some(inside)
                 });
         }
+        // Spark, on Kubernetes.
+        if message.program == Program::Shell && text.contains("possible container OOM") {
+            message.inside = Some(Program::Kubernetes);
+        }
         if message.handled && message.memory == Memory::Host && ends_with_killed(text) {
             *message = ended_after(message);
         }
@@ -880,12 +890,24 @@ impl Log {
             return;
         }
         message.host = message.host.take().or_else(|| self.noted.pod.clone());
+        // A container's limits in YAML, above the text.
+        message.total = message.total.or(self.noted.limit);
         message.process = self.recent.iter().rev().find_map(|line| {
             let name = line.trim().strip_suffix(':')?;
             // Headings have capital letters, names of containers none.
             let plain =
                 |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            (!name.is_empty() && name.bytes().all(plain)).then(|| name.to_owned())
+            let field = [
+                "resources",
+                "limits",
+                "requests",
+                "state",
+                "containers",
+                "spec",
+                "status",
+            ]
+            .contains(&name);
+            (!name.is_empty() && !field && name.bytes().all(plain)).then(|| name.to_owned())
         });
     }
 
@@ -1018,7 +1040,7 @@ impl Log {
                 ProblemKind::Incomplete,
                 format!(
                     "line {line} reports another error, not one of memory: {text}{}",
-                    if text.contains("CUDA error") {
+                    if is_of_cuda(&text) {
                         "; CUDA_LAUNCH_BLOCKING=1 shows which call it comes from"
                     } else {
                         ""
@@ -1036,8 +1058,26 @@ impl Log {
     }
 }
 
+/// Whether a line reports an error of CUDA's or its libraries'.
+fn is_of_cuda(text: &str) -> bool {
+    ["CUDA error", "cudaError", "CUBLAS_STATUS_", "CUDNN_STATUS_"]
+        .iter()
+        .any(|word| text.contains(word))
+}
+
 /// Whether a line reports an error, of whatever kind.
 fn reports_an_error(text: &str) -> bool {
+    // `error: 963739` is a figure of a computation.
+    let figure = ["error: ", "Error: "].iter().any(|name| {
+        text.split_once(name)
+            .is_some_and(|(_, rest)| rest.starts_with(|c: char| c.is_ascii_digit()))
+    });
+    if figure {
+        return false;
+    }
+    if is_of_cuda(text) {
+        return true;
+    }
     [
         "Error: ",
         "Error:",
@@ -1159,7 +1199,22 @@ fn says_the_same(one: &OomMessage, other: &OomMessage) -> bool {
     if one.kind != other.kind || figures(one) != figures(other) {
         return false;
     }
-    one.text == other.text || (ranks && whose(one) == whose(other))
+    // Typed by hand, or by another thread: the same line but for a few letters.
+    let typed = one.kind == MessageKind::Cuda
+        && one.rank.is_none()
+        && one.pid == other.pid
+        && other.line.abs_diff(one.line) <= WRAPPED
+        && file_of(&one.text).is_some_and(|file| file_of(&other.text) == Some(file));
+    one.text == other.text || typed || (ranks && whose(one) == whose(other))
+}
+
+/// The file and the line in the source of a program that its message names: `at /src/cumem_allocator.cpp:62`.
+fn file_of(text: &str) -> Option<&str> {
+    let file = text.rsplit(['/', '\\']).next()?;
+    let named = [".cpp", ".cu", ".cc", ".cuh", ".h"]
+        .iter()
+        .any(|end| file.contains(end));
+    named.then(|| file.trim())
 }
 
 /// A line and the next one as one: editors break lines between words, terminals anywhere.
@@ -1283,6 +1338,31 @@ mod tests {
             .find(|message| message.program == Program::Systemd)
             .unwrap();
         assert_eq!((killed.memory, killed.device), (Memory::Host, None));
+    }
+
+    #[test]
+    fn a_failure_that_is_told_twice_is_one() {
+        for text in [
+            // Typed by hand.
+            "Cuda error: out of memory at /workspace/csrc/cumem_allocator.cpp: 62\nCuda Error: out of memory at /workspave/scrc/cumem_allocator.cpp: 62",
+            // A command that looks for the words.
+            "journalctl | grep \"oom-killer\"\nn4 kernel: mailpit invoked oom-killer: gfp_mask=0x100cca, order=0",
+            // Somebody's own words, and the error.
+            "I get a CUDA out of memory error.\nRuntimeError: CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        ] {
+            let message = tests::one(text);
+            assert!(!message.text.starts_with("I get"), "{text}");
+        }
+    }
+
+    #[test]
+    fn another_error_is_quoted_by_the_line_that_names_it() {
+        let text = "Start with error: 963739, elapsed 3 ms\nCUDA error 716 [util_device.cuh, 351]: misaligned address\nFATAL: stopped\nEnd with error: 12";
+        let (messages, problems) = read_from(text.as_bytes()).unwrap();
+        assert!(messages.is_empty());
+        let said = problems[0].to_string();
+        assert!(said.contains("line 2 reports another error"), "{said}");
+        assert!(said.contains("CUDA_LAUNCH_BLOCKING=1"), "{said}");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use oomph_job::{LATEST, REPORTS, RunDirectory, RunFile};
-use oomph_lint::{FileFacts, Selection};
+use oomph_lint::{FileFacts, Newest, Selection};
 use oomph_lsp::{Connection, Host, RunAt, RunMemory};
 
 use crate::ExitStatus;
@@ -73,6 +73,10 @@ impl Host for Files {
         settings(folder)
             .and_then(|settings| lint_files::project(folder, &settings, most))
             .unwrap_or_default()
+    }
+
+    fn torch_of(&self, file: &Path) -> Option<Newest> {
+        lint_files::torch_of(file)
     }
 
     fn newest_run(&self, folders: &[PathBuf]) -> Option<RunAt> {

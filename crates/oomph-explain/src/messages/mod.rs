@@ -589,8 +589,12 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     }
     let frames = &message.traceback;
     if frames.iter().any(|frame| {
-        frame.file.contains("/optim/")
-            && (frame.function == "step" || frame.function.starts_with("_init_group"))
+        (frame.file.contains("/optim/")
+            && (frame.function == "step" || frame.function.starts_with("_init_group")))
+            // Whoever wrote the optimizer: the name of its own state.
+            || ["'exp_avg", "'momentum_buffer'", "\"exp_avg"]
+                .iter()
+                .any(|name| frame.code.contains(name))
     }) {
         causes.push(Cause {
             id: "optimizer_state",

@@ -429,7 +429,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         Some("weights were loaded") => {
             "load weights in fewer bits (load_in_4bit, torch_dtype), or a part of them on the CPU (device_map=\"auto\")"
         }
-        Some("the optimizer stepped" | "the backward pass ran") => {
+        Some("the optimizer stepped") => {
+            "or by hand: the optimizer's state in 8 bits, offloaded, or sharded over more ranks (ZeRO, FSDP); fewer \
+             parameters that are trained; a smaller batch only if activations are still held"
+        }
+        Some("the backward pass ran") => {
             "or by hand: a smaller batch with accumulated gradients, bf16, activation checkpointing"
         }
         _ => {
@@ -640,7 +644,7 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
             step(format!("--max-model-len {length}"), what),
             step(
                 "--gpu-memory-utilization 0.95",
-                "a larger share for vLLM (the default is 0.9)",
+                "a larger share for vLLM, if yours is smaller (the default is 0.9) and the GPU has room",
             ),
             step(
                 "--kv-cache-dtype fp8",
@@ -653,7 +657,11 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
         return vec![
             step(
                 "--gpu-memory-utilization 0.95",
-                "the weights alone use up vLLM's share: let it take more (the default is 0.9)",
+                "the model and vLLM's trial run use up its share: let it take more, if the GPU has room (the default is 0.9)",
+            ),
+            step(
+                "--max-num-batched-tokens 4096 --max-model-len 4096",
+                "a smaller trial run, and shorter requests",
             ),
             step(
                 "--tensor-parallel-size 2",
@@ -742,6 +750,18 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     let mut steps = match message.inside {
+        // It asked beside XLA's own allocator, which takes most of the GPU at the start.
+        Some(Program::Jax) if message.program == Program::Cuda => vec![
+            step(
+                "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
+                "a smaller share for JAX (the default is 0.75) leaves the driver and libraries what they need",
+            ),
+            step(
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                "or take memory as needed instead of a share at the start",
+            ),
+            others_on_the_gpu(message),
+        ],
         Some(Program::Jax) => jax(message),
         Some(Program::Tensorflow) => tensorflow(message),
         Some(Program::OnnxRuntime) => onnxruntime(message),
@@ -797,6 +817,9 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
 
 /// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
 fn is_perhaps_pytorch(message: &OomMessage) -> bool {
+    if message.text.contains(".lua:") {
+        return false;
+    }
     !message.traceback.is_empty()
         || message.inside == Some(Program::Pytorch)
         || ["torch", "Error:", "CUDA error"]
@@ -880,6 +903,10 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             step(
                 "ulimit -l unlimited",
                 "let the process lock pages for the network (docker: --ulimit memlock=-1)",
+            ),
+            step(
+                "unset NCCL_BUFFSIZE",
+                "if it is set: larger buffers than the default (4 MiB each) have more to register",
             ),
             look_at_the_host(),
         ],
@@ -968,6 +995,14 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 limit_above(message.total),
                 "if it was memory: a higher limit, or a job that needs less",
             ),
+        ],
+        Program::Shell | Program::Unknown if message.setting == Some("not its limit") => vec![
+            look_at_the_kernel(),
+            step(
+                "docker events --since 24h --filter event=die --filter event=kill --filter event=oom",
+                "whether somebody stopped it",
+            ),
+            look_at_the_host(),
         ],
         Program::Torchrun | Program::Shell => ended(),
         Program::Unknown if message.kind == MessageKind::Killed => ended(),

@@ -156,6 +156,9 @@ pub(super) fn is_context(message: &OomMessage) -> bool {
 
 /// The framework whose own request it is, where it has no allocator of its own between it and CUDA.
 fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
+    if message.text.contains(".lua:") && message.text.contains("torch") {
+        return Some("Torch7 (Lua)");
+    }
     // Old PyTorch's allocator had no words of its own.
     if message.inside.is_none() && message.text.contains("cuda runtime error (2)") {
         return Some(Program::Pytorch.name());
@@ -216,6 +219,9 @@ pub(super) fn is_larger_than_gpus(requested: Bytes) -> bool {
     requested > Bytes::gib(150)
 }
 
+/// So much is free on no full GPU.
+const MUCH: Bytes = Bytes(4 << 30);
+
 /// A shortage of one kind of memory, by the figures that the text has.
 fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let id = match message.memory {
@@ -268,7 +274,20 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             }
         )
     } else if let Some(asked) = message.requested {
-        format!("{name} could not get {asked} of {what}{place}{figures}")
+        format!(
+            "{name} could not get {asked} of {what}{place}{figures}{}",
+            if message.setting == Some("skipped beside an error") {
+                "; it skipped that tactic, and whether the build found another the text does not say"
+            } else {
+                ""
+            }
+        )
+    } else if message.program == Program::Nccl
+        && message.allocator.as_deref() == Some("locked memory")
+    {
+        "NCCL could not register memory for the network: most likely a limit on locked memory, or its buffers are too \
+         large"
+            .to_owned()
     } else {
         format!("{name} ran out of {what}{place}{figures}")
     };
@@ -323,6 +342,23 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{sentence}: more was free than was asked for, so a limit, or memory in pieces that are too small, \
                  stood in the way"
+            ),
+        );
+    }
+    // A line near it may be of another moment.
+    if !message.handled
+        && message.free.is_none()
+        && message.memory == Memory::Device
+        && let Some(free) = message.around.free
+        && free >= MUCH
+        && message.requested.is_none_or(|asked| free.0 / 2 > asked.0)
+    {
+        return (
+            id,
+            0.6,
+            format!(
+                "{sentence}, although a line near it says that {free} were free: a limit of the driver, a buffer that is \
+                 too large for one piece, or another moment"
             ),
         );
     }
@@ -397,7 +433,8 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"
             ),
             None => format!(
-                "{name}'s share of the GPU is used up by the model itself: nothing is left for keys and values"
+                "{name}'s share of the GPU is used up by the model and what its trial run needs: nothing is left for keys and \
+                 values"
             ),
         },
     };
@@ -475,6 +512,7 @@ fn on_chip(message: &OomMessage) -> String {
 /// The kernel and schedulers say that it was memory; signal 9 alone does not.
 fn killed_confidence(message: &OomMessage) -> f64 {
     match message {
+        _ if message.setting == Some("not its limit") => 0.4,
         _ if is_evident(message) => 0.95,
         _ if says_full(message) => 0.8,
         _ => 0.6,
@@ -521,6 +559,10 @@ fn killed(message: &OomMessage) -> String {
             .unwrap_or_default()
     };
     match message.program {
+        _ if message.setting == Some("not its limit") => format!(
+            "{process} was ended by signal 9, and not at its container's limit (OOMKilled: false): the kernel may have \
+             ended it because the host's memory (RAM) was used up, or somebody stopped it"
+        ),
         Program::Kernel if message.allocator.is_some() => format!(
             "the kernel's OOM killer ended {process}{held}: its memory cgroup reached its limit{}, not the \
              host",
@@ -544,6 +586,8 @@ fn killed(message: &OomMessage) -> String {
                 } else {
                     ", or the limit of a container was reached: the text names a group of processes"
                 }
+            } else if message.process.is_none() && message.text.contains(" invoked oom-killer") {
+                ", or the limit of a container was: the lines below it in that log say which"
             } else {
                 ""
             };

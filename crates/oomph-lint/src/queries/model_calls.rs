@@ -280,12 +280,17 @@ pub(crate) fn is_only_evaluated(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
 /// Whether the model is made from a class of the project that turns off gradients of its own parameters, or
 /// runs without them.
 pub(crate) fn is_of_frozen_class(model: &Model<'_>, place: &str) -> bool {
-    model.assigns.iter().any(|assign| {
-        last_part(&assign.place) == last_part(place)
-            && assign.expr.is_some_and(|expr| {
-                names_in(expr)
-                    .iter()
-                    .any(|name| model.around.freezes_itself(last_part(name)))
-            })
-    })
+    names_of_classes(model, place).any(|name| model.around.freezes_itself(last_part(&name)))
+}
+
+/// The names in all that is bound to what ends like a place: among them the class that it is made from.
+pub(crate) fn names_of_classes<'m>(
+    model: &'m Model<'_>,
+    place: &'m str,
+) -> impl Iterator<Item = String> + 'm {
+    let bound = model
+        .assigns
+        .iter()
+        .filter(move |assign| last_part(&assign.place) == last_part(place));
+    bound.filter_map(|assign| assign.expr).flat_map(names_in)
 }

@@ -1,7 +1,9 @@
 use oomph_python_source::ast::{Expr, Stmt};
 
+use oomph_python_source::last_name;
+
 use crate::fix::Fix;
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxKind, Model};
 
@@ -11,7 +13,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.autograd.set_detect_anomaly(True)` and `with torch.autograd.detect_anomaly():` under no
-    /// condition, in a file that trains.
+    /// condition, in a file that trains, unless the function around it only evaluates.
     ///
     /// ## Why it costs memory
     ///
@@ -66,7 +68,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             call.is("torch.autograd.detect_anomaly")
         };
         let trains = || !model.backwards.is_empty() || model.around.trains();
-        if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || !trains() {
+        if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || only_evaluates(model, call) || !trains() {
             continue;
         }
         let stmt = model.stmt(call.stmt).node;
@@ -83,6 +85,19 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(fix),
         );
     }
+}
+
+/// Whether the function around a call evaluates, by its name, and nothing that it calls trains.
+fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const TRAINS: &[&str] = &["train", "fit", "learn", "step", "backward", "update", "main"];
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    let names = || model.calls_in_function(Some(func)).filter_map(|other| last_name(&other.node.func));
+    is_eval_name(model.func(func).node.name.as_str())
+        && !model.func(func).has_backward
+        // `test_epoch(loader, model)` of another file
+        && !names().any(|name| TRAINS.iter().any(|word| name.to_ascii_lowercase().contains(word)))
 }
 
 fn is_conditional(model: &Model<'_>, call: &Call<'_>) -> bool {

@@ -41,7 +41,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When sequences are short, as in windowed attention, or the weights are read through a hook.
+    /// When sequences are short, as in windowed attention, or the weights are read through a hook. PyTorch has
+    /// the function since 2.0: nothing is said if the project pins an older one.
     ///
     /// ## Fix safety
     ///
@@ -173,7 +174,8 @@ fn attention(model: &Model<'_>, func: FuncId) -> Option<Report> {
             softmax_at,
             "attention keeps its scores (heads × length²) for `backward()`",
         )
-        .help("use `torch.nn.functional.scaled_dot_product_attention`; a mask or bias goes into `attn_mask`"),
+        .help("use `torch.nn.functional.scaled_dot_product_attention`; a mask or bias goes into `attn_mask`")
+        .since(2, 0),
     )
 }
 

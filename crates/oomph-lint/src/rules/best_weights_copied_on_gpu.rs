@@ -108,6 +108,29 @@ fn is_gone_back_to(model: &Model<'_>, copy: &Call<'_>) -> bool {
     })
 }
 
+/// Whether the block that a copy is in, or one around it, made the optimizer, and nothing stepped it or loaded its state since.
+fn just_made(model: &Model<'_>, copy: &Call<'_>, place: &str) -> bool {
+    let at = copy.node.start();
+    let before = model
+        .assigns_to(model.func_of(copy.ctx), place)
+        .filter(|assign| assign.target.start() < at)
+        .max_by_key(|assign| assign.target.start());
+    before.is_some_and(|made| {
+        let since = made.target.start();
+        made.value.kind == Kind::Optimizer
+            && model.is_inside(copy.ctx, made.ctx)
+            && !model.calls.iter().any(|other| {
+                (other.is_step() || other.is_method("load_state_dict"))
+                    && other.node.start() > since
+                    && other.node.start() < at
+            })
+            // A loop that trains comes back to the copy, but not to what made the optimizer.
+            && !model
+                .loops_around(copy.ctx)
+                .any(|looped| looped.contains_backward && !looped.range.contains(since))
+    })
+}
+
 /// Whether it is an optimizer's state in a function that makes the optimizer and takes no step before: there is
 /// none yet.
 fn has_no_state_yet(model: &Model<'_>, call: &Call<'_>, owner: &Expr) -> bool {
@@ -119,7 +142,7 @@ fn has_no_state_yet(model: &Model<'_>, call: &Call<'_>, owner: &Expr) -> bool {
         .assigns_to(func, &place)
         .any(|assign| assign.value.kind == Kind::Optimizer && assign.target.start() < call.node.start());
     let before = |other: &&Call<'_>| other.node.start() < call.node.start();
-    makes_it
+    just_made(model, call, &place) || makes_it
         && !model.calls_in_function(func).filter(before).any(|other| {
             other.is_step() || other.is_method("load_state_dict") && other.recv_place().as_deref() == Some(place.as_str())
         })

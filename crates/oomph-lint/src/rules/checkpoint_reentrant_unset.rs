@@ -35,7 +35,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// On PyTorch before 1.11, which has no such argument.
+    /// On PyTorch before 1.11, which has no such argument: nothing is said if the project pins an older one.
     ///
     /// ## Fix safety
     ///
@@ -59,6 +59,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     "the reentrant form of checkpointing is used: with frozen inputs it saves nothing and drops gradients",
                 )
                 .help("pass `use_reentrant=False`")
+                .since(1, 11)
                 .fix(Fix::unsafe_("pass `use_reentrant=False`", edit)),
             );
         }

@@ -47,7 +47,7 @@ declare_rule! {
     /// ## When it is wrong
     ///
     /// When the code calls `detach_()` on gradients, which views do not allow, or the model has no
-    /// gradients to speak of.
+    /// gradients to speak of. PyTorch has the argument since 1.7: nothing is said if the project pins an older one.
     ///
     /// ## Fix safety
     ///
@@ -80,6 +80,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     "gradients are kept twice: as `.grad` and in the buckets that are communicated",
                 )
                 .help("pass `gradient_as_bucket_view=True`")
+                .since(1, 7)
                 .fix(Fix::unsafe_("pass `gradient_as_bucket_view=True`", edit)),
             );
         }

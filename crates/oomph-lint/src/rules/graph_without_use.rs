@@ -6,7 +6,7 @@ use super::inference_builds_graph::{asks_for_gradients, is_of_published_inceptio
 use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
-use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
+use crate::queries::model_calls::{has_no_parameters, is_model_call, model_place, names_of_classes};
 use crate::queries::purpose::in_unit_test;
 use crate::queries::whereabouts::{is_brought_to_gpu, stays_on_cpu};
 use crate::reach::goes_no_further;
@@ -27,6 +27,7 @@ declare_rule! {
     /// other code gets the result, nothing is reported, unless what it returns is cut off at once. Models whose gradients may be turned off in the file, methods of
     /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
     /// left out: the model, or what it is given, is moved there, or somebody else made the model.
+    /// So are methods of the project that run backward themselves, and modules whose `forward` does.
     ///
     /// ## Why it costs memory
     ///
@@ -118,8 +119,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || asks_for_gradients(model, call)
             || stays_on_cpu(model, call)
             || may_be_frozen(model, call, &place)
-            || is_of_frozen_class(model, &place)
             || has_no_parameters(model, &place)
+            || needs_no_advice(model, call, &place)
             // Other code that has the object calls it, perhaps with gradients off.
             || model.func_name(call.ctx) == Some("__call__") && !place.starts_with("self.")
             || is_sample(model, call)
@@ -141,6 +142,16 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("call it under `with torch.no_grad():`"),
         );
     }
+}
+
+/// Whether what is called runs backward itself, `agent.train_model(batch)` or the `forward` of a class that holds its
+/// optimizers, or is of a class that freezes itself.
+fn needs_no_advice(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    call.method.is_some_and(|name| model.around.runs_backward(name))
+        || names_of_classes(model, place).any(|name| {
+            let class = last_part(&name);
+            model.around.freezes_itself(class) || model.around.trains_itself(class)
+        })
 }
 
 /// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.

@@ -53,7 +53,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// Before PyTorch 2.0, where `zero_grad()` kept the gradients allocated unless it was told otherwise.
+    /// Before PyTorch 2.0, where `zero_grad()` kept the gradients allocated unless it was told otherwise:
+    /// nothing is said if the project pins an older one.
     ///
     /// ## Fix safety
     ///
@@ -222,7 +223,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 zero.node,
                 "the gradients of the step before stay allocated through the forward pass",
             )
-            .help("call `zero_grad()` before the forward pass, or after `step()`"),
+            .help("call `zero_grad()` before the forward pass, or after `step()`")
+            .since(2, 0),
         );
     }
 }

@@ -207,9 +207,9 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["Limits:"],
+        markers: &["Limits:", "limits:"],
         read: |line, noted, _| {
-            if line.text.trim() == "Limits:" {
+            if line.text.trim().eq_ignore_ascii_case("limits:") {
                 noted.limits_line = Some(line.part);
             }
             None
@@ -361,13 +361,22 @@ fn systemd(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> O
 /// A container's state (`Reason: OOMKilled`), or a row of `kubectl get pods`.
 fn pod(line: &Line<'_>, _: &mut Noted, mut before: Option<&mut OomMessage>) -> Option<OomMessage> {
     // `docker inspect` has the word for every container.
-    if let Some(value) =
-        after(line.from, "OOMKilled\":").or_else(|| after(line.from, "OOMKilled: "))
-    {
-        return value
-            .trim_start()
-            .starts_with("true")
-            .then(|| stopped(line, Program::Docker));
+    let value = after(line.from, "OOMKilled")
+        .and_then(|rest| rest.trim_start_matches('"').strip_prefix([':', '=']))
+        .map(str::trim_start);
+    if value.is_some_and(|value| value.starts_with("true")) {
+        return Some(stopped(line, Program::Docker));
+    }
+    if value.is_some_and(|value| value.starts_with("false")) {
+        // Then the limit of the container was not the reason.
+        if let Some(before) = before
+            && before.kind == MessageKind::Killed
+            && matches!(before.program, Program::Shell | Program::Unknown)
+        {
+            before.setting = Some("not its limit");
+            before.last = line.part;
+        }
+        return None;
     }
     let mut message = stopped(line, Program::Kubernetes);
     // The name of the namespace may stand before that of the pod.
@@ -407,9 +416,10 @@ fn limit(
         if let Some(before) = before
             && (before.program == Program::Kubernetes || before.inside == Some(Program::Kubernetes))
         {
-            noted.limits_line = None;
             before.total = noted.limit.or(before.total);
         }
+        // What follows is another's: `requests:`, the next container.
+        noted.limits_line = noted.limits_line.filter(|_| noted.limit.is_none());
     }
     None
 }

@@ -187,7 +187,7 @@ const BEFORE: &[(Role, &[&str])] = &[
 
 /// Fills the figures that a text has beside words for their role, and that the message lacks.
 pub(super) fn figures(text: &str, message: &mut OomMessage) {
-    for (role, bytes) in roles(text, usize::MAX) {
+    for (role, bytes) in roles(text, usize::MAX, message.memory) {
         let place = match role {
             Role::Asked => &mut message.requested,
             Role::Free => &mut message.free,
@@ -198,8 +198,9 @@ pub(super) fn figures(text: &str, message: &mut OomMessage) {
     }
 }
 
-/// The figures of a text that have words for their role beside them, at most so far before them.
-fn roles(text: &str, far: usize) -> Vec<(Role, Bytes)> {
+/// The figures of a text that have words for their role beside them, at most so far before them, without those whose
+/// own words are about another memory.
+fn roles(text: &str, far: usize, memory: Memory) -> Vec<(Role, Bytes)> {
     let lower = &words_apart(text);
     let found: Vec<Size> = sizes(lower).collect();
     let mut roles = Vec::new();
@@ -213,11 +214,44 @@ fn roles(text: &str, far: usize) -> Vec<(Role, Bytes)> {
         else {
             continue;
         };
+        if is_of_another(before, after, memory) {
+            continue;
+        }
         if let Some(role) = role(before, after, size.unit, far) {
             roles.push((role, size.bytes));
         }
     }
     roles
+}
+
+/// Whether the words beside a figure say that it is of another memory, of a part of one, or a setting: `64 GB RAM` beside
+/// a GPU's message, `the system uses 6 GB`, `memory.weights.total=`, `workspace size to 20G`.
+fn is_of_another(before: &str, after: &str, memory: Memory) -> bool {
+    const MARKS: [&str; 6] = [". ", "; ", ", ", " and ", " but ", "] "];
+    // Right behind a figure stands what it is of.
+    let next = after
+        .trim_start_matches(|c: char| !c.is_ascii_alphanumeric())
+        .split_whitespace()
+        .next()
+        .unwrap_or_default()
+        .trim_matches(|c: char| !c.is_ascii_alphanumeric());
+    let from = MARKS
+        .iter()
+        .filter_map(|mark| before.rfind(mark).map(|at| at + mark.len()))
+        .max();
+    let clause = before.get(from.unwrap_or(0)..).unwrap_or(before);
+    let has = |words: &[&str]| words.iter().any(|word| clause.contains(word));
+    let name = clause.trim_end_matches([' ', '=', ':']);
+    let name = name.rsplit(' ').next().unwrap_or_default();
+    let part = name.contains('.')
+        && ["weights.", "graph.", "kv.", "required."]
+            .iter()
+            .any(|word| name.contains(word));
+    let system = has(&["system uses", "system has", "machine has", "computer has"])
+        || (from.is_some() && has(&["host system", "host has"]));
+    part || has(&["workspace size to"])
+        || (memory != Memory::Host && (next == "ram" || system))
+        || (memory == Memory::Host && next == "vram")
 }
 
 /// In small letters; `totalFreeSpace` is three words.
@@ -588,7 +622,7 @@ pub(super) fn near<'a>(
             memory => memory == message.memory,
         };
         if same {
-            around.fill(&roles(line, BESIDE));
+            around.fill(&roles(line, BESIDE, message.memory));
         }
     }
     let card = match (cards.as_slice(), message.device) {
@@ -792,6 +826,39 @@ mod tests {
                 figures,
                 "{text}"
             );
+        }
+    }
+
+    /// A writer's own words name other figures beside those of the memory that ran out.
+    #[test]
+    fn figures_of_another_memory_are_left_alone() {
+        use crate::text::tests::one;
+        for (text, total, asked) in [
+            (
+                "[ ROCm error: out of memory ] Runner Terminated: it crashes\nHost system has `64GB` RAM and GPU has `16GB` VRAM",
+                Some(Bytes::gib(16)),
+                None,
+            ),
+            ("GPU out of memory: the machine has 32 GB RAM", None, None),
+            (
+                "ggml_vulkan: Device memory allocation of size 369827840 failed.\nThe system uses 6 GB total, and there are 10 GB free memory for the GPU.",
+                None,
+                Some(Bytes(369_827_840)),
+            ),
+            (
+                "error loading model: unable to allocate CUDA0 buffer\nmemory.available=\"[9.3 GiB]\" memory.weights.total=\"4.1 GiB\" library=cuda",
+                None,
+                None,
+            ),
+            (
+                "[TRT] it fails on the GPU for lack of workspace size, and I increased the MaxWorkspaceSize to 20G",
+                None,
+                None,
+            ),
+        ] {
+            let message = one(text);
+            assert_eq!(message.total.or(message.around.total), total, "{text}");
+            assert_eq!(message.requested, asked, "{text}");
         }
     }
 

@@ -53,6 +53,8 @@ const PHRASES: &[(Says, &[&str])] = &[
             "using all available ram",
             "oom:",
             "oom error",
+            "cuda oom",
+            "gpu oom",
             "oom while",
             "oom on ",
             "oom at ",
@@ -67,6 +69,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "ran out of gpu memory",
             "heap out of memory",
             "memory exhausted",
+            "due to cuda oom",
             "exhausted memory",
             "exhausted the memory",
             "memory is exhausted",
@@ -301,6 +304,10 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
     if has(clause, ADVICE) {
         return false;
     }
+    // A command that looks for the words.
+    if before.contains("grep ") {
+        return false;
+    }
     let fails = || has(&whole, FAILURE);
     let memory = |text: &str| {
         has(
@@ -412,7 +419,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     let cuda = thrown || lower.contains("cuda");
     let (program, kind) = if ended {
         (Program::Unknown, MessageKind::Killed)
-    } else if cuda && memory == Memory::Device {
+    } else if cuda && memory == Memory::Device && !is_told(&lower) {
         (Program::Cuda, MessageKind::Cuda)
     } else {
         (Program::Unknown, MessageKind::Unknown)
@@ -432,6 +439,15 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     Some(message)
 }
 
+/// Whether somebody tells of it in words of his own.
+fn is_told(lower: &str) -> bool {
+    [
+        "i am ", "i'm ", "i get ", "i got ", "i have ", "we get ", "we got ",
+    ]
+    .iter()
+    .any(|words| lower.starts_with(words) || lower.contains(&format!(" {words}")))
+}
+
 /// Whether words say that the program tried something else.
 pub(super) fn goes_on(lower: &str) -> bool {
     [
@@ -439,6 +455,7 @@ pub(super) fn goes_on(lower: &str) -> bool {
         "fall back to",
         "retrying",
         "will retry",
+        "attempting to copy inputs",
         "skipping",
     ]
     .iter()
@@ -490,6 +507,14 @@ pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage)
 
 /// The memory that the words of a clause name, or else those of the line around it.
 fn memory_near(lower: &str, at: usize) -> Memory {
+    // `GPU out of memory: the machine has 32 GB RAM`.
+    let named = lower.get(..at).unwrap_or_default().trim_end();
+    if ["gpu", "cuda", "vram"]
+        .iter()
+        .any(|name| named.ends_with(name))
+    {
+        return Memory::Device;
+    }
     let clause = lower.get(at..).unwrap_or_default();
     let clause = clause
         .find(", ")

@@ -15,6 +15,15 @@ pub(super) const READERS: &[Reader] = &[
         read: arena,
     },
     Reader {
+        // Cut before the size.
+        markers: &["BFCArena::AllocateRawInternal"],
+        read: |line, noted, before| {
+            line.from
+                .contains("ailed to alloc")
+                .then(|| arena(line, noted, before))?
+        },
+    },
+    Reader {
         markers: &[
             "onnxruntime::CudaCall",
             "onnxruntime::RocmCall",
@@ -64,6 +73,15 @@ mod tests {
     use crate::text::Memory;
     use crate::text::tests::one;
     use crate::units::Bytes;
+
+    #[test]
+    fn a_message_that_breaks_off_before_its_size() {
+        let text = "core/framework/bfc_arena.cc:376 void* onnxruntime::BFCArena::AllocateRawInternal(size_t, bool)";
+        let message = one(&format!("{text} Failed to alloc"));
+        assert_eq!(message.program, crate::text::Program::OnnxRuntime);
+        assert_eq!(message.requested, None);
+        assert_eq!(crate::text::tests::all(text).len(), 0);
+    }
 
     #[test]
     fn an_arena_does_not_say_whose_memory_it_is() {

@@ -294,6 +294,7 @@ const PROGRAMS: &[(Program, &[&str])] = &[
     (
         Program::Vllm,
         &[
+            "cumem_allocator",
             "vllm",
             "gpu_memory_utilization",
             "gpu-memory-utilization",
@@ -336,7 +337,13 @@ const PROGRAMS: &[(Program, &[&str])] = &[
     (Program::LlamaCpp, &["ggml", "llama.cpp", "llama_cpp"]),
     (
         Program::Jax,
-        &["external/xla/", "jaxlib", "external/org_tensorflow/"],
+        &[
+            "external/xla/",
+            "jaxlib",
+            "external/org_tensorflow/",
+            // A kernel of XLA's.
+            "INTERNAL: Failed to launch CUDA kernel: ",
+        ],
     ),
     (
         Program::Tensorflow,
@@ -364,7 +371,10 @@ const PROGRAMS: &[(Program, &[&str])] = &[
 pub(super) fn inside(text: &str) -> Option<Program> {
     static WORDS: LazyLock<Vocabulary<Program>> =
         LazyLock::new(|| Vocabulary::new(PROGRAMS.iter().copied(), true));
-    WORDS.first(text)
+    // Torch for Lua has the same library below it.
+    WORDS
+        .first(text)
+        .filter(|program| *program != Program::Pytorch || !text.contains(".lua:"))
 }
 
 /// What a program was doing, by the words of its functions and of its log; each completes `while …`.
@@ -441,7 +451,15 @@ const DURING: &[(&str, &[&str])] = &[
             "loading model",
         ],
     ),
-    ("the optimizer stepped", &["optimizer.step(", "/optim/"]),
+    (
+        "the optimizer stepped",
+        &[
+            "optimizer.step(",
+            "/optim/",
+            "'exp_avg'",
+            "'momentum_buffer'",
+        ],
+    ),
     (
         "the backward pass ran",
         &[".backward(", "autograd/__init__.py"],

@@ -184,7 +184,11 @@ fn native(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Opt
         .recovers
         .take()
         .is_some_and(|other| line.part - other <= NEAR);
-    Some(figures(message, line.from))
+    let mut message = figures(message, line.from);
+    // Who may have all there is has no limit of his own.
+    let all = |allowed: &Bytes| message.total.is_some_and(|total| *allowed >= total);
+    message.allowed = message.allowed.filter(|allowed| !all(allowed));
+    Some(message)
 }
 
 /// The figures of a text that is PyTorch's.

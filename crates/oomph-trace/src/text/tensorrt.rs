@@ -34,8 +34,20 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // What it timed then did not fit.
+        markers: &["GPU memory allocation error during getBestTactic"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::TensorRt, MessageKind::Allocation);
+            message.handled = true;
+            or_join(before, message)
+        },
+    },
+    Reader {
         // Without a workspace that is large enough no implementation is left.
-        markers: &["Could not find any implementation for node "],
+        markers: &[
+            "Could not find any implementation for node ",
+            "could not find any implementation for node ",
+        ],
         read: |line, _, before| {
             let mut message = line.message(Program::TensorRt, MessageKind::NoAlgorithm);
             let handled = before.as_ref().is_some_and(|before| before.handled);
@@ -108,7 +120,13 @@ pub(super) const READERS: &[Reader] = &[
             // What failed before was this tactic's.
             match before.filter(|before| continues(before, &message)) {
                 Some(before) => {
-                    before.handled = true;
+                    // It logged an error as well: whether the build went on, the text does not say.
+                    let error =
+                        matches!(before.setting, Some("an error" | "skipped beside an error"));
+                    before.handled = !error;
+                    if error {
+                        before.setting = Some("skipped beside an error");
+                    }
                     join(before, message);
                     None
                 }
@@ -163,6 +181,20 @@ fn failed(
         // Its budget is set in other places than that of an engine.
         message.setting = Some("TensorRT-LLM");
     }
+    // Older versions log the request itself as an error.
+    if line.text.contains("[E]") && line.text.contains("Error Code ") {
+        match before {
+            Some(before) if continues(before, &message) => {
+                before.setting = before.setting.or(Some("an error"));
+                join(before, message);
+                return None;
+            }
+            before => {
+                message.setting = message.setting.or(Some("an error"));
+                return or_join(before, message);
+            }
+        }
+    }
     or_join(before, message)
 }
 
@@ -177,6 +209,25 @@ mod tests {
             "[E] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n[W] Requested amount of GPU memory (1180463648 bytes) could not be allocated. There\n[E] 2: [safeDeserialize.cpp::load::269] Error Code 2: OutOfMemory (no further information)",
         );
         assert_eq!(message.requested, Some(Bytes(1_180_463_648)));
+        assert!(!message.handled);
+    }
+
+    #[test]
+    fn a_skipped_tactic_beside_an_error_is_no_warning() {
+        let message = one(
+            "[TRT] [W] Requested amount of GPU memory (33555480576 bytes) could not be allocated.\n[TRT] [W] UNSUPPORTED_STATESkipping tactic 2 due to insufficient memory on requested size of 33555480576 detected for tactic 0x1e.\n[TRT] [E] 2: [virtualMemoryBuffer.cpp::resizePhysical::140] Error Code 2: OutOfMemory (no further information)\n[TRT] [W] UNSUPPORTED_STATESkipping tactic 3 due to insufficient memory on requested size of 33555480576 detected for tactic 0x1f.",
+        );
+        assert_eq!(message.requested, Some(Bytes(33_555_480_576)));
+        assert!(!message.handled);
+    }
+
+    #[test]
+    fn a_tactic_that_was_timed_in_vain_is_of_the_gpu() {
+        let message = one(
+            "[W] [TRT] GPU memory allocation error during getBestTactic: 9_full\n[E] [TRT] Internal error: could not find any implementation for node 9_full, try increasing the workspace size\nBut I increase the MaxWorkspaceSize to 20G, and the lack of memory stays.",
+        );
+        assert_eq!(message.memory, crate::text::Memory::Device);
+        assert_eq!(message.requested, None);
         assert!(!message.handled);
     }
 
