@@ -9,9 +9,7 @@ use crate::semantic::{Bind, FuncId, Loop, Model};
 /// Whether the value of `place` reaches a `backward()` of the function.
 pub(crate) fn feeds_backward(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
     let mut reached: FxHashSet<String> = model
-        .backwards
-        .iter()
-        .filter(|each| model.func_of(each.ctx) == func)
+        .backwards_in_function(func)
         .flat_map(|each| places_in(each.target))
         .collect();
     loop {

@@ -76,7 +76,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(scaled) = scaled else { continue };
         // Another branch: the clip goes with an unscaled `backward()`.
         if model.is_conditional_in(scaled.ctx, common(model, scaled.ctx, call.ctx))
-            && model.backwards.iter().any(|each| !each.scaled && model.func_of(each.ctx) == func)
+            && model.backwards_in_function(func).any(|each| !each.scaled)
         {
             continue;
         }

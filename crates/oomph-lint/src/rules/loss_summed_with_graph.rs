@@ -156,10 +156,9 @@ fn is_step_of_other_loop(model: &Model<'_>, assign: &Assign<'_>) -> bool {
     assign.place.starts_with("self.")
         && !assign.place.ends_with("[]")
         && model.loops_around(assign.ctx).next().is_none()
-        && model.backwards.iter().any(|backward| {
-            model.func_of(backward.ctx) == Some(func)
-                && model.loops_around(backward.ctx).next().is_none()
-        })
+        && model
+            .backwards_in_function(Some(func))
+            .any(|backward| model.loops_around(backward.ctx).next().is_none())
         && model
             .assigns_to(Some(func), &assign.place)
             .all(|each| each.bind == Bind::Add || each.stmt == assign.stmt)

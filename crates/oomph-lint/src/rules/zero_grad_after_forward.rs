@@ -1,7 +1,7 @@
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_model_call, model_place};
-use crate::queries::purpose::{has_managed_loop, in_unit_test};
+use crate::queries::purpose::{has_managed_loop, in_unit_test, is_for_old_python};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, CtxKind, Grad, Model};
@@ -296,15 +296,7 @@ fn steps_single_tensors(model: &Model<'_>, place: &str) -> bool {
 
 /// Whether no Python that runs PyTorch 2.0 runs the file: it has an argument called `async`, or asks a dictionary for `iteritems()`.
 fn is_older_python(model: &Model<'_>) -> bool {
-    model.calls.iter().any(|call| {
-        call.is_method("iteritems") ||
-        call.node.arguments.keywords.iter().any(|keyword| {
-            keyword
-                .arg
-                .as_ref()
-                .is_some_and(|name| model.text(name.range) == "async")
-        })
-    })
+    is_for_old_python(model) || model.calls.iter().any(|call| call.is_method("iteritems"))
 }
 
 /// Whether a forward pass is one that trains: a target network or a teacher runs beside it, and its

@@ -310,18 +310,19 @@ pub(crate) struct Model<'a> {
     pub(crate) evidence: OnceCell<Evidence>,
     /// Whether the file imports a library for unit tests, once a rule has asked.
     pub(crate) tests: OnceCell<bool>,
-    /// Which calls and assignments each function has, once a rule has asked.
+    /// Which calls, assignments and backward passes each function has, once a rule has asked.
     pub(crate) by_function: OnceCell<ByFunction>,
     /// What the other files of the project say.
     pub(crate) around: Around,
 }
 
-/// The indices of the calls and of the assignments of each function, those outside of any at the end. Rules ask for a
+/// The indices of the calls, the assignments and the backward passes of each function, those outside of any at the end. Rules ask for a
 /// function's once for each call in it: a scan of the whole file each time would cost the square of its length.
 #[derive(Debug)]
 pub(crate) struct ByFunction {
     calls: Vec<Vec<usize>>,
     assigns: Vec<Vec<usize>>,
+    backwards: Vec<Vec<usize>>,
 }
 
 impl<'a> Model<'a> {
@@ -401,6 +402,15 @@ impl<'a> Model<'a> {
         indices.iter().map(|&index| &self.assigns[index])
     }
 
+    /// The backward passes in the function (or at module level).
+    pub(crate) fn backwards_in_function(
+        &self,
+        func: Option<FuncId>,
+    ) -> impl Iterator<Item = &Backward<'a>> {
+        let indices = &self.by_function().backwards[self.place_of(func)];
+        indices.iter().map(|&index| &self.backwards[index])
+    }
+
     fn place_of(&self, func: Option<FuncId>) -> usize {
         func.map_or(self.funcs.len(), FuncId::index)
     }
@@ -417,6 +427,7 @@ impl<'a> Model<'a> {
             ByFunction {
                 calls: group(&mut self.calls.iter().map(|call| call.ctx)),
                 assigns: group(&mut self.assigns.iter().map(|assign| assign.ctx)),
+                backwards: group(&mut self.backwards.iter().map(|backward| backward.ctx)),
             }
         })
     }
