@@ -322,7 +322,7 @@ class Call:
         self._set_buffers(before)
         random.restore()
         lazy = lazy_places(first)
-        with torch.set_grad_enabled(any(lazy)):
+        with torch.set_grad_enabled(any(lazy) and self.trains):
             second = self._forward(self._cut(0, sizes[1]), caches=False)
         outputs = describe(first, second, sizes, self.where.dim, _only_parameters)
         layout = Layout(outputs, lazy, others, changed)
@@ -393,7 +393,7 @@ class Call:
         self.before = self._buffers(layout.changed)
         self.randoms: list[RandomStates] = []
         versions = self._versions()
-        mode = torch.enable_grad if layout.needs_graph else torch.no_grad
+        mode = torch.enable_grad if layout.needs_graph and self.trains else torch.no_grad
         output = None
         for begin, end in self.ranges:
             if begin:
