@@ -52,7 +52,7 @@ class ChunkedCrossEntropy(Lever):
 
     def install(self, job: Job) -> None:
         """Step in at `linear` and `cross_entropy`."""
-        LazyRows.lever = self
+        LazyRows.serve(self)
         self.linear, self.cross_entropy = functional.linear, functional.cross_entropy
         self.nll_loss = functional.nll_loss
 

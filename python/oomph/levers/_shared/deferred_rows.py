@@ -68,6 +68,11 @@ class LazyRows(torch.Tensor):
     logits: torch.Tensor | None
     """The rows, once they are made."""
 
+    @classmethod
+    def serve(cls, lever: Any) -> None:
+        """Rows are lazy for `lever`."""
+        LazyRows.lever = lever
+
     def whole(self) -> torch.Tensor:
         """The rows themselves: (…, classes)."""
         raise NotImplementedError
