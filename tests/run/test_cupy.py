@@ -99,8 +99,6 @@ def test_out_of_memory_in_cupy_has_its_line_and_says_how_much_is_needed(oomph, b
 @with_cupy
 def test_a_plan_is_not_for_cupy(oomph, tmp_path):
     plan = tmp_path / "plan.toml"
-    plan.write_text(
-        'format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_step"\nkind = "fused"\n'
-    )
+    plan.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_step"\nkind = "fused"\n')
     run = oomph("import cupy", "--plan", str(plan))
     assert run.status == 2 and "this one uses CuPy" in run.err
