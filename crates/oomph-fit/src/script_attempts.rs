@@ -173,9 +173,10 @@ impl ScriptAttempts {
                 other.command
             );
         }
-        if record.jax.is_some() {
+        if let Some(other) = &record.framework {
             bail!(
-                "the script uses JAX, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs"
+                "the script uses {}, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs",
+                other.title()
             );
         }
         let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total_bytes));
