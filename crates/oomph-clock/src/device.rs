@@ -14,8 +14,6 @@ pub struct Took {
     pub seconds: f64,
     /// How far that usually is off, as a part of it.
     pub deviation: f64,
-    /// Launches of the host.
-    pub launches: u32,
     /// Whether the host waits for it.
     pub waits: bool,
     /// Whether only its launch is known.
@@ -137,7 +135,6 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
     let kernel = |seconds: f64, deviation: f64| Took {
         seconds: GAP + seconds,
         deviation,
-        launches: 1,
         waits: false,
         guessed: false,
     };
@@ -182,14 +179,10 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             window,
             outside,
             last,
-        } => {
-            let (seconds, launches) =
-                convolution(*direction, shape, *groups, *window, *outside, *last, gpu);
-            Took {
-                launches,
-                ..kernel(seconds, 0.25)
-            }
-        }
+        } => kernel(
+            convolution(*direction, shape, *groups, *window, *outside, *last, gpu),
+            0.25,
+        ),
         Work::Fused {
             operations,
             bytes,
@@ -255,7 +248,6 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
         _ => Took {
             seconds: 0.0,
             deviation: 0.0,
-            launches: 0,
             waits: false,
             guessed: false,
         },
@@ -516,7 +508,7 @@ impl Shape {
     }
 }
 
-/// Seconds and launches of a convolution.
+/// Seconds of a convolution.
 fn convolution(
     direction: u8,
     shape: &Product,
@@ -525,7 +517,7 @@ fn convolution(
     outside: f64,
     last: bool,
     gpu: &Figures,
-) -> (f64, u32) {
+) -> f64 {
     let (pixels, filters, depth, kind) = (shape.m, shape.n, shape.k, shape.kind);
     let single = kind.bytes() > 2.0;
     let own = Shape::of(shape, groups, window, outside / kind.bytes());
@@ -565,11 +557,10 @@ fn convolution(
         1.0
     };
     let multiplications = pixels * filters * depth * window;
-    let seconds = form.least * 1e-6
+    form.least * 1e-6
         + products * form.products * slower
         + multiplications * form.cycles / (gpu.sms * gpu.clock)
-        + moving(outside, 1.0, 1.0, gpu) * form.passes;
-    (seconds, if last { 1 } else { 3 })
+        + moving(outside, 1.0, 1.0, gpu) * form.passes
 }
 
 /// The part of the rate that products for attention over sequences of this length reach: with 16 bits those of cuDNN, whose
