@@ -254,7 +254,9 @@ def child(kind, subject, name, pipe):
             # Before the profiler: once that was on, each launch takes longer.
             small = calibration()
             ready, found = small.prepared(), []
-            out.update(timed(step, lambda: found.append(small.measured(1, 2, ready))), modules=calls)
+            out.update(
+                timed(step, lambda: found.append(small.measured(1, 2, ready))), modules=calls
+            )
             out.update(calibration=found)
             path = profiled(step)
             del step

@@ -223,9 +223,7 @@ def attention():
             for causal in (False, True):
 
                 def make(q=q, k=k, v=v, causal=causal, gqa=gqa):
-                    return F.scaled_dot_product_attention(
-                        q, k, v, is_causal=causal, enable_gqa=gqa
-                    )
+                    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
 
                 def alone(make=make):
                     with torch.no_grad():

@@ -139,7 +139,9 @@ def prepared() -> dict[str, Callable[[], list[float]]]:
 
 
 def measured(
-    rounds: int = ROUNDS, steps: int = STEPS, ready: dict[str, Callable[[], list[float]]] | None = None
+    rounds: int = ROUNDS,
+    steps: int = STEPS,
+    ready: dict[str, Callable[[], list[float]]] | None = None,
 ) -> dict[str, dict[str, list[float]]]:
     """Median seconds of the forward pass, the backward pass and the optimizer of each model, and all single ones' sums."""
     import torch

@@ -53,6 +53,13 @@ pub(crate) const PASS: f64 = 50e-6;
 /// they are three launches.
 pub(crate) const fn launch(work: &Work) -> Threads {
     match work {
+        // Groups without a window are convolutions one after the other.
+        Work::Convolution {
+            last: false,
+            groups,
+            window: 1.0,
+            ..
+        } => threads(14.1 * *groups, 31.8 * *groups),
         Work::Convolution { last: false, .. } => threads(14.1, 31.8),
         Work::Convolution { .. } => threads(1.3, 23.5),
         Work::BatchNorm { .. } => threads(19.8, 3.5),
@@ -80,7 +87,10 @@ const CALIBRATED: [(&str, f64); 9] = [
 impl Default for Host {
     /// The hosts of `bench/time`.
     fn default() -> Self {
-        Self::slower("a server with 16 cores beside an H100 or H200".to_owned(), 1.0)
+        Self::slower(
+            "a server with 16 cores beside an H100 or H200".to_owned(),
+            1.0,
+        )
     }
 }
 

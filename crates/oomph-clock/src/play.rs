@@ -1,8 +1,8 @@
 //! The host and the GPU as two queues.
 
 use crate::device::took;
-use crate::work::{Line, Path, Steps, Work};
 use crate::host::{self, Threads};
+use crate::work::{Line, Path, Steps, Work};
 use crate::{Figures, Host};
 
 /// Launches that a queue holds: with more the host waits.
@@ -92,7 +92,8 @@ impl Queues {
                 _ => {
                     let took = took(work, steps, gpu);
                     if !optimizes {
-                        let launch = of(host::launch(work), autograds) + of(busy.between, autograds);
+                        let launch =
+                            of(host::launch(work), autograds) + of(busy.between, autograds);
                         self.busy(&mut sum, host.factor * launch);
                     }
                     if self.ends.len() >= DEPTH
