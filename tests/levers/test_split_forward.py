@@ -300,6 +300,25 @@ def test_models_of_hugging_face(tmp_path, name):
 
 
 LOOPS = {
+    "policies": """
+    from torch.distributions import Categorical, Independent, Normal
+    class Agent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.pick, self.mean = nn.Linear(8, 16), nn.Linear(16, 5), nn.Linear(16, 3)
+            self.deviation = nn.Parameter(torch.zeros(3))
+        def forward(self, x):
+            h = torch.tanh(self.body(x))
+            return Categorical(logits=self.pick(h)), Independent(Normal(self.mean(h), self.deviation.exp().expand(len(x), 3)), 1)
+    model = Agent()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(2):
+        pick, move = model(torch.randn(B, 8))
+        optimizer.zero_grad()
+        (pick.log_prob(torch.arange(B) % 5).mean() + 0.1 * pick.entropy().mean() + move.log_prob(torch.randn(B, 3)).mean()).backward()
+        optimizer.step()
+    models = [model]
+""",
     "GAN": """
     G = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 8))
     D = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2), nn.Linear(16, 1))
