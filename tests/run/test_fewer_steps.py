@@ -1,7 +1,6 @@
 """When a script ends after fewer steps than it was asked for (`fewer` of its settings)."""
 
 import pytest
-
 from oomph._protocol import Fewer, RunDirectory
 from oomph._recorder.progress import Progress, StepsDone
 
