@@ -62,6 +62,8 @@ pub struct FileFacts {
     movers: Vec<String>,
     /// Classes whose `forward` runs backward.
     trainers: Vec<String>,
+    /// Classes of data that decode a file for each item.
+    decoders: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -375,6 +377,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if text.contains(".backward(") && class.body.iter().any(trains) {
                     self.facts.trainers.push(class.name.to_string());
                 }
+                if decodes_files(self.module, class) {
+                    self.facts.decoders.push(class.name.to_string());
+                }
                 if [".cuda()", ".to(", "cuda("]
                     .iter()
                     .any(|moves| text.contains(moves))
@@ -402,7 +407,10 @@ impl<'a> Visitor<'a> for Collect<'_> {
                         runs: runs_a_layer(def),
                         trains: self.module.slice(def.range()).contains(".backward("),
                     };
-                    self.facts.methods.push((def.name.to_string(), facts));
+                    // What subclasses have to define says nothing.
+                    if !is_stub(def) || facts.decides {
+                        self.facts.methods.push((def.name.to_string(), facts));
+                    }
                     self.bodies.push(def.range());
                 } else {
                     self.facts.functions.insert(def.name.to_string());
@@ -482,6 +490,49 @@ fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
 }
 
 /// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
+/// Whether a method does nothing yet.
+fn is_stub(def: &StmtFunctionDef) -> bool {
+    def.body.iter().all(|stmt| match stmt {
+        Stmt::Pass(_) | Stmt::Raise(_) => true,
+        Stmt::Expr(node) => node.value.is_literal_expr(),
+        _ => false,
+    })
+}
+
+/// Whether a class of data reads and decodes a file for each item, rather than all of them when it is made.
+pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
+    const DECODES: &[&str] = &[
+        "Image.open(",
+        "imread(",
+        "librosa.load(",
+        "torchaudio.load(",
+        "sf.read(",
+        "soundfile.read(",
+        "nib.load(",
+        "nibabel.load(",
+        "read_image(",
+        "VideoCapture(",
+        "dcmread(",
+        "ReadImage(",
+        "pil_loader(",
+        "default_loader(",
+        "VideoReader(",
+        "imageio.read",
+    ];
+    let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    let made_at_once = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
+    methods().any(|def| def.name.as_str() == "__getitem__")
+        && !methods().filter(made_at_once).any(|def| {
+            DECODES
+                .iter()
+                .any(|call| module.slice(def.range()).contains(call))
+        })
+        && methods().filter(|def| !made_at_once(def)).any(|def| {
+            let text = module.slice(def.range());
+            DECODES.iter().any(|call| text.contains(call))
+        })
+}
+
 fn runs_a_layer(def: &StmtFunctionDef) -> bool {
     struct Find(bool);
     impl<'a> Visitor<'a> for Find {
@@ -533,6 +584,7 @@ struct Part {
     frozen: FxHashSet<String>,
     movers: FxHashSet<String>,
     trainers: FxHashSet<String>,
+    decoders: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -608,6 +660,7 @@ impl Project {
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
             part.trainers.extend(facts.trainers.iter().cloned());
+            part.decoders.extend(facts.decoders.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -748,6 +801,7 @@ enum Question {
     FreezesItself,
     MovesItself,
     TrainsItself,
+    DecodesFiles,
     RunsBackward,
     Trains,
     BatchesOnCpu,
@@ -870,6 +924,7 @@ impl Around {
             Question::FreezesItself => part.frozen.contains(name),
             Question::MovesItself => part.movers.contains(name),
             Question::TrainsItself => part.trainers.contains(name),
+            Question::DecodesFiles => part.decoders.contains(name),
             Question::RunsBackward => part.methods.get(name).is_some_and(|method| method.trains),
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
@@ -953,6 +1008,11 @@ impl Around {
     /// Whether objects of a class of this name move what they are made of, in some file of the project.
     pub(crate) fn moves_itself(&self, class: &str) -> bool {
         self.is(Question::MovesItself, class)
+    }
+
+    /// Whether a class of data of the project that has this name decodes a file for each item.
+    pub(crate) fn decodes_files(&self, class: &str) -> bool {
+        self.is(Question::DecodesFiles, class)
     }
 
     /// Whether a class of the project that has this name runs backward in its `forward`.
