@@ -113,14 +113,14 @@ def one(name):
     }))  # fmt: skip
 
 
-def main(out):
+def main(out, script=__file__):
     about = {"python": platform.python_version(), "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
              "command": " ".join(["python", "bench/cupy/jobs.py", *sys.argv[1:]])}  # fmt: skip
     with open(out, "w", buffering=1) as file:
         print(json.dumps({"about": about}), file=file)
         for name in JOBS:
             done = subprocess.run(
-                [sys.executable, __file__, "--job", name],
+                [sys.executable, script, "--job", name],
                 capture_output=True,
                 text=True,
                 timeout=120,

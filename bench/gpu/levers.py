@@ -39,6 +39,32 @@ def gpt2(tiny):
     return model, text(8, 64 if tiny else 1024, model.config.vocab_size), torch.bfloat16, "adamw"
 
 
+class DistilledLMHeadModel(torch.nn.Module):
+    """A student with a third of its teacher's layers; returns the divergence of their words."""
+
+    def __init__(self, tiny):
+        super().__init__()
+        import transformers
+
+        size = dict(n_embd=128, n_head=2, vocab_size=8192) if tiny else {}
+        make = lambda layers: transformers.GPT2LMHeadModel(transformers.GPT2Config(use_cache=False, n_layer=layers, **size))  # noqa: E731  # fmt: skip
+        self.student, self.teacher = make(4), make(2 if tiny else 12).requires_grad_(False)
+        self.config = self.student.config
+
+    def forward(self, input_ids):
+        with torch.no_grad():
+            wise = self.teacher(input_ids).logits.float().flatten(0, 1)
+        logits = self.student(input_ids).logits.float().flatten(0, 1)
+        of = torch.nn.functional
+        return of.kl_div(of.log_softmax(logits / 2, -1), of.softmax(wise / 2, -1), reduction="batchmean") * 4  # fmt: skip
+
+
+def distilled(tiny):
+    model = DistilledLMHeadModel(tiny)
+    batch, _ = text(8, 64 if tiny else 1024, model.config.vocab_size)
+    return model, (batch, lambda m, b: m(b["input_ids"])), torch.bfloat16, "adamw"
+
+
 def llama(tiny, layers=6):
     import transformers
 
@@ -78,7 +104,7 @@ def whole_llama(tiny):
     return llama(tiny, 22)
 
 
-JOBS = dict(gpt2=gpt2, resnet50=resnet50, vit_b_16=vit, bert_base=bert, llama1b_6_layers=llama, llama1b=whole_llama)  # fmt: skip
+JOBS = dict(gpt2=gpt2, distilled_gpt2=distilled, resnet50=resnet50, vit_b_16=vit, bert_base=bert, llama1b_6_layers=llama, llama1b=whole_llama)  # fmt: skip
 DETERMINISTIC = "OOMPH_BENCH_DETERMINISTIC"
 ROW = 5
 NOT_COMPARED = ["llama1b"]

@@ -9,7 +9,7 @@ calibration.jsonl  small steps that calibrate a host (`python/oomph/_calibration
 jobs.jsonl         one line for each job, seconds: `step_s` is wall time of steps between synchronisations, `issue_s`
                    when the host had issued each step, `event_s` the same steps by CUDA events, `free_s` a step of
                    several without synchronisation, `parts_s` the issue of forward pass, backward pass and optimizer;
-                   `modules` how many modules a step calls; `calibration` as above, in the same process
+                   `modules` how many modules a step calls; `calibration` as above, four times between the steps
 profiles.jsonl.gz  one step of each job under PyTorch's profiler: operators with shapes and their kernels
 
 Several processes set up at once (--width); then each measures alone while the others wait.
@@ -104,8 +104,8 @@ def stepper(subject, name):
     return infer, model
 
 
-def timed(step):
-    """Times of one job's steps, seconds."""
+def timed(step, beside):
+    """Times of one job's steps, seconds; `beside` is called before each third of them and at the end."""
     import torch
 
     def together(count):
@@ -120,7 +120,10 @@ def timed(step):
     for _ in range(WARM):
         step()
     walls, issues, events, parts = [], [], [], []
-    for _ in range(STEPS):
+    for at in range(STEPS):
+        if at % (STEPS // 3) == 0:
+            beside()
+            step()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -131,6 +134,7 @@ def timed(step):
         torch.cuda.synchronize()
         walls.append(time.perf_counter() - began)
         events.append(begin.elapsed_time(end) / 1e3)
+    beside()
     count = FREE if statistics.median(walls) < 0.15 else 4
     return dict(
         step_s=walls,
@@ -247,10 +251,15 @@ def child(kind, subject, name, pipe):
             torch.cuda.synchronize()
             pipe.send("ready")
             pipe.recv()
-            out.update(timed(step), modules=calls)
+            # Before the profiler: once that was on, each launch takes longer.
+            small = calibration()
+            ready, found = small.prepared(), []
+            out.update(
+                timed(step, lambda: found.append(small.measured(1, 2, ready))), modules=calls
+            )
+            out.update(calibration=found)
             path = profiled(step)
             del step
-            out.update(calibration=calibration().measured(2))
         else:
             part = (
                 calibration() if kind == "calibration" else importlib.import_module(f"{kind}_time")

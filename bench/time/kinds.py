@@ -205,7 +205,86 @@ def algebra():
     }  # fmt: skip
 
 
-SECTIONS = dict(moving=moving, reducing=reducing, layers=layers, algebra=algebra)
+def attention():
+    """Batch, heads, heads of keys, length, width of a head."""
+    cases = {}
+    shapes = [
+        (64, 12, 12, 64, 64), (32, 12, 12, 128, 64), (16, 12, 12, 256, 64), (16, 12, 12, 512, 64), (8, 16, 16, 1024, 64),
+        (4, 16, 16, 2048, 64), (2, 16, 16, 4096, 64), (1, 32, 32, 512, 128), (4, 32, 8, 1024, 128), (1, 32, 8, 4096, 128),
+        (1, 32, 8, 8192, 128), (1, 8, 8, 16384, 128), (128, 4, 4, 49, 32), (8, 8, 8, 1024, 80), (1, 4, 4, 128, 128),
+    ]  # fmt: skip
+    for dtype, name in ((bf16, "bf16"), (fp32, "fp32")):
+        for b, heads, keys, length, width in shapes:
+            if dtype is fp32 and length > 2048:
+                continue
+            q = r(b, heads, length, width, dtype=dtype, grad=True)
+            k, v = (r(b, keys, length, width, dtype=dtype, grad=True) for _ in range(2))
+            gqa = heads != keys
+            for causal in (False, True):
+
+                def make(q=q, k=k, v=v, causal=causal, gqa=gqa):
+                    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa)
+
+                def alone(make=make):
+                    with torch.no_grad():
+                        make()
+
+                case = f"{name}_{b}x{heads}_{keys}x{length}x{width}{'_causal' * causal}"
+                cases[case] = alone
+                if length <= 4096:
+                    cases[f"{case}_trained"] = trained(make, q, k, v)
+    return cases
+
+
+def grouped():
+    """Images, channels, side, filters, window, groups, stride."""
+    cases = {}
+    shapes = [
+        (32, 72, 56, 72, 3, 3, 1), (32, 216, 28, 216, 3, 9, 1), (32, 576, 14, 576, 3, 24, 1), (32, 216, 56, 216, 3, 9, 2),
+        (32, 1512, 7, 1512, 3, 63, 1), (16, 128, 56, 128, 3, 32, 1), (16, 256, 28, 256, 3, 32, 1), (16, 512, 14, 512, 3, 32, 1),
+        (16, 256, 56, 256, 3, 32, 2), (16, 1024, 14, 1024, 3, 32, 1), (32, 116, 28, 116, 1, 2, 1), (32, 64, 56, 64, 5, 4, 1),
+        (32, 96, 56, 96, 3, 96, 1), (32, 96, 56, 96, 5, 96, 2), (32, 384, 14, 384, 5, 384, 1), (32, 96, 56, 96, 7, 96, 1),
+    ]  # fmt: skip
+    for dtype, name in ((fp32, "fp32"), (bf16, "bf16")):
+        for last in (False, True):
+            for n, channels, side, filters, window, groups, stride in shapes:
+                x = r(n, channels, side, side, dtype=dtype)
+                w = r(filters, channels // groups, window, window, dtype=dtype)
+                if last:
+                    x, w = (t.contiguous(memory_format=torch.channels_last) for t in (x, w))
+                x, w = x.requires_grad_(), w.requires_grad_()
+
+                def make(x=x, w=w, window=window, groups=groups, stride=stride):
+                    return F.conv2d(x, w, None, stride, window // 2, groups=groups)
+
+                def alone(make=make):
+                    with torch.no_grad():
+                        make()
+
+                case = f"{name}_{n}x{channels}x{side}_{filters}_{window}_{groups}_{stride}{'_last' * last}"
+                cases[case] = alone
+                cases[f"{case}_trained"] = trained(make, x, w)
+    # Each word by itself, as SqueezeBERT has it: a window of one, groups of four.
+    for dtype, name in ((fp32, "fp32"), (bf16, "bf16")):
+        for channels, filters in ((768, 768), (768, 3072), (3072, 768)):
+            x = r(16, channels, 128, dtype=dtype, grad=True)
+            w = r(filters, channels // 4, 1, dtype=dtype, grad=True)
+
+            def make(x=x, w=w):
+                return F.conv1d(x, w, groups=4)
+
+            def alone(make=make):
+                with torch.no_grad():
+                    make()
+
+            cases[f"{name}_words_{channels}_{filters}"] = alone
+            cases[f"{name}_words_{channels}_{filters}_trained"] = trained(make, x, w)
+    return cases
+
+
+SECTIONS = dict(
+    moving=moving, reducing=reducing, layers=layers, algebra=algebra, attention=attention, grouped=grouped
+)  # fmt: skip
 
 
 def measured(cases, step):
@@ -239,10 +318,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("section", choices=SECTIONS)
     parser.add_argument("--out")
+    parser.add_argument("--first", type=int, default=0, help="the first of these cases")
+    parser.add_argument("--count", type=int, help="how many: a record keeps 24 steps")
     options = parser.parse_args()
     torch.manual_seed(0)
     r_wide, ints_wide = r(256, 131_072), ints(4096, 4096, 4096)
-    cases = SECTIONS[options.section]()
+    cases = list(SECTIONS[options.section]().items())
+    cases = dict(cases[options.first :][: options.count])
     one = torch.ones(1, device="cuda", requires_grad=True)
     one.grad = torch.ones_like(one)
     optimizer = torch.optim.SGD([one], lr=0.1, foreach=False)

@@ -21,6 +21,9 @@ PRICE = ROOT / "target" / "debug" / "examples" / "price"
 OOMPH = [sys.executable, "-m", "oomph"]
 # From one kernel to the next: the clocks count it, and so do times of whole CUDA graphs, but not those of single kernels.
 GAP = 0.9e-6
+# NeuSight records an event before and one after each operator while the GPU idles, so its times have what the host takes to launch
+# it: an operator and a launch of `crates/oomph-clock/src/host.rs`, fitted to other machines.
+LAUNCHED = 18.5e-6
 NEUSIGHT = {
     "NVIDIA L4": "l4", "NVIDIA H100 80GB HBM3": "h100-sxm", "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
     "NVIDIA A100-PCIE-40GB": "a100-40gb-pcie", "Tesla V100-PCIE-32GB": "v100-32gb-pcie", "Tesla T4": "t4", "Tesla P4": "p4",
@@ -53,16 +56,13 @@ def neusight(clone):
                 row["Kernel Name"],
             )
             if kind in ("bmm", "linear"):
-                b, m, n, k = number("B", "M", "N", "K")
+                # `torch.bmm` of B×M×N and B×N×K, `nn.Linear(N, K)` of B×M×N: the sum is over N.
+                b, m, k, n = number("B", "M", "N", "K")
+                if kind == "linear":
+                    b, m = 1, b * m
                 moved = 4 * b * (m * k + k * n + m * n)
-                yield (
-                    gpu,
-                    kind,
-                    seconds,
-                    ["product", n, m, k, b, FP32, 16],
-                    2 * b * m * n * k,
-                    moved,
-                )
+                line = ["product", n, m, k, b, FP32, 16]
+                yield gpu, kind, seconds, line, 2 * b * m * n * k, moved
                 continue
             arrays = re.search(r"Array<char\*, (\d+)", name)
             if kind == "elem" and not arrays:
@@ -110,7 +110,7 @@ def figures(gpu):
 
 
 def attention(clone):
-    """The same of its attention over whole prompts: causal, bf16, with the writing of keys and values that vLLM does beside it."""
+    """The same of its attention over whole prompts: causal, bf16. Another kernel writes keys and values into vLLM's cache before."""
     import pyarrow.parquet
 
     for gpu, place in TABLES.items():
@@ -132,28 +132,32 @@ def attention(clone):
                 gpu,
                 "attention",
                 row["latency"] / 1e3,
-                ["fused", operations, moved, length, BF16],
+                ["fused", operations, moved, length, BF16, 8 * batch * length * keys * size],
                 operations,
                 moved,
             )
 
 
 def priced(gpu, lines):
-    """Seconds of each line."""
+    """Seconds of each line, those of kernels that run beside it included."""
     names = sorted({line[1] for line in lines if line[0] == "kernel"})
+    # Attention has the bytes that another kernel moves.
+    beside = [["moving", line[5], "cache"] for line in lines if line[0] == "fused"]
     table = [
         [line[0], names.index(line[1]), *line[2:]] if line[0] == "kernel" else line
         for line in lines
     ]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(dict(work=dict(names=names, table=table, steps=[[1, [0]]])), file)
+        json.dump(dict(work=dict(names=names, table=table + beside, steps=[[1, [0]]])), file)
         file.flush()
         done = subprocess.run(
             [PRICE, "--lines", gpu, file.name], capture_output=True, text=True, check=True
         )
+    us = json.loads(done.stdout)["us"]
     # Whole graphs were timed with the gaps.
-    gap = 0 if len(lines[0]) > 7 else GAP
-    return [us / 1e6 - gap for us in json.loads(done.stdout)["us"]]
+    graphs = len(lines[0]) > 7 or beside
+    more = us[len(lines) :] or [0 if graphs else (LAUNCHED - GAP) * 1e6] * len(lines)
+    return [(one + other) / 1e6 for one, other in zip(us, more, strict=False)]
 
 
 def line(title, rows):

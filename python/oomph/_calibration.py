@@ -126,16 +126,28 @@ def stepper(
     return step
 
 
-def measured(rounds: int = ROUNDS, steps: int = STEPS) -> dict[str, dict[str, list[float]]]:
-    """Median seconds of the forward pass, the backward pass and the optimizer of each model, and all single ones' sums."""
+def prepared() -> dict[str, Callable[[], list[float]]]:
+    """Steps of each model, taken twice already."""
     import torch
 
-    found: dict[str, list[list[float]]] = {}
     ready = {name: stepper(*model) for name, model in models().items()}
     for step in ready.values():
         step()
         step()
     torch.cuda.synchronize()
+    return ready
+
+
+def measured(
+    rounds: int = ROUNDS,
+    steps: int = STEPS,
+    ready: dict[str, Callable[[], list[float]]] | None = None,
+) -> dict[str, dict[str, list[float]]]:
+    """Median seconds of the forward pass, the backward pass and the optimizer of each model, and all single ones' sums."""
+    import torch
+
+    found: dict[str, list[list[float]]] = {}
+    ready = ready or prepared()
     for _ in range(rounds):
         # In turns: a host that is slower for a moment is so for all of them.
         for name, step in ready.items():

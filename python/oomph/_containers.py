@@ -1,6 +1,6 @@
 """Nested containers of tensors, as batches and outputs of models are: their parts, and copies of them.
 
-Containers are mappings, lists, tuples (named ones too) and data classes; all else is a leaf.
+Containers are mappings, lists, tuples (named ones too), data classes and the distributions of policies; all else is a leaf.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 import torch
+
+from oomph._older_python import zip
 
 
 def is_array(value: Any) -> bool:
@@ -30,6 +32,19 @@ def is_dataclass(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
+def _parameters(value: Any) -> list[str]:
+    """What a distribution was made of, of those that policies return."""
+    kind = torch.distributions
+    if type(value) is kind.Independent:
+        return ["base_dist"]
+    if type(value) is kind.Normal:
+        return ["loc", "scale"]
+    if type(value) in (kind.Categorical, kind.Bernoulli):
+        # The other one may have been asked for since.
+        return [name for name in ("logits", "probs") if vars(value).get(name) is value._param]
+    return []
+
+
 def children(value: Any) -> Iterator[tuple[str, Any]] | None:
     """The parts of a container with the text that names each, or None for a leaf."""
     if isinstance(value, Mapping):
@@ -38,6 +53,8 @@ def children(value: Any) -> Iterator[tuple[str, Any]] | None:
         return ((f".{f.name}", getattr(value, f.name)) for f in dataclasses.fields(value))
     if isinstance(value, (list, tuple)):
         return ((f"[{index}]", item) for index, item in enumerate(value))
+    if isinstance(value, torch.distributions.Distribution) and (names := _parameters(value)):
+        return ((f".{name}", getattr(value, name)) for name in names)
     return None
 
 
@@ -97,4 +114,10 @@ def rebuild(value: Any, each: Callable[[Any], Any]) -> Any:
             return type(value)(parts)
         except TypeError:  # a class of its own, which takes something else
             return parts if isinstance(value, list) else tuple(parts)
+    if isinstance(value, torch.distributions.Distribution) and (names := _parameters(value)):
+        kind: Any = type(value)
+        given = [each(getattr(value, name)) for name in names]
+        if isinstance(value, torch.distributions.Independent):
+            return kind(*given, value.reinterpreted_batch_ndims, validate_args=False)
+        return kind(**dict(zip(names, given, strict=True)), validate_args=False)
     return value

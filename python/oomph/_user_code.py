@@ -13,9 +13,10 @@ _STDLIB = os.path.dirname(os.__file__) + os.sep
 
 
 def is_user_file(name: str) -> bool:
-    """Whether a source file is the user's own."""
+    """Whether a source file is the user's own. Compiled libraries name theirs as they were built."""
     return not (
         name.startswith((OWN_DIRECTORY, _STDLIB, "<"))
+        or name.endswith((".pyx", ".pxd", ".pxi"))
         or any(part in name for part in _LIBRARY_PARTS)
     )
 

@@ -212,8 +212,18 @@ def test_accelerate(tmp_path):
     assert split.refusal is None, split.refusal
     assert split.out[1] == plain.out[1] and max(split.out[2]) == 4
     assert distance(split.out[0], plain.out[0]) < 1e-6
-    accumulates = ACCELERATE.replace("OPTIONS", "gradient_accumulation_steps=2")
-    assert "accumulates" in run(tmp_path, accumulates, ("micro_batch", {"parts": 3})).refusal
+
+
+@pytest.mark.parametrize("targets", ["", "y[::3] = -100; y[11:15] = -100"])
+def test_accelerate_accumulates(tmp_path, targets):
+    pytest.importorskip("accelerate")
+    code = ACCELERATE.replace("OPTIONS", "gradient_accumulation_steps=2").replace(
+        "accelerator = ", targets + "\n    accelerator = "
+    )
+    plain, split = run(tmp_path, code), run(tmp_path, code, ("micro_batch", {"parts": 3}))
+    assert split.refusal is None, split.refusal
+    assert split.out[1] == plain.out[1] and max(split.out[2]) == 4
+    assert distance(split.out[0], plain.out[0]) < 1e-6
 
 
 @pytest.mark.parametrize("parts", [3, 10])

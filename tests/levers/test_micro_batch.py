@@ -374,7 +374,7 @@ REFUSED = {
     "an unknown divisor": ("", "(model(a).sum() / 7).backward(); optimizer.step()", "divides the sum"),
     "accumulation": (
         "count = 0",
-        "F.cross_entropy(model(a), b).backward(); count += 1\n        if count % 2 == 0: optimizer.step(); optimizer.zero_grad()",
+        "F.cross_entropy(model(a), b).backward(); count += 1\n        if count % 3 != 1: optimizer.step(); optimizer.zero_grad()",
         "accumulates gradients",
     ),
     "closure": (
@@ -444,3 +444,50 @@ def test_different_counts_in_one_loss_are_refused_if_they_vary(tmp_path):
     )
     result = run(tmp_path, code, ("micro_batch", {"parts": 4}))
     assert "different counts" in result.refusal
+
+
+@pytest.mark.parametrize("parts", [2, 3, 4])
+@pytest.mark.parametrize(
+    "targets", ["", "y[torch.rand(40) < 0.4] = -100; y[10:13] = -100"], ids=["all", "some"]
+)
+@pytest.mark.parametrize(
+    "update",
+    [
+        "if (i + 1) % 2 == 0:\n            clip(); optimizer.step(); schedule.step(); optimizer.zero_grad()",
+        "if i % 2 == 0: pass\n        else:\n            clip(); optimizer.step(); schedule.step()\n            for p in model.parameters(): p.grad = None",
+        "each.step()\n        if (i + 1) % 4 == 0 or i + 1 == len(loader):\n            optimizer.step(); schedule.step(); model.zero_grad()",
+    ],
+    ids=["every second", "cleared by hand", "every fourth"],
+)
+def test_a_loop_that_accumulates_batches(tmp_path, update, targets, parts):
+    body = """
+    x, y = torch.randn(40, 8), torch.randint(0, 5, (40,))
+    TARGETS
+    loader = DataLoader(TensorDataset(x, y), batch_size=10)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9)
+    each = torch.optim.lr_scheduler.StepLR(torch.optim.SGD([torch.zeros(1)], 1.0), 1, 0.9)
+    def clip():
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+    for epoch in range(2):
+        for i, (a, b) in enumerate(loader):
+            (F.cross_entropy(model(a), b) / 2).backward()
+            UPDATE
+    out = [p.detach() for p in model.parameters()], schedule.get_last_lr(), each.get_last_lr()
+    """.replace("UPDATE", update.replace("\n", "\n    ")).replace("TARGETS", targets)  # fmt: skip
+    code = SETUP + body
+    plain, split = run(tmp_path, code), run(tmp_path, code, ("micro_batch", {"parts": parts}))
+    if "p.grad = None" in update:
+        assert "drops gradients" in split.refusal
+        return
+    assert split.refusal is None, split.refusal
+    assert split.out[1:] == plain.out[1:]
+    assert distance(split.out[0], plain.out[0]) <= 1e-6
+
+
+def test_a_last_update_of_fewer_batches_is_refused_before_it_comes(tmp_path):
+    body = """
+    for i, (a, b) in enumerate(DataLoader(TensorDataset(x, y), batch_size=8)):
+        F.cross_entropy(model(a), b).backward()
+        if (i + 1) % 2 == 0: optimizer.step(); optimizer.zero_grad()
+    """
+    assert "are fewer" in run(tmp_path, SETUP + body, ("micro_batch", {"parts": 2})).refusal

@@ -4,7 +4,7 @@
 import importlib.util
 
 import pytest
-from oomph._recorder import jax_recorder, jax_setup
+from oomph._recorder import framework_recorder, jax_setup
 
 GIB = 1 << 30
 
@@ -103,7 +103,7 @@ def test_what_compiles_for_the_gpu_is_looked_for(tmp_path, monkeypatch):
     ],
 )
 def test_messages_say_how_much_was_asked_for(message, size):
-    assert jax_recorder.requested(message) == size
+    assert framework_recorder.requested(message) == size
 
 
 @with_jax
@@ -111,10 +111,10 @@ def test_a_training_step_of_jax_is_measured_by_its_allocator_and_the_driver(oomp
     run = oomph(TRAINS, gpu="h200")
     assert run.status == 0, run.err
     assert (run.json["verdict"], run.json["basis"]) == ("fits", "whole_script")
-    assert run.json["jax"]["preallocates"] and "torch" not in run.json["versions"]
+    assert run.json["framework"]["preallocates"] and "torch" not in run.json["versions"]
     peak = run.json["peak"]
     # 75 % of the memory is taken in advance, as on an H200 (`bench/jax/results/h200_jax.jsonl`).
-    assert run.json["jax"]["limit_bytes"] == peak["reserved_bytes"] == 112_583_507_968
+    assert run.json["framework"]["limit_bytes"] == peak["reserved_bytes"] == 112_583_507_968
     # Weights, input, the product and its gradient: 64 MiB and 128 MiB each.
     assert 0.4 * GIB < peak["allocated_bytes"] < 1.2 * GIB
     assert peak["reserved_bytes"] < peak["used_bytes"] < peak["reserved_bytes"] + GIB

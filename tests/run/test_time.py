@@ -119,7 +119,8 @@ def test_a_calibrated_host_is_assumed_and_autograds_nodes_keep_it_busy(
     assert run.json["time"]["host_seconds"] > 0.2
     work = json.loads((tmp_path / "run" / "record.json").read_text())["work"]
     steps = [line for line in work["table"] if line[0] == "modules"]
-    assert steps[-1] == ["modules", 4, int(re.search(r"nodes (\d+)", run.out)[1])]
+    # The last number counts gradients: two weights and two biases.
+    assert steps[-1] == ["modules", 4, int(re.search(r"nodes (\d+)", run.out)[1]), 4]
 
     def calibrate(*words):
         return subprocess.run([OOMPH, "calibrate", *words], capture_output=True, text=True)

@@ -247,8 +247,8 @@ function about() {
   const parts = [];
   if (summary) {
     parts.push(`${summary.gpu.virtual ? "virtual " : ""}${summary.gpu.name}`, bytes(summary.gpu.memory_bytes));
-    for (const name of ["torch", "jax"]) if (summary.versions?.[name]) parts.push(`${name} ${summary.versions[name].split("+")[0]}`);
-    if (!summary.jax) parts.push(count(summary.step_count, "step"));
+    for (const name of ["torch", "jax", "cupy"]) if (summary.versions?.[name]) parts.push(`${name} ${summary.versions[name].split("+")[0]}`);
+    if (!summary.framework) parts.push(count(summary.step_count, "step"));
     parts.push(`${summary.seconds.toFixed(1)} s`);
   } else {
     const [history] = state.histories;

@@ -14,6 +14,8 @@ use oomph_plan::{PlanFile, Stopped, Written};
 /// Begins a patch and an instruction; other files of these names are not removed.
 const HEADS: [&str; 2] = ["# The plan for ", "--- a/"];
 
+/// Why a patch is not known to fit.
+const NOT_RUN: &str = "the search ended before the script had run with it";
 /// What a patch is headed by that has coarser levers than its plan.
 const SLOWER: &str =
     "  Whole blocks are computed again where the plan recomputes parts of them: it takes longer.";
@@ -92,37 +94,22 @@ impl Original {
         for file in [places.patch, &apply_file, &instruction_file] {
             remove_ours(file);
         }
-        let mut run =
-            |name: &str, text: &str, found: &mut Found| -> anyhow::Result<Option<String>> {
-                if found.fit.stopped.is_some() {
-                    return Ok(Some(
-                        "the search ended before the script had run with it".to_owned(),
-                    ));
-                }
-                if found.is_shared() {
-                    return Ok(Some(
-                        "it was not run, as a launcher starts its ranks".to_owned(),
-                    ));
-                }
-                match changed::misses(attempts, found, name, text, steps) {
-                    Err(error) if error.is::<Stopped>() => Ok(Some(
-                        "the search ended before the script had run with it".to_owned(),
-                    )),
-                    other => other,
-                }
+        let mut run = |texts: &[(&str, &str)], found: &mut Found| {
+            let all_for =
+                |why: &str| -> Vec<_> { texts.iter().map(|_| Ok(Some(why.to_owned()))).collect() };
+            if found.fit.stopped.is_some() {
+                return all_for(NOT_RUN);
+            }
+            if found.is_shared() {
+                return all_for("it was not run, as a launcher starts its ranks");
+            }
+            let ended = changed::misses(attempts, found, texts, steps);
+            let known = |why: anyhow::Result<Option<String>>| match why {
+                Err(error) if error.is::<Stopped>() => Ok(Some(NOT_RUN.to_owned())),
+                other => other,
             };
-        let mut offer = None;
-        let plan = places.plan.display().to_string();
-        if let Some((diff, text)) = by_hand::applying(path, &self.text, &plan)
-            && run("apply", &text, found)?.is_none()
-        {
-            files::write(&apply_file, diff.as_bytes())?;
-            found.fit.apply_patch_file = Some(apply_file.display().to_string());
-            offer = Some(Offer {
-                text,
-                applies: true,
-            });
-        }
+            ended.into_iter().map(known).collect::<Vec<_>>()
+        };
         // Stacks name the script as it was given.
         let ran: BTreeSet<usize> = [absolute.as_path(), &self.path]
             .into_iter()
@@ -132,7 +119,27 @@ impl Original {
             .collect();
         let levers = found.by_hand_levers();
         let mut hand = by_hand::by_hand(path, &self.text, &levers, &ran);
-        let why = if hand.missing.is_empty() && hand.changed == 0 {
+        let changes_nothing = hand.missing.is_empty() && hand.changed == 0;
+        let plan = places.plan.display().to_string();
+        let applying = by_hand::applying(path, &self.text, &plan);
+        let mut texts: Vec<(&str, &str)> = Vec::new();
+        texts.extend(applying.iter().map(|(_, text)| ("apply", text.as_str())));
+        if !changes_nothing && hand.is_whole() {
+            texts.push(("by-hand", &hand.script));
+        }
+        let mut tried = run(&texts, found).into_iter();
+        let mut offer = None;
+        if let Some((diff, text)) = applying
+            && tried.next().transpose()?.is_some_and(|why| why.is_none())
+        {
+            files::write(&apply_file, diff.as_bytes())?;
+            found.fit.apply_patch_file = Some(apply_file.display().to_string());
+            offer = Some(Offer {
+                text,
+                applies: true,
+            });
+        }
+        let why = if changes_nothing {
             Some("nothing of it is a change of this file".to_owned())
         } else if !hand.is_whole() {
             Some(format!(
@@ -140,13 +147,14 @@ impl Original {
                 hand.missing.join(", ")
             ))
         } else {
-            let mut why = run("by-hand", &hand.script, found)?;
+            let mut why = tried.next().transpose()?.flatten();
             // Some levers save less by hand.
             if why.is_some()
                 && let Some(levers) = by_hand::coarser(&levers)
             {
                 let coarser = by_hand::by_hand(path, &self.text, &levers, &ran);
-                if coarser.is_whole() && run("by-hand", &coarser.script, found)?.is_none() {
+                let texts = [("by-hand", coarser.script.as_str())];
+                if coarser.is_whole() && run(&texts, found).remove(0)?.is_none() {
                     (hand, why) = (coarser, None);
                     hand.head.push(SLOWER.to_owned());
                 }

@@ -275,6 +275,7 @@ impl Asked<'_> {
                 timeout: None,
                 stop: stop.clone(),
                 forks: Arc::default(),
+                alone: false,
                 script,
             },
             self.quiet,

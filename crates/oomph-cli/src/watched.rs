@@ -39,6 +39,21 @@ impl Attempts for Watched {
         self.attempts.run(request)
     }
 
+    fn at_once(&self) -> usize {
+        self.attempts.at_once()
+    }
+
+    fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        if let Some(first) = requests.first() {
+            let doing = match requests.len() - 1 {
+                0 => first.purpose.clone(),
+                others => format!("{} (and {others} more)", first.purpose),
+            };
+            self.show(&doing, first.best.as_deref());
+        }
+        self.attempts.run_all(requests)
+    }
+
     fn planning(&mut self, best: Option<&str>) {
         self.show("planning", best);
     }

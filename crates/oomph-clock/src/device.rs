@@ -14,8 +14,6 @@ pub struct Took {
     pub seconds: f64,
     /// How far that usually is off, as a part of it.
     pub deviation: f64,
-    /// Launches of the host.
-    pub launches: u32,
     /// Whether the host waits for it.
     pub waits: bool,
     /// Whether only its launch is known.
@@ -78,7 +76,7 @@ const CLASSES: &[Class] = &[
     class(&["softmax_warp_forward"], [2.37, 0.8, 0.526, 2.42, 0.0], 0.25),
     class(&["softmax_warp_backward"], [2.78, 0.825, 0.985, 0.2, 0.0], 0.25),
     class(&["fused_dropout"], [1.77, 0.756, 0.388, 0.0, 0.0], 0.06),
-    class(&["reduce_kernel"], [7.23, 0.6, 0.251, 1.37, 0.0182], 0.38),
+    class(&["reduce_kernel"], [3.9, 0.575, 0.217, 1.66, 0.033], 0.32),
     class(&["CatArrayBatchedCopy_"], [1.44, 0.8, 0.655, 1.16, 0.0], 0.06),
     class(&["CatArrayBatchedCopy"], [1.66, 0.756, 0.115, 0.0149, 0.0], 0.13),
     class(&["batch_norm_transform_input_channels"], [3.04, 0.407, 0.6, 0.0, 0.0], 0.04),
@@ -137,7 +135,6 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
     let kernel = |seconds: f64, deviation: f64| Took {
         seconds: GAP + seconds,
         deviation,
-        launches: 1,
         waits: false,
         guessed: false,
     };
@@ -182,14 +179,10 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             window,
             outside,
             last,
-        } => {
-            let (seconds, launches) =
-                convolution(*direction, shape, *groups, *window, *outside, *last, gpu);
-            Took {
-                launches,
-                ..kernel(seconds, 0.25)
-            }
-        }
+        } => kernel(
+            convolution(*direction, shape, *groups, *window, *outside, *last, gpu),
+            0.25,
+        ),
         Work::Fused {
             operations,
             bytes,
@@ -255,7 +248,6 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
         _ => Took {
             seconds: 0.0,
             deviation: 0.0,
-            launches: 0,
             waits: false,
             guessed: false,
         },
@@ -494,11 +486,11 @@ impl Shape {
             (Thin, true, false, true) => form(44.7, 0.559, 0.0111, 2.59),
             (Grouped, false, true, false) => form(3.3, 0.673, 0.00196, 0.517),
             (Grouped, false, true, true) => form(61.0, 0.0, 0.00823, 11.6),
-            (Grouped, false, false, false) => form(6.4, 0.051, 0.0213, 5.41),
-            (Grouped, false, false, true) => form(0.0, 0.0, 0.201, 0.0),
+            (Grouped, false, false, false) => form(12.6, 0.0, 0.0034, 5.28),
+            (Grouped, false, false, true) => form(40.0, 0.0, 0.0037, 3.39),
             (Grouped, true, true, false) => form(1.6, 0.711, 0.00143, 4.07),
             (Grouped, true, true, true) => form(12.5, 0.0, 0.0, 31.4),
-            (Grouped, true, false, _) => form(7.6, 0.0, 0.0228, 9.39),
+            (Grouped, true, false, _) => form(25.0, 0.0, 0.0006, 10.5),
             (Single, false, true, false) => form(4.3, 0.0, 0.0149, 1.89),
             (Single, false, true, true) => form(3.1, 0.0, 0.0384, 0.858),
             (Single, false, false, _) => form(7.6, 0.0, 0.0903, 0.0),
@@ -516,7 +508,7 @@ impl Shape {
     }
 }
 
-/// Seconds and launches of a convolution.
+/// Seconds of a convolution.
 fn convolution(
     direction: u8,
     shape: &Product,
@@ -525,7 +517,7 @@ fn convolution(
     outside: f64,
     last: bool,
     gpu: &Figures,
-) -> (f64, u32) {
+) -> f64 {
     let (pixels, filters, depth, kind) = (shape.m, shape.n, shape.k, shape.kind);
     let single = kind.bytes() > 2.0;
     let own = Shape::of(shape, groups, window, outside / kind.bytes());
@@ -564,12 +556,17 @@ fn convolution(
     } else {
         1.0
     };
-    let multiplications = pixels * filters * depth * window;
-    let seconds = form.least * 1e-6
+    // Where planes of channels are turned around first, a group fills tiles of 32 channels.
+    let tile = if matches!(own, Shape::Grouped) && !last {
+        32.0
+    } else {
+        0.0
+    };
+    let multiplications = pixels * filters * depth.max(tile) * window;
+    form.least * 1e-6
         + products * form.products * slower
         + multiplications * form.cycles / (gpu.sms * gpu.clock)
-        + moving(outside, 1.0, 1.0, gpu) * form.passes;
-    (seconds, if last { 1 } else { 3 })
+        + moving(outside, 1.0, 1.0, gpu) * form.passes
 }
 
 /// The part of the rate that products for attention over sequences of this length reach: with 16 bits those of cuDNN, whose

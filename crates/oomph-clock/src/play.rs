@@ -1,6 +1,7 @@
 //! The host and the GPU as two queues.
 
 use crate::device::took;
+use crate::host::{self, Threads};
 use crate::work::{Line, Path, Steps, Work};
 use crate::{Figures, Host};
 
@@ -68,36 +69,33 @@ impl Queues {
             .iter()
             .filter_map(|&line| steps.table.get(line as usize))
             .collect();
-        let number = |is: fn(&Work) -> bool| works.iter().filter(|work| is(work)).count() as f64;
-        // Nodes that a backward pass makes itself, where it computes activations again, are not counted: its operators are.
-        let at_least = number(|work| matches!(work, Work::Operator(true)));
-        let trains = at_least > 0.0;
-        let (own, module) = if trains {
-            (host.step, host.module)
-        } else {
-            (host.pass, host.module_alone)
-        };
-        // The log has modules and nodes at its end; they are busy all along.
-        let mut between = 0.0;
-        for work in &works {
-            if let Work::Modules(count, nodes) = work {
-                let nodes = if trains { nodes.max(at_least) } else { 0.0 };
-                between += module * count + host.node * nodes;
-            }
-        }
-        between /= number(|work| !is_of_host(work)).max(1.0);
-        self.busy(&mut sum, own);
+        let busy = Busy::new(steps, &works);
+        self.busy(&mut sum, host.beside + host.factor * busy.step);
+        let (mut autograds, mut optimizes) = (false, false);
         for work in works {
             match work {
-                Work::Operator(false) => self.busy(&mut sum, host.operator),
-                Work::Operator(true) | Work::Modules(..) | Work::Place(_) => {}
+                Work::Operator(backward) => {
+                    autograds = *backward;
+                    let operator = if optimizes {
+                        busy.optimizer
+                    } else {
+                        of(host::OPERATOR, autograds)
+                    };
+                    self.busy(&mut sum, host.factor * operator);
+                }
+                Work::Place(_) => optimizes = is_of_optimizer(steps, work),
+                Work::Modules(_) => {}
                 Work::Wait => {
-                    self.busy(&mut sum, host.wait);
+                    self.busy(&mut sum, host.factor * host::WAIT);
                     self.host = self.end();
                 }
                 _ => {
                     let took = took(work, steps, gpu);
-                    self.busy(&mut sum, between + host.launch * f64::from(took.launches));
+                    if !optimizes {
+                        let launch =
+                            of(host::launch(work), autograds) + of(busy.between, autograds);
+                        self.busy(&mut sum, host.factor * launch);
+                    }
                     if self.ends.len() >= DEPTH
                         && let Some(end) = self.ends.pop_front()
                     {
@@ -141,35 +139,138 @@ impl Queues {
     }
 }
 
-/// Whether this keeps only the host busy.
-const fn is_of_host(work: &Work) -> bool {
-    matches!(
-        work,
-        Work::Operator(_) | Work::Modules(..) | Work::Place(_) | Work::Wait
-    )
+/// What keeps the default host busy beside single operators and launches, seconds.
+struct Busy {
+    /// Once a step.
+    step: f64,
+    /// At each launch: modules, nodes and gradients, of which the log says only how many a step has.
+    between: Threads,
+    /// At each operator of an optimizer.
+    optimizer: f64,
+}
+
+impl Busy {
+    fn new(steps: &Steps, works: &[&Work]) -> Self {
+        let [mut modules, mut nodes, mut gradients] = [0.0; 3];
+        // Operators, launches in each thread; operators and beginnings of optimizers.
+        let (mut of_autograd, mut launches, mut own, mut begun) = (0.0, [0.0; 2], 0.0, 0.0);
+        let (mut autograds, mut optimizes) = (false, false);
+        for work in works {
+            match work {
+                Work::Modules(counted) => [modules, nodes, gradients] = *counted,
+                Work::Operator(backward) => {
+                    autograds = *backward;
+                    of_autograd += f64::from(u8::from(autograds));
+                    own += f64::from(u8::from(optimizes));
+                }
+                Work::Place(_) => {
+                    let before = std::mem::replace(&mut optimizes, is_of_optimizer(steps, work));
+                    begun += f64::from(u8::from(optimizes && !before));
+                }
+                Work::Wait => {}
+                _ if optimizes => {}
+                _ => launches[usize::from(autograds)] += 1.0,
+            }
+        }
+        let trains = of_autograd > 0.0;
+        // Nodes that a backward pass makes itself, where it computes activations again, are not counted: its operators are, and a
+        // node has one or two.
+        let nodes = if trains {
+            nodes.max(of_autograd - nodes)
+        } else {
+            0.0
+        };
+        let made = host::MODULE * modules + host::NODE.made * (nodes - gradients).max(0.0);
+        let evaluated = host::NODE.backward * (nodes - gradients).max(0.0)
+            + host::GRADIENT.backward * gradients;
+        let turns = f64::max(begun, 1.0);
+        let lists = (own / turns).clamp(1.0, host::LISTS) / (own / turns).max(1.0);
+        Self {
+            step: if trains { host::STEP } else { host::PASS },
+            between: Threads {
+                made: made / f64::max(launches[0], 1.0),
+                backward: evaluated / f64::max(launches[1], 1.0),
+            },
+            optimizer: host::OPTIMIZER + host::LISTED * gradients / turns * lists,
+        }
+    }
+}
+
+/// What takes so long in one of the threads.
+const fn of(threads: Threads, autograds: bool) -> f64 {
+    if autograds {
+        threads.backward
+    } else {
+        threads.made
+    }
+}
+
+/// Whether a place is in a step of an optimizer.
+fn is_of_optimizer(steps: &Steps, work: &Work) -> bool {
+    let Work::Place(place) = work else {
+        return false;
+    };
+    (steps.places.get(*place)).is_some_and(|(phase, _)| phase == "optimizer")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn modules_and_nodes_keep_the_host_busy_where_a_step_trains() {
+    fn host_seconds(table: &[Work], step: &[Line]) -> f64 {
         let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
-        let host = Host::default();
-        let small = Work::Moving(1.0, "cudnn".to_owned());
-        let steps = |backward| Steps {
-            table: vec![
-                Work::Operator(backward),
-                small.clone(),
-                Work::Modules(10.0, 30.0),
+        let steps = Steps {
+            table: table.to_vec(),
+            places: vec![
+                ("backward".to_owned(), String::new()),
+                ("optimizer".to_owned(), String::new()),
             ],
             ..Steps::default()
         };
-        let busy = |backward| play(&steps(backward), &[0, 1, 0, 1, 2], &gpu, &host).host;
-        let training = host.step + 2.0 * host.launch + 10.0 * host.module + 30.0 * host.node;
+        play(&steps, step, &gpu, &Host::default()).host
+    }
+
+    fn small() -> Work {
+        Work::Moving(1.0, "cudnn".to_owned())
+    }
+
+    #[test]
+    fn nodes_keep_the_host_busy_where_a_step_trains() {
+        let busy = |backward| {
+            let counted = Work::Modules([10.0, 30.0, 0.0]);
+            let table = [Work::Operator(backward), small(), counted];
+            host_seconds(&table, &[0, 1, 0, 1, 2])
+        };
+        let launch = host::launch(&small());
+        let training = host::STEP
+            + 2.0 * (host::OPERATOR.backward + launch.backward)
+            + 30.0 * host::NODE.backward;
         assert!((busy(true) - training).abs() < 1e-9);
-        let inferring = host.pass + 2.0 * (host.operator + host.launch) + 10.0 * host.module_alone;
+        let inferring =
+            host::PASS + 2.0 * (host::OPERATOR.made + launch.made) + 10.0 * host::MODULE;
         assert!((busy(false) - inferring).abs() < 1e-9);
+    }
+
+    #[test]
+    fn an_optimizer_takes_time_for_each_gradient_by_list_or_one_by_one() {
+        let optimizer = |gradients: f64, operators: usize| {
+            let table = [
+                Work::Operator(true),
+                Work::Place(1),
+                Work::Operator(false),
+                small(),
+                Work::Modules([0.0, gradients, gradients]),
+            ];
+            let mut step = vec![0, 1];
+            step.extend(std::iter::repeat_n([2, 3], operators).flatten());
+            step.push(4);
+            host_seconds(&table, &step) - host_seconds(&table, &[0, 1, 4])
+        };
+        let each = optimizer(200.0, 9) - optimizer(100.0, 9);
+        assert!((each - 900.0 * host::LISTED).abs() < 1e-9);
+        // With a loop there are nine operators for each gradient, and no lists.
+        let loops = optimizer(100.0, 900);
+        let wanted = 900.0 * host::OPTIMIZER + 100.0 * host::LISTS * host::LISTED;
+        assert!((loops / wanted - 1.0).abs() < 0.01);
     }
 }

@@ -32,8 +32,8 @@ pub type Line = u32;
 pub enum Work {
     /// An operator of PyTorch begins: in one of autograd's threads?
     Operator(bool),
-    /// So many modules were called in the step, and nodes of autograd's made.
-    Modules(f64, f64),
+    /// So many modules were called in the step, nodes of autograd's made, and gradients used by optimizers.
+    Modules([f64; 3]),
     /// From here on the work is that of one of [`Steps::places`].
     Place(usize),
     /// The host waits for the GPU.
@@ -212,7 +212,7 @@ impl From<Written> for Work {
         };
         match text(0).as_str() {
             "operator" => Self::Operator(number(1) > 0.0),
-            "modules" => Self::Modules(number(1), number(2)),
+            "modules" => Self::Modules([number(1), number(2), number(3)]),
             "place" => Self::Place(number(1) as usize),
             "wait" => Self::Wait,
             "kernel" => Self::Kernel {

@@ -18,6 +18,16 @@ pub trait Attempts {
     /// Runs it once. An error ends the search.
     fn run(&mut self, request: &Request) -> anyhow::Result<Ended>;
 
+    /// How many runs may go on side by side.
+    fn at_once(&self) -> usize {
+        1
+    }
+
+    /// Runs it once for each request, side by side; no more than [`at_once`](Self::at_once).
+    fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        requests.iter().map(|request| self.run(request)).collect()
+    }
+
     /// Is told that no run is going on while plans are compared.
     fn planning(&mut self, _best: Option<&str>) {}
 }
@@ -110,6 +120,11 @@ impl Measurement {
     /// Bytes that the process used at its peak.
     pub fn used_bytes(&self) -> u64 {
         self.summary.peak.used_bytes
+    }
+
+    /// Bytes that the allocator held at its peak.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.summary.peak.reserved_bytes
     }
 
     /// Bytes that the process needs if the allocator caches nothing at the peak.

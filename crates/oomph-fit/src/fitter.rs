@@ -102,6 +102,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     Ok(Ending::Found(Box::new(Found {
         fit,
         plain,
+        first_steps: fitter.first_steps,
         left_alone: fitter.left_alone,
     })))
 }
@@ -130,7 +131,7 @@ pub(crate) struct Missed {
 
 /// The search with its runs.
 pub(crate) struct Fitter<'a> {
-    attempts: &'a mut dyn Attempts,
+    pub(crate) attempts: &'a mut dyn Attempts,
     pub(crate) wanted: Wanted,
     /// What plans are searched by; grows by what runs teach.
     pub(crate) options: Options,
@@ -153,6 +154,8 @@ pub(crate) struct Fitter<'a> {
     loading_ns: Option<u64>,
     /// How often the script was run.
     pub(crate) runs: u32,
+    /// How often it was waited for: some runs went on side by side.
+    rounds: u32,
     run_seconds: f64,
     pub(crate) planning_seconds: f64,
     pub(crate) verifications: u32,
@@ -217,6 +220,7 @@ impl<'a> Fitter<'a> {
             plain_time: 0.0,
             loading_ns: None,
             runs: 0,
+            rounds: 0,
             run_seconds: 0.0,
             planning_seconds: 0.0,
             verifications: 0,
@@ -268,21 +272,34 @@ impl<'a> Fitter<'a> {
 
     /// Runs the job.
     pub(crate) fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
-        self.options.stop.check()?;
+        let ended = self.run_all(std::slice::from_ref(request)).pop();
+        ended.unwrap_or_else(|| Err(anyhow::anyhow!("nothing was run")))
+    }
+
+    /// Runs the job once for each request, side by side. Where the search is stopped meanwhile, what was through by then is kept.
+    pub(crate) fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        if let Err(stopped) = self.options.stop.check() {
+            return vec![Err(stopped.into())];
+        }
         let started = Instant::now();
-        let mut ended = self.attempts.run(request);
-        if let (Ok(Ended::Through(run) | Ended::OutOfMemory(run)), Some(clock)) =
-            (&mut ended, &self.wanted.clock)
-        {
-            reprice(&mut run.record, &clock.gpu);
-        }
-        self.runs += 1;
+        let mut all = self.attempts.run_all(requests);
         self.run_seconds += started.elapsed().as_secs_f64();
-        if !matches!(ended, Ok(Ended::Through(_))) {
-            // Ctrl-C reaches the script, too: that is no failure of its own.
-            self.options.stop.check()?;
+        self.rounds += 1;
+        for ended in &mut all {
+            self.runs += 1;
+            if let (Ok(Ended::Through(run) | Ended::OutOfMemory(run)), Some(clock)) =
+                (&mut *ended, &self.wanted.clock)
+            {
+                reprice(&mut run.record, &clock.gpu);
+            }
+            if !matches!(ended, Ok(Ended::Through(_)))
+                && let Err(stopped) = self.options.stop.check()
+            {
+                // Ctrl-C reaches the script, too: that is no failure of its own.
+                *ended = Err(stopped.into());
+            }
         }
-        ended
+        all
     }
 
     /// The job as it is. Where several GPUs were named, it should run on one of them.
@@ -548,11 +565,7 @@ impl<'a> Fitter<'a> {
         let mut found = None;
         let caution = self.caution.factor(self.runs_left());
         if caution > 1.0 && self.verified.is_empty() {
-            let careful = Options {
-                budget: (self.options.budget as f64 / caution) as u64,
-                ..self.options.clone()
-            };
-            let sure = self.search_with(bases, &careful)?;
+            let sure = self.search_with(bases, &self.options.within(caution))?;
             let results = if self.same_results_fail {
                 Results::Numerics
             } else {
@@ -569,7 +582,11 @@ impl<'a> Fitter<'a> {
         Ok(found)
     }
 
-    fn search_with(&self, bases: &[Base], options: &Options) -> Result<search::Found, Stopped> {
+    pub(crate) fn search_with(
+        &self,
+        bases: &[Base],
+        options: &Options,
+    ) -> Result<search::Found, Stopped> {
         match &self.plain {
             Some(plain) => search::search_among(plain, bases, options),
             None => search::search(bases, options),
@@ -579,7 +596,7 @@ impl<'a> Fitter<'a> {
     /// How many runs the time that is left is enough for, if they take as long as those before.
     fn runs_left(&self) -> Option<f64> {
         let left = self.options.stop.left()?.as_secs_f64();
-        (self.runs > 0).then(|| left * f64::from(self.runs) / self.run_seconds.max(1e-9))
+        (self.rounds > 0).then(|| left * f64::from(self.rounds) / self.run_seconds.max(1e-9))
     }
 
     /// Records why one way fails, without giving up similar ones.

@@ -9,6 +9,9 @@ use crate::fitter::{Fitter, listed};
 use crate::goal::Goal;
 use oomph_plan::result::PlanResult;
 
+/// How many times what is predicted a plan may need where no further degree of a setting is run.
+const SURE: f64 = 1.1;
+
 /// Why a probe tells nothing.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ProbeFailure {
@@ -50,7 +53,10 @@ impl Fitter<'_> {
                 // What follows takes more time for less memory.
                 let all: Vec<Base> = std::iter::once(plain).chain(&bases).cloned().collect();
                 let results = self.wanted.goal.results();
-                let mut plans = self.search(&all)?.plans.into_iter();
+                let mut plans = self
+                    .search_with(&all, &self.options.within(SURE))?
+                    .plans
+                    .into_iter();
                 let enough = plans.any(|plan| plan.results <= results);
                 if enough && self.wanted.goal != Goal::LeastMemory {
                     break;

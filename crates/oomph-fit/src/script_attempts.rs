@@ -24,6 +24,8 @@ const MOST_RANKS: u32 = 8;
 const RANK_TIMEOUT: Duration = Duration::from_mins(1);
 /// So many times as long as the plain job a run may take: levers that compile take longer.
 const LONGER: u32 = 6;
+/// More runs side by side would need more memory than they are worth.
+const MOST_AT_ONCE: usize = 2;
 /// So long any run may take.
 const LEAST: Duration = Duration::from_mins(2);
 
@@ -50,6 +52,8 @@ pub struct ScriptAttempts {
     pub stop: Stop,
     /// Forks the runs, which would each import torch.
     pub forks: Arc<Forks>,
+    /// Whether two runs of the script have been in each other's way.
+    pub alone: bool,
 }
 
 /// Which processes there are.
@@ -75,6 +79,62 @@ impl Processes {
 
 impl Attempts for ScriptAttempts {
     fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let started = Instant::now();
+        let ended = self.once(request);
+        self.timeout
+            .get_or_insert_with(|| (started.elapsed() * LONGER).max(LEAST));
+        ended
+    }
+
+    fn at_once(&self) -> usize {
+        // The first run tells how long one takes by itself.
+        if self.alone || self.timeout.is_none() {
+            return 1;
+        }
+        let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        processors.min(MOST_AT_ONCE)
+    }
+
+    fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        let mut all = Vec::new();
+        while let Some(left) = requests.get(all.len()..).filter(|left| !left.is_empty()) {
+            let (now, _) = left.split_at(self.at_once().min(left.len()));
+            match now {
+                [one] => all.push(self.run(one)),
+                several => all.extend(self.side_by_side(several)),
+            }
+        }
+        all
+    }
+}
+
+impl ScriptAttempts {
+    fn side_by_side(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        let own = &*self;
+        let mut all: Vec<anyhow::Result<Ended>> = std::thread::scope(|scope| {
+            let running: Vec<_> = requests
+                .iter()
+                .map(|request| scope.spawn(move || own.once(request)))
+                .collect();
+            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            running.into_iter().map(join).collect()
+        });
+        // Scripts may write the same file, or take the same port: what failed without a lever's fault says so only if it fails
+        // alone, too.
+        for (request, ended) in requests.iter().zip(&mut all) {
+            if matches!(ended, Ok(Ended::Failed { lever: None, .. })) {
+                *ended = self.once(request);
+                self.alone |= !matches!(ended, Ok(Ended::Failed { .. }));
+            }
+        }
+        all
+    }
+
+    fn once(&self, request: &Request) -> anyhow::Result<Ended> {
         let directory = RunDirectory::prepare(self.directory.path().join(&request.name))?;
         let processes = Processes::new(request.levers, request.ranks);
         let job = self.job(request, &processes)?;
@@ -84,8 +144,6 @@ impl Attempts for ScriptAttempts {
         let late = self
             .timeout
             .is_some_and(|timeout| started.elapsed() > timeout);
-        self.timeout
-            .get_or_insert_with(|| (started.elapsed() * LONGER).max(LEAST));
         let (attempt, all) = attempt?;
         if let Some(reason) = directory.refusal() {
             bail!("{reason}");
@@ -115,9 +173,10 @@ impl Attempts for ScriptAttempts {
                 other.command
             );
         }
-        if record.jax.is_some() {
+        if let Some(other) = &record.framework {
             bail!(
-                "the script uses JAX, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs"
+                "the script uses {}, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs",
+                other.title()
             );
         }
         let mut summary = summarize(&record, attempt.trace.as_ref(), Some(self.total_bytes));
@@ -171,9 +230,7 @@ impl Attempts for ScriptAttempts {
             Ended::Through(measured)
         })
     }
-}
 
-impl ScriptAttempts {
     fn job(&self, request: &Request, processes: &Processes) -> anyhow::Result<Job> {
         let host = host::get()?;
         let mut gpu = self.gpu.clone();

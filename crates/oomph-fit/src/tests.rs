@@ -73,8 +73,24 @@ impl Made {
 /// capacity.
 struct Played<F> {
     made: Vec<Made>,
+    /// How many runs each time were side by side.
+    beside: Vec<usize>,
+    at_once: usize,
     capacity: u64,
     ending: F,
+}
+
+impl<F> Played<F> {
+    /// One run after the other.
+    fn new(capacity: u64, ending: F) -> Self {
+        Self {
+            made: Vec::new(),
+            beside: Vec::new(),
+            at_once: 1,
+            capacity,
+            ending,
+        }
+    }
 }
 
 impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Played<F> {
@@ -91,6 +107,15 @@ impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Played<F> {
         self.made.push(made.clone());
         let capacity = made.verifies().then_some(self.capacity).or(made.limit);
         Ok(ended.unwrap_or_else(|| through(&made, capacity.map(|bytes| bytes / 10 * 9))))
+    }
+
+    fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        self.beside.push(requests.len());
+        requests.iter().map(|request| self.run(request)).collect()
     }
 }
 
@@ -110,7 +135,8 @@ fn through(made: &Made, used: Option<u64>) -> Ended {
         .collect();
     if let Some(used) = used {
         let peak = &mut run.summary.peak;
-        (peak.used_bytes, peak.reserved_bytes, peak.allocated_bytes) = (used, used, used);
+        let held = used.saturating_sub(outside());
+        (peak.used_bytes, peak.reserved_bytes, peak.allocated_bytes) = (used, held, held);
     }
     Ended::Through(Box::new(run))
 }
@@ -125,6 +151,11 @@ fn failed(why: &str) -> Ended {
         why: why.to_owned(),
         log: PathBuf::from(RunFile::Log.name()),
     }
+}
+
+/// What the job holds outside of the allocator.
+fn outside() -> u64 {
+    PLAIN.used_bytes() - PLAIN.reserved_bytes()
 }
 
 /// Three quarters of what the job needs.
@@ -157,11 +188,7 @@ fn wanted() -> Wanted {
 
 /// What a search finds where attempts end as `ending` says, and the attempts that it made.
 fn search(wanted: Wanted, ending: impl FnMut(&Made) -> Option<Ended>) -> (Ending, Vec<Made>) {
-    let mut played = Played {
-        made: Vec::new(),
-        capacity: wanted.total_bytes - wanted.margin_bytes,
-        ending,
-    };
+    let mut played = Played::new(wanted.total_bytes - wanted.margin_bytes, ending);
     (fit(&mut played, wanted).unwrap(), played.made)
 }
 
@@ -235,6 +262,8 @@ fn a_job_that_fits_at_first_is_watched_for_more_steps() {
     // A larger batch may come later.
     let mut played = Played {
         made: Vec::new(),
+        beside: Vec::new(),
+        at_once: 1,
         capacity: PLAIN.used_bytes(),
         ending: |made: &Made| {
             if made.name == "plain-longer" {
@@ -577,7 +606,7 @@ fn near_miss(made: &Made) -> Ended {
         unreachable!("it goes through");
     };
     run.summary.peak.used_bytes = budget() + 1;
-    run.summary.peak.reserved_bytes = budget() + 1;
+    run.summary.peak.reserved_bytes = budget() + 1 - outside();
     Ended::Through(run)
 }
 
@@ -602,8 +631,10 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         let plans = made.iter().filter(|made| made.name.starts_with("plan-"));
         let limits = plans.filter(|made| made.levers == near);
         let limits: Vec<Option<u64>> = limits.map(|made| made.limit).collect();
-        assert_eq!(limits[..2], [None, Some(budget())]);
-        assert_eq!(limits.len() > 2, holds, "it is run for longer: {limits:?}");
+        assert_eq!(limits, [None, Some(budget())]);
+        // Emptying the cache may not be enough in a later step.
+        let limited = made.iter().find(|made| made.name.ends_with("-limited"));
+        assert_eq!(limited.unwrap().steps, LONGER);
         let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
         assert_eq!(chosen, holds.then_some(&near));
     }
@@ -655,7 +686,7 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
 #[test]
 fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     let wanted = Wanted {
-        total_bytes: PLAIN.used_bytes() / 8,
+        total_bytes: outside() + PLAIN.reserved_bytes() / 8,
         ..wanted()
     };
     let mut refused = None;
@@ -669,7 +700,8 @@ fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     let verified = verifications(&made);
     assert!(verified[0].has(refused.unwrap()) && verified.len() > 1);
     assert_eq!(found.fit.outcome, Outcome::Fits);
-    assert_eq!(chosen(&found).levers, verified[1].levers);
+    let mut held = verified[1..].iter().map(|made| &made.levers);
+    assert!(held.any(|levers| *levers == chosen(&found).levers));
 }
 
 /// Nothing but the last resort fits, and of that a part is enough.
@@ -711,13 +743,17 @@ fn only_as_much_goes_to_the_host_as_is_too_much() {
 #[test]
 fn nothing_fits_only_after_a_run_of_the_last_resort() {
     let wanted = Wanted {
-        total_bytes: PLAIN.used_bytes() / 8,
+        total_bytes: outside() + PLAIN.reserved_bytes() / 8,
         allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
         ..wanted()
     };
+    let capacity = wanted.total_bytes;
     let mut probed = false;
     let (found, made) = found(wanted, |made| {
-        probed |= made.name.starts_with("probe") && made.has("save_on_cpu");
+        if made.name.starts_with("probe") && made.has("save_on_cpu") {
+            probed = true;
+            return Some(through(made, Some(capacity / 10 * 9)));
+        }
         let fits = probed && made.has("save_on_cpu");
         (made.verifies() && !fits).then(|| through(made, Some(PLAIN.used_bytes())))
     });
@@ -737,6 +773,92 @@ fn nothing_fits_only_after_a_run_of_the_last_resort() {
                 .iter()
                 .any(|made| made.verifies() && !made.has("save_on_cpu"))
     );
+}
+
+/// Where there are processors for it, a plan that should need less runs beside the best one, and holds when that misses.
+#[test]
+fn a_plan_that_needs_less_runs_beside_the_best() {
+    let run = |at_once: usize| {
+        let mut first: Option<Vec<Lever>> = None;
+        let mut played = Played {
+            at_once,
+            ..Played::new(budget(), |made: &Made| {
+                let misses = made.verifies()
+                    && *first.get_or_insert_with(|| made.levers.clone()) == made.levers;
+                misses.then(|| through(made, Some(budget() / 8 * 9)))
+            })
+        };
+        let Ending::Found(found) = fit(&mut played, wanted()).unwrap() else {
+            panic!("the script runs");
+        };
+        let levers: Vec<Vec<Lever>> = verifications(&played.made)
+            .iter()
+            .map(|made| made.levers.clone())
+            .collect();
+        assert_eq!(found.fit.outcome, Outcome::Fits);
+        assert_ne!(chosen(&found).levers, levers[0]);
+        (levers, played.beside)
+    };
+    let (one_by_one, rounds) = run(1);
+    assert!(rounds.iter().all(|&runs| runs == 1), "{rounds:?}");
+    let (levers, rounds) = run(2);
+    // The job as it is runs alone, then two plans, of which the first is the one that would have been run alone.
+    assert_eq!((rounds[0], rounds[1]), (1, 2));
+    assert_eq!(levers[0], one_by_one[0]);
+    assert_ne!(levers[0], levers[1]);
+}
+
+/// The next best plan runs for longer beside the best one, and is chosen at once where that does not hold.
+#[test]
+fn two_plans_run_longer_side_by_side() {
+    let mut first = None;
+    let mut played = Played {
+        at_once: 2,
+        ..Played::new(budget(), |made: &Made| {
+            let first = made
+                .name
+                .ends_with("-longer")
+                .then(|| first.get_or_insert_with(|| made.levers.clone()))?;
+            (*first == made.levers).then(out_of_memory)
+        })
+    };
+    let Ending::Found(found) = fit(&mut played, wanted()).unwrap() else {
+        panic!("the script runs");
+    };
+    let longer: Vec<&Made> = (played.made.iter())
+        .filter(|made| made.name.ends_with("-longer"))
+        .collect();
+    let both = [longer[0], longer[1]];
+    let at = |made: &&Made| played.made.iter().position(|other| other == *made).unwrap();
+    assert_eq!(at(&both[0]) + 1, at(&both[1]));
+    let number = |made: &Made| made.name.split('-').nth(1).map(str::to_owned);
+    assert_eq!(number(both[0]), number(both[1]));
+    assert_ne!(chosen(&found).levers, longer[0].levers);
+    assert_eq!(chosen(&found).steps, LONGER);
+}
+
+/// The time may be up while two plans run: one that is through by then is kept.
+#[test]
+fn what_is_through_when_the_time_is_up_is_kept() {
+    let wanted = wanted();
+    let interrupted = std::sync::Arc::clone(&wanted.stop.interrupted);
+    let mut played = Played {
+        at_once: 2,
+        ..Played::new(budget(), |made: &Made| {
+            if made.name == "plan-2" {
+                interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+                return Some(failed("it was killed"));
+            }
+            None
+        })
+    };
+    let Ending::Found(found) = fit(&mut played, wanted).unwrap() else {
+        panic!("the script runs");
+    };
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_eq!(found.fit.stopped, Some(Stopped::Interrupted));
+    assert_eq!(chosen(&found).levers, verifications(&played.made)[0].levers);
+    assert!(found.fit.rejected.is_empty(), "{:?}", found.fit.rejected);
 }
 
 #[test]
@@ -867,6 +989,8 @@ fn runs_are_told_the_best_plan_so_far() {
     let mut best = Vec::new();
     let mut played = Played {
         made: Vec::new(),
+        beside: Vec::new(),
+        at_once: 1,
         capacity: budget(),
         ending: |_: &Made| None,
     };
@@ -891,11 +1015,7 @@ fn rehearsed(
     if let Some(known) = rehearsal::known(&place, kept, &room) {
         return (Decision::Known(Box::new(known)), Vec::new());
     }
-    let mut played = Played {
-        made: Vec::new(),
-        capacity: room.memory_bytes - room.margin_bytes,
-        ending,
-    };
+    let mut played = Played::new(room.memory_bytes - room.margin_bytes, ending);
     let scene = Scene {
         job: oomph_plan::PlanJob::default(),
         place: &place,
@@ -1004,6 +1124,8 @@ fn nothing_is_kept_of_a_search_that_was_interrupted() {
     let interrupted = wanted.stop.interrupted.clone();
     let mut played = Played {
         made: Vec::new(),
+        beside: Vec::new(),
+        at_once: 1,
         capacity: budget(),
         ending: |made: &Made| {
             interrupted.store(made.verifies(), std::sync::atomic::Ordering::Relaxed);
@@ -1061,17 +1183,22 @@ fn a_machine_whose_runs_needed_all_of_it_has_nothing_left() {
 #[test]
 fn a_patch_is_one_that_fits() {
     let (mut found, _) = found(wanted(), |_| None);
-    let steps = chosen(&found).steps;
+    let steps = found.steps();
+    assert!(steps < chosen(&found).steps);
     let mut told = |ending: fn(&Made) -> Ended| {
         let mut attempts = Played {
             made: Vec::new(),
+            beside: Vec::new(),
+            at_once: 1,
             capacity: budget(),
             ending: |made: &Made| Some(ending(made)),
         };
         let runs = found.fit.runs;
-        let why = changed::misses(&mut attempts, &mut found, "by-hand", "a = 1", 3).unwrap();
+        let texts = [("by-hand", "a = 1")];
+        let mut why = changed::misses(&mut attempts, &mut found, &texts, 3);
+        let why = why.remove(0).unwrap();
         let made = &attempts.made[0];
-        // It runs as long as the plan did, in its memory, and without the levers.
+        // It runs as long as the plan did at first, in its memory, and without the levers.
         assert_eq!((made.steps, made.limit), (steps.max(3), Some(budget())));
         assert!(made.levers.is_empty() && found.fit.runs == runs + 1);
         why.unwrap_or_default()

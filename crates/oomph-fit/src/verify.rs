@@ -18,11 +18,29 @@ const OFTEN: f64 = 0.5;
 impl Fitter<'_> {
     /// Verifies a plan: it ends up in `verified`, or is not tried again.
     pub(crate) fn attempt(&mut self, plan: &search::Plan) -> anyhow::Result<()> {
-        match self.verify(plan, true)? {
-            Some(plan) => self.verified.push(plan),
-            None => self.options.failed.push(plan.levers.clone()),
+        self.attempt_all(std::slice::from_ref(plan))
+    }
+
+    /// Verifies plans side by side.
+    pub(crate) fn attempt_all(&mut self, plans: &[search::Plan]) -> anyhow::Result<()> {
+        let names: Vec<String> = plans.iter().map(|_| self.next_name()).collect();
+        let requests: Vec<Request> = plans
+            .iter()
+            .zip(&names)
+            .map(|(plan, name)| self.verification(plan, name, true))
+            .collect();
+        let all = self.run_all(&requests);
+        // The first is the one that is wanted most: what it teaches stays.
+        let mut stopped = None;
+        for ((plan, request), ended) in plans.iter().zip(&requests).zip(all).rev() {
+            let held = ended.and_then(|ended| self.judge(plan, request, true, ended));
+            match held {
+                Ok(Some(plan)) => self.verified.push(plan),
+                Ok(None) => self.options.failed.push(plan.levers.clone()),
+                Err(error) => stopped = Some(error),
+            }
         }
-        Ok(())
+        stopped.map_or(Ok(()), Err)
     }
 
     /// Runs a plan, at the capacity minus the margin if `limited`. `None` if it does not fit; the
@@ -32,29 +50,64 @@ impl Fitter<'_> {
         plan: &search::Plan,
         limited: bool,
     ) -> anyhow::Result<Option<PlanResult>> {
+        let name = self.next_name();
+        let request = self.verification(plan, &name, limited);
+        let ended = self.run(&request)?;
+        self.judge(plan, &request, limited, ended)
+    }
+
+    fn next_name(&mut self) -> String {
         self.verifications += 1;
-        let name = format!("plan-{}", self.verifications);
+        format!("plan-{}", self.verifications)
+    }
+
+    /// Whether a plan first runs without a limit. What needs no more than the capacity does not meet a limit, and what needs more
+    /// is measured at once. The one that is chosen runs once more, for longer and with the limit, unless the job infers or has
+    /// several ranks, or steps cost so little that the first run has had them.
+    fn measures_first(&self, plan: &search::Plan, limited: bool) -> bool {
+        limited && self.trains && sharding::gpus(&plan.levers).is_none()
+    }
+
+    /// The first run of a plan.
+    fn verification<'r>(&self, plan: &'r search::Plan, name: &str, limited: bool) -> Request<'r> {
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
-        // What needs no more than the capacity does not meet a limit, and what needs more is measured at once. The one
-        // that is chosen runs once more, for longer and with the limit, unless the job infers or has several ranks, or steps
-        // cost so little that the first run has had them.
-        let mut spare = None;
-        if limited && self.trains && sharding::gpus(&plan.levers).is_none() {
-            let request = Request {
+        let request = self.request(name, purpose, &plan.levers);
+        if self.measures_first(plan, limited) {
+            Request {
                 steps: self.first_steps,
-                ..self.request(name.clone(), purpose.clone(), &plan.levers)
-            };
-            let mut ended = self.run(&request)?;
-            if matches!(ended, Ended::Failed { .. }) && self.first_steps > self.wanted.steps {
+                ..request
+            }
+        } else {
+            Request {
+                limit: limited.then_some(self.options.budget),
+                ..request
+            }
+        }
+    }
+
+    /// What came of a plan's first run.
+    fn judge(
+        &mut self,
+        plan: &search::Plan,
+        request: &Request,
+        limited: bool,
+        mut ended: Ended,
+    ) -> anyhow::Result<Option<PlanResult>> {
+        let mut spare = None;
+        let name = &request.name;
+        if self.measures_first(plan, limited) {
+            let mut steps = request.steps;
+            if matches!(ended, Ended::Failed { .. }) && steps > self.wanted.steps {
                 // The script itself may fail in a later step.
-                self.first_steps = self.wanted.steps;
-                ended = self.run(&self.request(name.clone(), purpose.clone(), &plan.levers))?;
+                steps = self.wanted.steps;
+                self.first_steps = steps;
+                ended = self.run(&self.verification(plan, name, limited))?;
             }
             let Some(run) = self.went_through(plan, ended) else {
                 return Ok(None);
             };
             if run.used_bytes() <= self.options.budget {
-                if self.first_steps >= LONGER {
+                if steps >= LONGER {
                     self.ran_longer.push(plan.levers.clone());
                 }
                 return Ok(Some(self.holds(plan, &run, true)));
@@ -68,16 +121,18 @@ impl Fitter<'_> {
             if self.tight.len() < MOST_TIGHT {
                 let time_ratio = self.time_ratio(&run, plan);
                 self.overshot(plan, run.used_bytes());
-                self.options.learn(plan, run.used_bytes(), time_ratio);
+                self.options.learn(plan, run.reserved_bytes(), time_ratio);
                 let mut tight = plan.clone();
                 tight.used = run.used_bytes();
+                tight.reserved = run.reserved_bytes();
+                tight.learned = self.options.lesson(&plan.levers);
                 tight.time_ratio = time_ratio.unwrap_or(plan.time_ratio);
                 self.tight.push((tight, run));
                 return Ok(None);
             }
             spare = Some(run);
         }
-        self.verify_limited(plan, spare, &name, limited)
+        self.verify_limited(plan, spare, name, limited)
     }
 
     /// The plans that may fit once the allocator has given back what it caches, where those that fit without it take more time.
@@ -112,11 +167,20 @@ impl Fitter<'_> {
         } else {
             name.to_owned()
         };
-        let request = Request {
+        let mut request = Request {
             limit: limited.then_some(self.options.budget),
             ..self.request(name.clone(), purpose, &plan.levers)
         };
-        match self.run(&request)? {
+        if spare.is_some() {
+            // What has to empty its cache to fit often runs out in a later step.
+            request.steps = request.steps.max(LONGER);
+        }
+        let mut ended = self.run(&request)?;
+        if matches!(ended, Ended::Failed { .. }) && request.steps > self.wanted.steps {
+            request.steps = self.wanted.steps;
+            ended = self.run(&request)?;
+        }
+        match ended {
             Ended::OutOfMemory(_) => {
                 match spare {
                     Some(run) => self.missed(plan, &run),
@@ -130,8 +194,11 @@ impl Fitter<'_> {
                 };
                 if run.used_bytes() > self.options.budget && limited {
                     let time_ratio = self.time_ratio(&run, plan);
-                    self.options.learn(plan, run.used_bytes(), time_ratio);
+                    self.options.learn(plan, run.reserved_bytes(), time_ratio);
                     return Ok(None);
+                }
+                if request.steps >= LONGER {
+                    self.ran_longer.push(plan.levers.clone());
                 }
                 Ok(Some(self.holds(plan, &run, limited)))
             }
@@ -182,7 +249,7 @@ impl Fitter<'_> {
     /// A plan whose run went through, and what that teaches.
     fn holds(&mut self, plan: &search::Plan, run: &Measurement, limited: bool) -> PlanResult {
         let time_ratio = self.time_ratio(run, plan);
-        self.options.learn(plan, run.used_bytes(), time_ratio);
+        self.options.learn(plan, run.reserved_bytes(), time_ratio);
         self.tried.push(plan.clone());
         if !limited {
             self.floor = floor(run);
@@ -209,7 +276,8 @@ impl Fitter<'_> {
         let used = run.used_bytes().max(self.options.budget + 1);
         let time = self.time_ratio(run, plan);
         self.overshot(plan, used);
-        self.options.learn(plan, used, time);
+        let reserved = run.reserved_bytes() + (used - run.used_bytes());
+        self.options.learn(plan, reserved, time);
         if used == run.used_bytes() {
             let plan = self.measured(plan, run, true);
             let held = std::mem::take(&mut self.held);

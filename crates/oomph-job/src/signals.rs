@@ -25,8 +25,8 @@ pub const GRACE: Duration = Duration::from_secs(30);
 /// The first signal that was passed on; 0 without one.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
 
-/// The script that runs.
-static SCRIPT: Mutex<Option<Arc<Script>>> = Mutex::new(None);
+/// The scripts that run.
+static SCRIPTS: Mutex<Vec<Arc<Script>>> = Mutex::new(Vec::new());
 
 #[derive(Debug)]
 struct Script {
@@ -37,7 +37,10 @@ struct Script {
 
 /// A script's process. While this lives, signals to the command are for it.
 #[derive(Debug)]
-pub(crate) struct Running(Child);
+pub(crate) struct Running {
+    child: Child,
+    script: Option<Arc<Script>>,
+}
 
 /// The name of the signal that ended a script on its way through this command, if one did.
 pub fn received() -> Option<&'static str> {
@@ -60,37 +63,39 @@ pub(crate) fn spawn(command: &mut Command, grace: Duration) -> io::Result<Runnin
         let _ = WATCH.set(());
     }
     // Until the script is known, signals wait.
-    let mut script = script();
+    let mut scripts = scripts();
     let child = command.spawn()?;
-    let process = Pid::from_child(&child);
-    *script = pidfd_open(process, PidfdFlags::empty())
+    let script = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
         .ok()
         .map(|process| Arc::new(Script { process, grace }));
-    Ok(Running(child))
+    scripts.extend(script.clone());
+    Ok(Running { child, script })
 }
 
 impl Deref for Running {
     type Target = Child;
 
     fn deref(&self) -> &Child {
-        &self.0
+        &self.child
     }
 }
 
 impl DerefMut for Running {
     fn deref_mut(&mut self) -> &mut Child {
-        &mut self.0
+        &mut self.child
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *script() = None;
+        if let Some(script) = &self.script {
+            scripts().retain(|other| !Arc::ptr_eq(other, script));
+        }
     }
 }
 
-fn script() -> MutexGuard<'static, Option<Arc<Script>>> {
-    SCRIPT.lock().unwrap_or_else(PoisonError::into_inner)
+fn scripts() -> MutexGuard<'static, Vec<Arc<Script>>> {
+    SCRIPTS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn watch() -> io::Result<()> {
@@ -117,27 +122,27 @@ fn is_ignored(signal: i32) -> bool {
 }
 
 fn pass_on(signal: i32, is_sent_to_all: bool) {
-    let running = script().clone();
-    let Some(running) = running else {
+    let running = scripts().clone();
+    if running.is_empty() {
         let _ = emulate_default_handler(signal);
         return;
-    };
+    }
     if RECEIVED.swap(signal, Ordering::AcqRel) != 0 {
         kill_all();
         let _ = emulate_default_handler(signal);
         return;
     }
     if !is_sent_to_all && let Some(signal) = Signal::from_named_raw(signal) {
-        let _ = pidfd_send_signal(&running.process, signal);
+        for script in &running {
+            let _ = pidfd_send_signal(&script.process, signal);
+        }
     }
     // It ends with this process.
     let _ = std::thread::Builder::new().spawn(move || {
-        std::thread::sleep(running.grace);
-        // Sending nothing finds out whether it is still there.
-        if script()
-            .as_ref()
-            .is_some_and(|now| Arc::ptr_eq(now, &running))
-        {
+        let grace = running.iter().map(|script| script.grace).max();
+        std::thread::sleep(grace.unwrap_or_default());
+        let is_there = |now: &Arc<Script>| running.iter().any(|script| Arc::ptr_eq(now, script));
+        if scripts().iter().any(is_there) {
             kill_all();
         }
     });
@@ -172,4 +177,28 @@ fn descendants(process: u32) -> Vec<u32> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that ends takes nothing from the other, which still gets signals.
+    #[test]
+    fn scripts_that_run_side_by_side_are_all_known() {
+        let start = || spawn(Command::new("sleep").arg("60"), GRACE).unwrap();
+        let mut both = [start(), start()];
+        let is_known = |running: &Running| {
+            let script = running.script.as_ref().unwrap();
+            scripts().iter().any(|other| Arc::ptr_eq(other, script))
+        };
+        assert!(both.iter().all(is_known));
+        for running in &mut both {
+            running.kill().unwrap();
+            running.wait().unwrap();
+        }
+        let [first, second] = both;
+        drop(first);
+        assert!(is_known(&second));
+    }
 }

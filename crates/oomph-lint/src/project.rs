@@ -62,6 +62,8 @@ pub struct FileFacts {
     movers: Vec<String>,
     /// Classes whose `forward` runs backward.
     trainers: Vec<String>,
+    /// Classes of data that decode a file for each item.
+    decoders: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -95,13 +97,14 @@ impl FileFacts {
     /// Reads the facts of one file. Files that cannot be parsed have none.
     pub fn of(source: &Source) -> Self {
         with_stack(source.code(), source.is_notebook(), || {
-            let (module, _) = source.parse();
-            Self::of_parsed(source, module.as_ref())
+            let (module, problems) = source.parse();
+            Self::of_parsed(source, module.as_ref(), problems.is_empty())
         })
         .unwrap_or_default()
     }
 
-    pub(crate) fn of_parsed(source: &Source, module: Option<&Module<'_>>) -> Self {
+    /// `is_whole` if all cells of a notebook were parsed.
+    pub(crate) fn of_parsed(source: &Source, module: Option<&Module<'_>>, is_whole: bool) -> Self {
         let Some(module) = module else {
             return Self {
                 definitions: Definitions::of_broken(),
@@ -109,7 +112,7 @@ impl FileFacts {
             };
         };
         Self {
-            definitions: Definitions::of(module, source.is_notebook()),
+            definitions: Definitions::of(module, source, is_whole),
             ..if may_have_findings(source) {
                 Self::of_module(module)
             } else {
@@ -374,6 +377,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if text.contains(".backward(") && class.body.iter().any(trains) {
                     self.facts.trainers.push(class.name.to_string());
                 }
+                if decodes_files(self.module, class) {
+                    self.facts.decoders.push(class.name.to_string());
+                }
                 if [".cuda()", ".to(", "cuda("]
                     .iter()
                     .any(|moves| text.contains(moves))
@@ -401,7 +407,10 @@ impl<'a> Visitor<'a> for Collect<'_> {
                         runs: runs_a_layer(def),
                         trains: self.module.slice(def.range()).contains(".backward("),
                     };
-                    self.facts.methods.push((def.name.to_string(), facts));
+                    // What subclasses have to define says nothing.
+                    if !is_stub(def) || facts.decides {
+                        self.facts.methods.push((def.name.to_string(), facts));
+                    }
                     self.bodies.push(def.range());
                 } else {
                     self.facts.functions.insert(def.name.to_string());
@@ -481,6 +490,49 @@ fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
 }
 
 /// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
+/// Whether a method does nothing yet.
+fn is_stub(def: &StmtFunctionDef) -> bool {
+    def.body.iter().all(|stmt| match stmt {
+        Stmt::Pass(_) | Stmt::Raise(_) => true,
+        Stmt::Expr(node) => node.value.is_literal_expr(),
+        _ => false,
+    })
+}
+
+/// Whether a class of data reads and decodes a file for each item, rather than all of them when it is made.
+pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
+    const DECODES: &[&str] = &[
+        "Image.open(",
+        "imread(",
+        "librosa.load(",
+        "torchaudio.load(",
+        "sf.read(",
+        "soundfile.read(",
+        "nib.load(",
+        "nibabel.load(",
+        "read_image(",
+        "VideoCapture(",
+        "dcmread(",
+        "ReadImage(",
+        "pil_loader(",
+        "default_loader(",
+        "VideoReader(",
+        "imageio.read",
+    ];
+    let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    let made_at_once = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
+    methods().any(|def| def.name.as_str() == "__getitem__")
+        && !methods().filter(made_at_once).any(|def| {
+            DECODES
+                .iter()
+                .any(|call| module.slice(def.range()).contains(call))
+        })
+        && methods().filter(|def| !made_at_once(def)).any(|def| {
+            let text = module.slice(def.range());
+            DECODES.iter().any(|call| text.contains(call))
+        })
+}
+
 fn runs_a_layer(def: &StmtFunctionDef) -> bool {
     struct Find(bool);
     impl<'a> Visitor<'a> for Find {
@@ -532,6 +584,7 @@ struct Part {
     frozen: FxHashSet<String>,
     movers: FxHashSet<String>,
     trainers: FxHashSet<String>,
+    decoders: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -607,6 +660,7 @@ impl Project {
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
             part.trainers.extend(facts.trainers.iter().cloned());
+            part.decoders.extend(facts.decoders.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -722,7 +776,7 @@ struct Assumed {
 impl Assumed {
     fn usual(&self, question: Question) -> Answer {
         Answer::Is(match question {
-            Question::Constant | Question::Stops | Question::Method => return Answer::Nothing,
+            Question::Constant | Question::Method => return Answer::Nothing,
             Question::MovesNear | Question::UsedOnGpu | Question::Trains | Question::Saves => true,
             Question::ChoosesCpu => self.evidence.chooses_cpu && !self.evidence.accelerator,
             Question::BatchesOnCpu => self.evidence.leaves_batches(),
@@ -743,10 +797,11 @@ enum Question {
     IsCalledElsewhere,
     IsUnreached,
     Constant,
-    Stops,
+    IsDead,
     FreezesItself,
     MovesItself,
     TrainsItself,
+    DecodesFiles,
     RunsBackward,
     Trains,
     BatchesOnCpu,
@@ -762,7 +817,6 @@ enum Answer {
     Nothing,
     Is(bool),
     Constant(Constant),
-    At(TextSize),
 }
 
 /// The answers that a look at one file took for granted before the others were read: whether they hold decides
@@ -850,10 +904,7 @@ impl Around {
     fn known(&self, question: Question, name: &str) -> Answer {
         let Some(file) = &self.file else {
             return match question {
-                Question::Constant
-                | Question::Stops
-                | Question::Method
-                | Question::BatchesOnCpu => Answer::Nothing,
+                Question::Constant | Question::Method | Question::BatchesOnCpu => Answer::Nothing,
                 _ => Answer::Is(false),
             };
         };
@@ -873,6 +924,7 @@ impl Around {
             Question::FreezesItself => part.frozen.contains(name),
             Question::MovesItself => part.movers.contains(name),
             Question::TrainsItself => part.trainers.contains(name),
+            Question::DecodesFiles => part.decoders.contains(name),
             Question::RunsBackward => part.methods.get(name).is_some_and(|method| method.trains),
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
@@ -884,9 +936,9 @@ impl Around {
                 let constant = file.unreached.constants.get(name).cloned();
                 return constant.map_or(Answer::Nothing, Answer::Constant);
             }
-            Question::Stops => {
-                return file.unreached.stops.map_or(Answer::Nothing, Answer::At);
-            }
+            Question::IsDead => name
+                .parse::<u32>()
+                .is_ok_and(|at| file.unreached.is_dead(TextSize::from(at))),
             Question::Method => match part.methods.get(name) {
                 Some(method) => return Answer::Method(*method),
                 None => return Answer::Nothing,
@@ -943,13 +995,9 @@ impl Around {
         }
     }
 
-    /// Where the file stops when it is run or imported, if it cannot go on: nothing runs what follows, nor what other
-    /// files import of it.
-    pub(crate) fn stops(&self) -> Option<TextSize> {
-        match self.ask(Question::Stops, "") {
-            Answer::At(at) => Some(at),
-            _ => None,
-        }
+    /// Whether a place follows a line at which the file, or the function that it is in, stops.
+    pub(crate) fn is_dead(&self, at: TextSize) -> bool {
+        self.is(Question::IsDead, &at.to_u32().to_string())
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.
@@ -960,6 +1008,11 @@ impl Around {
     /// Whether objects of a class of this name move what they are made of, in some file of the project.
     pub(crate) fn moves_itself(&self, class: &str) -> bool {
         self.is(Question::MovesItself, class)
+    }
+
+    /// Whether a class of data of the project that has this name decodes a file for each item.
+    pub(crate) fn decodes_files(&self, class: &str) -> bool {
+        self.is(Question::DecodesFiles, class)
     }
 
     /// Whether a class of the project that has this name runs backward in its `forward`.

@@ -56,8 +56,9 @@ pub enum PlanError {
     },
 }
 
-/// The whole file.
+/// The whole file. A table that it does not have would be a lever that is not applied: `[[levers]]`, say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct PlanFile {
     /// [`FORMAT`].
     pub format: String,
@@ -322,6 +323,12 @@ mod tests {
     fn wrong_files_say_why() {
         let error = |text: &str| PlanFile::parse(text).unwrap_err().to_string();
         assert!(error("format = \"oomph.plan/9\"").contains("oomph.plan/9"));
+        let other_table =
+            error("format = \"oomph.plan/1\"\n[[levers]]\nname = \"allocator\"\nconf = \"\"\n");
+        assert!(
+            other_table.contains("unknown field `levers`") && other_table.contains("`lever`"),
+            "{other_table}"
+        );
         let unknown = error("format = \"oomph.plan/1\"\n[[lever]]\nname = \"magic\"\n");
         assert!(
             unknown.contains("magic") && unknown.contains("micro_batch"),

@@ -216,6 +216,15 @@ pub struct Options {
 }
 
 impl Options {
+    /// The same within a budget that is so many times smaller.
+    #[must_use]
+    pub fn within(&self, times: f64) -> Self {
+        Self {
+            budget: (self.budget as f64 / times) as u64,
+            ..self.clone()
+        }
+    }
+
     /// What runs of plans with the same levers taught; else of the most alike.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
         let names = taught(levers);
@@ -233,25 +242,32 @@ impl Options {
         )
     }
 
-    /// Learns from a run of a plan: it used so many bytes and took so many times the plain step.
-    pub fn learn(&mut self, plan: &Plan, used: u64, time_ratio: Option<f64>) {
+    /// Learns from a run of a plan: the allocator held so many bytes, and a step took so many times the plain one. What is outside
+    /// of the allocator is known before.
+    pub fn learn(&mut self, plan: &Plan, reserved: u64, time_ratio: Option<f64>) {
         let time = time_ratio.map_or(1.0, |ratio| ratio / plan.time_ratio.max(1e-9));
-        self.correct(&plan.levers, used as f64 / plan.used.max(1) as f64, time);
+        let factors = Factors {
+            memory: plan.learned.memory * reserved as f64 / plan.reserved.max(1) as f64,
+            time: plan.learned.time * time,
+        };
+        self.teach(&plan.levers, factors);
     }
 
-    /// Learns that a plan needs and takes so many times what was thought.
+    /// Learns that a plan needs of the allocator, and takes, so many times what was thought.
     pub fn correct(&mut self, levers: &[Lever], memory: f64, time: f64) {
         // What was thought had what was known before in it.
         let known = self.lesson(levers);
+        let factors = Factors {
+            memory: known.memory * memory,
+            time: known.time * time,
+        };
+        self.teach(levers, factors);
+    }
+
+    fn teach(&mut self, levers: &[Lever], factors: Factors) {
         let levers = taught(levers);
         self.lessons.retain(|lesson| lesson.levers != levers);
-        self.lessons.push(Lesson {
-            levers,
-            factors: Factors {
-                memory: known.memory * memory,
-                time: known.time * time,
-            },
-        });
+        self.lessons.push(Lesson { levers, factors });
     }
 
     /// Whether levers of this name are asked for, whatever they do to the results.
@@ -283,13 +299,16 @@ pub struct Lesson {
     pub factors: Factors,
 }
 
-/// What runs of these levers teach of. Where a backward pass runs changes nothing that a model could get wrong, so a plan
-/// learns from another that differs in this alone.
+/// What runs of these levers teach of. Where a backward pass runs, and in how many kernels a step, changes nothing that a model
+/// could get wrong, so a plan learns from another that differs in these alone.
 fn taught(levers: &[Lever]) -> Vec<&'static str> {
     let names = |chosen: &dyn Fn(&&Lever) -> bool| -> Vec<&'static str> {
         levers.iter().filter(chosen).map(Lever::taught_as).collect()
     };
-    let found = names(&|lever| lever.stage() != Stage::Combined(Group::Backward));
+    let found = names(&|lever| {
+        lever.stage() != Stage::Combined(Group::Backward)
+            && lever.facets().step() != Some(StepChange::Fused)
+    });
     if found.is_empty() {
         names(&|_| true)
     } else {
@@ -342,6 +361,8 @@ pub struct Plan {
     pub waits: f64,
     /// What a virtual clock knows nothing of.
     pub host: HostTime,
+    /// What runs had taught of its levers, which is in the figures.
+    pub learned: Factors,
     /// The weakest promise among the levers.
     pub results: Results,
     /// What the figures rest on.
@@ -775,6 +796,7 @@ impl<'a> Searcher<'a> {
                 beside_ns: price.timed.lever_time,
                 alone_ns: base.model.facts.loading_ns as f64,
             },
+            learned: price.learned,
             results: price.results,
             assumptions,
         }
@@ -1108,11 +1130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_learns_from_one_that_differs_in_the_thread_alone() {
+    fn a_plan_learns_from_one_that_differs_in_the_thread_or_the_fused_step_alone() {
         let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
         let both = [
             lever(r#"{"name": "set_to_none"}"#),
             lever(r#"{"name": "single_threaded_backward"}"#),
+            lever(r#"{"name": "optimizer_step", "kind": "fused"}"#),
         ];
         let (other, thread) = both.split_at(1);
         let mut options = Options::default();
@@ -1130,6 +1153,39 @@ mod tests {
             (percent(&options, other), percent(&options, thread)),
             (150, 110)
         );
+    }
+
+    /// Two plans with the same levers that ran side by side were both predicted before either was known.
+    #[test]
+    fn what_a_run_teaches_is_what_the_allocator_needs_over_what_was_thought() {
+        let mut plan = Plan {
+            levers: vec![serde_json::from_str(r#"{"name": "set_to_none"}"#).unwrap()],
+            allocated: 900,
+            reserved: 1000,
+            used: 1700,
+            time_ratio: 1.0,
+            waits: 0.0,
+            host: HostTime::default(),
+            learned: Factors {
+                memory: 1.0,
+                time: 1.0,
+            },
+            results: Results::Exact,
+            assumptions: Vec::new(),
+        };
+        let mut options = Options::default();
+        for _ in 0..2 {
+            options.learn(&plan, 1500, Some(2.0));
+        }
+        let learned = Factors {
+            memory: 1.5,
+            time: 2.0,
+        };
+        assert_eq!(options.lesson(&plan.levers), learned);
+        // One that was predicted with that in it, and needs as much as predicted, teaches nothing new.
+        plan.learned = learned;
+        options.learn(&plan, 1000, Some(1.0));
+        assert_eq!(options.lesson(&plan.levers), learned);
     }
 
     #[test]

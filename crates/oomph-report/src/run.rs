@@ -6,7 +6,7 @@ use std::path::Path;
 use oomph_bytes::format_bytes;
 use oomph_explain::{Explanation, Fix};
 use oomph_run::ranks::RankSummary;
-use oomph_run::record::Jax;
+use oomph_run::record::Framework;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
@@ -60,8 +60,8 @@ pub fn run_report(
         let found = summary.versions.get(name);
         found.map_or("?", |version| version.split('+').next().unwrap_or(version))
     };
-    let ran = match &summary.jax {
-        Some(_) => format!("jax {} ·", version("jax")),
+    let ran = match &summary.framework {
+        Some(other) => format!("{} {} ·", other.name, version(other.key())),
         None => format!(
             "torch {} · {} in",
             version("torch"),
@@ -162,7 +162,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             };
             let seen = wrap(&seen, columns.saturating_sub(INDENT), INDENT);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
-            let text = summary.jax.as_ref().map_or_else(
+            let text = summary.framework.as_ref().map_or_else(
                 || {
                     format!(
                         "peak {needed} of {} ({percent:.0} %), {} to spare",
@@ -170,7 +170,7 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                         format_bytes(spare)
                     )
                 },
-                |jax| jax_peak(summary, jax),
+                |other| framework_peak(summary, other),
             );
             let _ = writeln!(
                 out,
@@ -287,17 +287,18 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
                         )
                     )
                 }
-                None if let Some(jax) = &summary.jax => {
+                None if let Some(other) = &summary.framework => {
                     let asked = oom.map_or(0, |oom| oom.requested_bytes);
                     format!(
-                        "one request asked for {}, with up to {} in use and {} at most for JAX",
+                        "one request asked for {}, with up to {} in use and {} at most for {}",
                         format_bytes(asked),
                         format_bytes(summary.peak.allocated_bytes),
-                        format_bytes(if jax.limit_bytes > 0 {
-                            jax.limit_bytes
+                        format_bytes(if other.limit_bytes > 0 {
+                            other.limit_bytes
                         } else {
                             capacity
-                        })
+                        }),
+                        other.title()
                     )
                 }
                 // Without an unlimited run: what was held, and what was refused.
@@ -351,18 +352,18 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
     }
 }
 
-/// What a JAX job used. A pool that is taken in advance says nothing of that.
-fn jax_peak(summary: &Summary, jax: &Jax) -> String {
+/// What a job of JAX or CuPy used. A pool that is taken in advance says nothing of that.
+fn framework_peak(summary: &Summary, other: &Framework) -> String {
     let peak = &summary.peak;
     let capacity = format_bytes(summary.gpu.memory_bytes);
     let used = format_bytes(peak.used_bytes);
     let in_use = format_bytes(peak.allocated_bytes);
     let pool = format_bytes(peak.reserved_bytes);
-    match jax.allocator.as_str() {
-        "default" if jax.preallocates => format!(
+    match other.allocator.as_str() {
+        "default" if other.preallocates => format!(
             "peak {in_use} in use, of the {pool} that JAX takes in advance; the GPU gave {used} of {capacity}"
         ),
-        "default" => {
+        "default" | "pool" => {
             format!("peak {in_use} in use, in a pool of {pool}; the GPU gave {used} of {capacity}")
         }
         _ => format!("peak {in_use} in use; the GPU gave {used} of {capacity}"),
@@ -372,25 +373,25 @@ fn jax_peak(summary: &Summary, jax: &Jax) -> String {
 fn categories(out: &mut String, summary: &Summary, columns: usize) {
     const NAME: usize = 16;
     const AMOUNT: usize = 10;
-    let mut rows: Vec<(&str, u64)> = CATEGORIES
+    let mut rows: Vec<(String, u64)> = CATEGORIES
         .iter()
         .map(|&(id, name)| {
-            let name = match (&summary.jax, id) {
-                (Some(_), "other") => "in use",
-                (Some(_), "outside_allocator") => "not JAX's pool",
-                _ => name,
+            let name = match (&summary.framework, id) {
+                (Some(_), "other") => "in use".to_owned(),
+                (Some(other), "outside_allocator") => format!("not {}'s pool", other.title()),
+                _ => name.to_owned(),
             };
             (name, summary.by_category.get(id).copied().unwrap_or(0))
         })
-        .filter(|&(_, amount)| amount > 0)
+        .filter(|(_, amount)| *amount > 0)
         .collect();
     // The job's own categories first, by size; the rest last.
     let own = rows
         .iter()
-        .take_while(|(name, _)| *name != "cached, unused" && *name != "CUDA context")
+        .take_while(|(name, _)| name != "cached, unused" && name != "CUDA context")
         .count();
-    rows[..own].sort_by_key(|&(_, amount)| std::cmp::Reverse(amount));
-    let most = rows.iter().map(|&(_, amount)| amount).max().unwrap_or(1);
+    rows[..own].sort_by_key(|(_, amount)| std::cmp::Reverse(*amount));
+    let most = rows.iter().map(|(_, amount)| *amount).max().unwrap_or(1);
     let room = columns.saturating_sub(INDENT + NAME + AMOUNT + 2).min(40);
     if summary.peak.allocated_bytes > 0 && !summary.timeline.is_empty() {
         let _ = writeln!(
@@ -406,7 +407,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
         let _ = writeln!(
             out,
             "  {}{}  {graph}",
-            pad(name, NAME),
+            pad(&name, NAME),
             pad_left(&format_bytes(amount), AMOUNT)
         );
     }

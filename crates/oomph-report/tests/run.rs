@@ -26,7 +26,7 @@ fn summary(verdict: Verdict) -> Summary {
             usable_bytes: 12_363_497_472,
             r#virtual: true,
         },
-        jax: None,
+        framework: None,
         peak: Peak {
             allocated_bytes: 11 * GIB,
             reserved_bytes: 12 * GIB,

@@ -39,7 +39,7 @@ pub struct Record {
     pub torch: String,
     /// What JAX says of itself, if the record is about its memory.
     #[serde(default)]
-    pub jax: Option<Jax>,
+    pub framework: Option<Framework>,
     /// The version of CUDA that torch was built for.
     pub cuda: Option<String>,
     /// The version of Python.
@@ -380,19 +380,33 @@ pub struct Device {
     pub retries: u64,
 }
 
-/// JAX in the script's process. Its allocator's figures are those of the [`Device`]s.
+/// JAX or CuPy in the script's process. Its allocator's figures are those of the [`Device`]s.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
-pub struct Jax {
+pub struct Framework {
+    /// `jax` or `cupy`.
+    pub name: String,
     /// Its version.
     pub version: String,
-    /// Its allocator: `default` (a pool of its own), `platform` (the driver at each request) or `cuda_async` (the driver's pool).
+    /// Its allocator: `default` (JAX's pool), `platform` (the driver at each request), `cuda_async` (the driver's pool), `pool` (CuPy's).
     pub allocator: String,
     /// Whether the pool was taken as a whole when the script first used the GPU.
     pub preallocates: bool,
     /// The most that the allocator may take, in bytes; 0 where it has no limit of its own.
     pub limit_bytes: u64,
+}
+
+impl Framework {
+    /// Its name among versions.
+    pub fn key(&self) -> &'static str {
+        if self.name == "cupy" { "cupy" } else { "jax" }
+    }
+
+    /// What people call it.
+    pub fn title(&self) -> &'static str {
+        if self.name == "cupy" { "CuPy" } else { "JAX" }
+    }
 }
 
 /// A rank's place in its job.

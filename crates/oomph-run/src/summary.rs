@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::ending::Ending;
 use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
-use crate::record::{Jax, LeverReport, Record};
+use crate::record::{Framework, LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
 use crate::time::StepTime;
 
@@ -163,7 +163,7 @@ pub struct Summary {
     pub gpu: GpuSummary,
     /// JAX, if the memory is its and not PyTorch's.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub jax: Option<Jax>,
+    pub framework: Option<Framework>,
     /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// How long a step takes on the GPU, where that is known.
@@ -248,7 +248,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             usable_bytes: 0,
             r#virtual: record.r#virtual,
         },
-        jax: record.jax.clone(),
+        framework: record.framework.clone(),
         peak: Peak::default(),
         time: None,
         time_unknown: None,
@@ -284,9 +284,9 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             ("oomph", env!("CARGO_PKG_VERSION").to_owned()),
             ("cuda", record.cuda.clone().unwrap_or_default()),
             ("python", record.python.clone()),
-            record.jax.as_ref().map_or_else(
+            record.framework.as_ref().map_or_else(
                 || ("torch", record.torch.clone()),
-                |jax| ("jax", jax.version.clone()),
+                |other| (other.key(), other.version.clone()),
             ),
         ]),
     };
@@ -471,7 +471,7 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
         location: some(&found.function),
         count: found.count,
     }));
-    if record.jax.is_some() && !record.library.missing.is_empty() {
+    if record.framework.is_some() && !record.library.missing.is_empty() {
         all.push(Assumption {
             kind: "library".to_owned(),
             what: format!(

@@ -105,10 +105,8 @@ pub fn reprice(record: &mut Record, gpu: &Figures) {
 
 /// The host with what the script's own thread takes to prepare batches, here as there.
 fn loading_too(record: &Record, host: Host) -> Host {
-    let loading = record.facts.loading_ns as f64 / 1e9;
     Host {
-        step: host.step + loading,
-        pass: host.pass + loading,
+        beside: host.beside + record.facts.loading_ns as f64 / 1e9,
         ..host
     }
 }

@@ -418,6 +418,16 @@ export! {
         }
         SUCCESS
     }
+    /// Stands for a context of its own: the device's is used.
+    fn cuCtxCreate_v2(out: Out<u64>, _flags: c_uint, device: c_int) -> Status, or UNKNOWN; {
+        if usize::try_from(device).map_or(true, |index| index >= machine().devices.len()) {
+            return INVALID_DEVICE;
+        }
+        crate::ledger::assume("cuCtxCreate_v2", "a context of its own is assumed to take no memory beside the device's");
+        out.put(context_of(device as u32));
+        cuCtxPushCurrent_v2(context_of(device as u32))
+    }
+    fn cuCtxDestroy_v2(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxGetDevice(out: Out<c_int>) -> Status, or UNKNOWN; {
         out.put(device::current() as c_int);
         SUCCESS
@@ -659,6 +669,12 @@ export! {
     fn cuFuncSetCacheConfig(_function: u64, _config: c_int) -> Status, or UNKNOWN; { SUCCESS }
     fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<c_int>, _function: u64, threads: c_int, shared: usize) -> Status, or UNKNOWN; {
         out.put(crate::kernels::occupancy(threads, shared));
+        SUCCESS
+    }
+    fn cuOccupancyMaxPotentialBlockSize(grid: Out<c_int>, block: Out<c_int>, _function: u64, _shared_of: *const c_void, shared: usize, limit: c_int) -> Status, or UNKNOWN; {
+        let threads = if limit > 0 { limit.min(1024) } else { 1024 };
+        block.put(threads);
+        grid.put(crate::kernels::occupancy(threads, shared) * machine().properties.sm_count);
         SUCCESS
     }
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, _function: u64, config: In<LaunchConfig>) -> Status, or UNKNOWN; {

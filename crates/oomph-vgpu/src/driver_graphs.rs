@@ -351,7 +351,7 @@ export! {
     fn cuMemAllocFromPoolAsync(out: Out<*mut c_void>, size: usize, pool: u64, stream: u64) -> Status, or UNKNOWN; {
         crate::pools::cudaMallocFromPoolAsync(out, size, pool, stream)
     }
-    fn cuDeviceSetMemPool(_device: c_int, _pool: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuDeviceSetMemPool(device: c_int, pool: u64) -> Status, or UNKNOWN; { crate::pools::cudaDeviceSetMemPool(device, pool) }
     unsafe fn cuMemsetD16Async(at: u64, value: u16, count: usize, stream: u64) -> Status, or UNKNOWN; {
         crate::clock::filled(stream, count as u64 * 2);
         if (count as u64) * 2 <= machine().copy_limit {

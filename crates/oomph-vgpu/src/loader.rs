@@ -19,7 +19,7 @@ use oomph_preload::{Choice, once, or_absent, return_or_jump, system_symbol};
 pub use oomph_preload::symbol_of;
 
 use crate::device::look;
-use crate::{inner, ledger};
+use crate::{inner, ledger, linked_in};
 
 type Open = unsafe extern "C" fn(*const c_char, c_int) -> *mut c_void;
 
@@ -59,7 +59,7 @@ fn open_own() -> Option<usize> {
     }
 }
 
-unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
+unsafe extern "C" fn choose(name: *const c_char, flags: c_int) -> Choice {
     let stands_in = !name.is_null() && {
         // SAFETY: not null, so what `dlopen` takes: a C string.
         let name = unsafe { CStr::from_ptr(name) }.to_bytes();
@@ -68,6 +68,15 @@ unsafe extern "C" fn choose(name: *const c_char, _flags: c_int) -> Choice {
     };
     let handle = if stands_in { own_handle() } else { None };
     let next = system_open();
+    if !name.is_null() && !stands_in && next != 0 && flags & libc::RTLD_NOLOAD == 0 {
+        // SAFETY: the name is what `dlopen` takes, and `next` is the C library's `dlopen`. It is opened once more by the jump.
+        unsafe {
+            let open = || std::mem::transmute::<usize, Open>(next)(name, flags);
+            if let Some(own) = own_handle() {
+                linked_in::take_over(CStr::from_ptr(name), own as *mut c_void, open);
+            }
+        }
+    }
     Choice {
         found: handle.unwrap_or(0),
         next: if next == 0 {

@@ -17,7 +17,7 @@
 //! one reserved 1 % more.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -303,6 +303,14 @@ fn take_from(pool: u64, size: usize, stream: u64, out: Out<*mut c_void>) -> Erro
     )
 }
 
+/// The pool that a device's allocations without one come from.
+static CHOSEN: std::sync::LazyLock<Mutex<HashMap<u32, u64>>> =
+    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+
+fn chosen(device: u32) -> u64 {
+    CHOSEN.lock().get(&device).copied().unwrap_or(DEFAULT)
+}
+
 /// The host has waited for the GPU: pools give back what is above their thresholds.
 pub fn synchronized() {
     for (&(index, _), pool) in POOLS.lock().iter_mut() {
@@ -319,8 +327,12 @@ export! {
         out.put(DEFAULT);
         SUCCESS
     }
-    fn cudaDeviceGetMemPool(out: Out<u64>, _device: c_int) -> Error, or UNKNOWN; {
-        out.put(DEFAULT);
+    fn cudaDeviceGetMemPool(out: Out<u64>, device: c_int) -> Error, or UNKNOWN; {
+        out.put(chosen(device as u32));
+        SUCCESS
+    }
+    fn cudaDeviceSetMemPool(device: c_int, pool: u64) -> Error, or UNKNOWN; {
+        CHOSEN.lock().insert(device as u32, pool);
         SUCCESS
     }
     fn cudaMemPoolCreate(out: Out<u64>, _properties: *const c_void) -> Error, or UNKNOWN; {
@@ -338,7 +350,7 @@ export! {
         })
     }
     fn cudaMallocAsync(out: Out<*mut c_void>, size: usize, stream: u64) -> Error, or UNKNOWN; {
-        take_from(DEFAULT, size, stream, out)
+        take_from(chosen(device::current()), size, stream, out)
     }
     fn cudaMallocFromPoolAsync(out: Out<*mut c_void>, size: usize, pool: u64, stream: u64) -> Error, or UNKNOWN; {
         take_from(pool, size, stream, out)

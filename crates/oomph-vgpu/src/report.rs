@@ -27,7 +27,7 @@ pub struct Usage {
 
 export! {
     /// The version of this interface; a recorder refuses a library with another.
-    fn oomph_vgpu_interface() -> c_int, or 0; { 5 }
+    fn oomph_vgpu_interface() -> c_int, or 0; { 6 }
     fn oomph_vgpu_usage(device: c_int, out: Out<Usage>) -> c_int, or -1; {
         let Some(found) = usize::try_from(device).ok().and_then(|index| machine().devices.get(index)) else { return -1 };
         let memory = found.memory.lock();

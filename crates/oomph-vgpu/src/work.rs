@@ -23,8 +23,8 @@ pub enum Work {
     Operator { backward: bool },
     /// From here on the work is that of another phase or module, by its number.
     Place(u32),
-    /// So many modules are called and nodes of autograd's made.
-    Modules(u64, u64),
+    /// So many modules are called, nodes of autograd's made, and gradients used by optimizers.
+    Modules([u64; 3]),
     /// The host waits for the GPU.
     Wait,
     /// A kernel with a name. `bytes` is what it moves, 0 if its arguments do not tell.
@@ -92,8 +92,8 @@ struct Log {
     now: Vec<u32>,
     steps: VecDeque<(u32, Vec<u32>)>,
     kept: usize,
-    /// Modules and nodes so far.
-    counted: [u64; 2],
+    /// Modules, nodes and gradients so far.
+    counted: [u64; 3],
     /// The newest place.
     place: Option<u32>,
     began: bool,
@@ -185,7 +185,9 @@ impl Work {
         let _ = match self {
             Self::Operator { backward } => write!(text, "[\"operator\",{}]", u8::from(backward)),
             Self::Place(number) => write!(text, "[\"place\",{number}]"),
-            Self::Modules(count, nodes) => write!(text, "[\"modules\",{count},{nodes}]"),
+            Self::Modules([count, nodes, gradients]) => {
+                write!(text, "[\"modules\",{count},{nodes},{gradients}]")
+            }
             Self::Wait => write!(text, "[\"wait\"]"),
             Self::Kernel {
                 name,
@@ -285,12 +287,12 @@ export! {
             log.add(Work::Place(number));
         }
     }
-    /// A step, or a pass of a job that infers, is over; so many modules were called and nodes of autograd's made so far.
-    fn oomph_vgpu_step(modules: u64, nodes: u64) -> (), or (); {
+    /// A step, or a pass of a job that infers, is over; so many modules were called, nodes of autograd's made and gradients used so far.
+    fn oomph_vgpu_step(modules: u64, nodes: u64, gradients: u64) -> (), or (); {
         let mut log = LOG.lock();
-        let [called, made] = log.counted;
-        log.counted = [modules, nodes];
-        log.add(Work::Modules(modules.saturating_sub(called), nodes.saturating_sub(made)));
+        let now = [modules, nodes, gradients];
+        let before = std::mem::replace(&mut log.counted, now);
+        log.add(Work::Modules(std::array::from_fn(|at| now[at].saturating_sub(before[at]))));
         log.end_step();
     }
     /// What the newest steps did, as JSON. Returns the length; writes it if there is room for all of it.

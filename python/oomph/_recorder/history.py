@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from oomph._recorder import segments
 from oomph._virtual_gpu import library
 
 _ACTIONS = ("alloc", "free_completed", "segment_map", "segment_unmap", "oom")
@@ -125,36 +126,13 @@ def _of_pools() -> Any:
 
 def _segments(units: list[tuple[int, int]], blocks: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Neighbouring units together, with their blocks and what is free between them."""
-    segments: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
     for address, size in units:
-        if segments and segments[-1]["address"] + segments[-1]["total_size"] == address:
-            segments[-1]["total_size"] += size
+        if found and found[-1]["address"] + found[-1]["total_size"] == address:
+            found[-1]["total_size"] += size
         else:
-            segments.append(
-                dict(
-                    device=0, address=address, total_size=size, stream=0, segment_type="large",
-                    segment_pool_id=(0, 0), is_expandable=True, frames=[], blocks=[],
-                )
-            )  # fmt: skip
-    waiting = iter(blocks)
-    block = next(waiting, None)
-    for segment in segments:
-        at, end = segment["address"], segment["address"] + segment["total_size"]
-        used = 0
-        while block is not None and block["address"] < end:
-            if block["address"] > at:
-                segment["blocks"].append(_free(at, block["address"]))
-            segment["blocks"].append(block)
-            at, used = block["address"] + block["size"], used + block["size"]
-            block = next(waiting, None)
-        if at < end:
-            segment["blocks"].append(_free(at, end))
-        segment.update(allocated_size=used, active_size=used, requested_size=used)
-    return segments
-
-
-def _free(start: int, end: int) -> dict[str, Any]:
-    return dict(address=start, size=end - start, requested_size=0, state="inactive", frames=[])
+            found.append(segments.segment(0, address, size, expandable=True))
+    return segments.filled(found, blocks)
 
 
 def _of_pytorch() -> Any:

@@ -7,22 +7,15 @@ JAX keeps no history of its allocations, so there is none: of the peak it is kno
 from __future__ import annotations
 
 import os
-import re
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 from oomph._import_hooks import on_import
-from oomph._protocol import File, Refused, RunDirectory
+from oomph._protocol import Refused, RunDirectory
+from oomph._recorder.framework_recorder import FrameworkRecorder
 from oomph._recorder.jax_setup import Jax, lacks, missing_libraries
-from oomph._recorder.sources import sources
-from oomph._user_code import is_user_file, user_line
 from oomph._virtual_gpu import library
-from oomph._virtual_gpu.assumptions import Assumptions
-
-FORMAT = "oomph.record/1"
-"""The version of the record, as the command reads it."""
 
 VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose number of passes depends on values make none"
 PLANNED = "XLA plans a program for the memory that there is: on a GPU with less, the same script may run with a lower peak"
@@ -41,47 +34,22 @@ NONE_WORKED = "XLA's autotuner says NOT_FOUND where it finds no memory to try ke
 FULL = "RESOURCE_EXHAUSTED"
 """Begins the message of what XLA found no memory for."""
 
-_SIZE = re.compile(r"(?:allocate|allocating) ([\d.]+) ?(bytes|[KMGT]i?B)?")
-_UNITS = {"": 1, "bytes": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
-_TOOLS = (3, 4)
-"""Numbers of tools that `sys.monitoring` gives to nobody in particular."""
-
-
-def requested(message: str) -> int:
-    """How many bytes XLA asked for, to the message's precision; 0 if it does not say so."""
-    found = _SIZE.search(message)
-    if found is None:
-        return 0
-    unit = found[2] or ""
-    return int(float(found[1]) * _UNITS[unit if unit in _UNITS else unit[0]])
-
 
 def is_full(error: BaseException) -> bool:
     """Whether `error` is JAX's, and says that memory ran out."""
     return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and FULL in str(error)
 
 
-class JaxRecorder:
-    """Watches JAX in this process, and leaves its record in `directory`."""
+class JaxRecorder(FrameworkRecorder):
+    """JAX: the figures of its allocator (`Device.memory_stats`)."""
 
-    levers = None
+    label = "JAX"
+    assumed = (("values", VALUES), ("compiler", PLANNED), ("compiler", TRIED))
 
     def __init__(self, directory: RunDirectory, jax: Jax, leave: Callable[[int], None]) -> None:
-        """Changes nothing before `start`. `leave` ends the process with a status, without a record."""
-        self.directory, self._leave = directory, leave
-        self.process = os.getpid()
-        self.assumptions = Assumptions()
+        """Changes nothing before `start`."""
+        super().__init__(directory, leave)
         self._jax = jax
-        self._began = time.monotonic()
-        self._finished = False
-        self._oom: dict[str, Any] | None = None
-        self._count = 0
-        self._launches = 0
-        self.fell_back = ""
-        """Why JAX computes on the CPU, if it does."""
-        self._last = 0
-        """Which one was seen last, as it passes many frames: its identity alone, as it holds what its frames hold."""
 
     def start(self) -> None:
         """Install all hooks; JAX is about to be imported."""
@@ -92,9 +60,7 @@ class JaxRecorder:
             os.environ["XLA_FLAGS"] = f"{flags} {_NO_TRITON}".strip()
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
-        monitoring = getattr(sys, "monitoring", None)
-        if monitoring is not None:
-            self._watch_errors(monitoring)
+        self.watch_errors()
 
     # ---- the GPU is used, or the run has failed ----
 
@@ -113,43 +79,17 @@ class JaxRecorder:
 
         bridge.backends = backends
 
-    # ---- memory runs out ----
-
-    def _watch_errors(self, monitoring: Any) -> None:
-        """See JAX's errors where they are raised: a script may catch them."""
-        tool = next((tool for tool in _TOOLS if monitoring.get_tool(tool) is None), None)
-        if tool is None:
-            return
-        monitoring.use_tool_id(tool, "oomph")
-        monitoring.register_callback(tool, monitoring.events.RAISE, self._raised)
-        monitoring.set_events(tool, monitoring.events.RAISE)
-
-    def _raised(self, code: Any, offset: int, error: BaseException) -> None:
-        if id(error) != self._last and is_full(error):
-            self._last = id(error)
-            self._note(error, user_line())
-
-    def _note(self, error: BaseException, location: str) -> None:
-        self._count += 1
-        used = library.usage(0)
-        self._launches = library.busy()[2]
-        self._oom = dict(
-            device=0, requested_bytes=requested(str(error)), step=0, phase="", module="", location=location,
-            free_bytes=used.limit - used.allocated - used.context if used else 0, raised=False,
-        )  # fmt: skip
+    def is_full(self, error: BaseException) -> bool:
+        """Whether `error` is JAX's, and says that memory ran out."""
+        return is_full(error)
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
         if "NOT_FOUND" in str(error) and "configs" in str(error):
             self.assumptions.add("compiler", NONE_WORKED, "")
-        if not is_full(error):
-            return
-        if id(error) != self._last:
-            self._note(error, _line_of(error))
-        if self._oom is not None:
-            self._oom["raised"] = True
+        super().failed_with(error)
 
-    def _look_at_arrays(self) -> None:
+    def settle(self) -> None:
         """An array that found no memory says so only to those who wait for it; a script may end without."""
         backend = _cuda_backend()
         for array in backend.live_arrays() if backend is not None and self._oom is None else ():
@@ -157,45 +97,14 @@ class JaxRecorder:
                 array.block_until_ready()
             except Exception as error:
                 if is_full(error):
-                    self._note(error, "")
-
-    # ---- the end ----
-
-    def is_replaced(self) -> None:
-        """Another program takes over the process; on a virtual GPU its card goes on to count it."""
-
-    def finish(self, outcome: dict[str, Any]) -> None:
-        """Write `record.json`; once."""
-        if self._finished or os.getpid() != self.process:
-            return
-        self._finished = True
-        self._look_at_arrays()
-        if self._oom is not None and library.busy()[2] == self._launches:
-            # The script may have caught the error, but computed nothing after it.
-            self._oom["raised"] = True
-        found, about = self._devices()
-        used = [device for device in found if device["used"]]
-        if used:
-            for what in (VALUES, PLANNED, TRIED):
-                self.assumptions.add("values" if what is VALUES else "compiler", what, "")
-        self.directory.write_json(
-            File.RECORD,
-            dict(
-                format=FORMAT, torch="", jax=about, cuda=f"{self._jax.cuda}", python=sys.version.split()[0],
-                argv=sys.argv, process=self.process, virtual=True, seconds=time.monotonic() - self._began,
-                outcome=outcome, used_cuda=bool(used), devices=found, steps=0, inferences=0,
-                oom=self._oom, oom_count=self._count, scopes=[], marks=[], boundaries=[], has_scopes=False, max_events=0,
-                assumptions=self.assumptions.as_list(), library=library.report(),
-                sources=sources(os.path.realpath(self.directory.run.path)),
-            ),
-        )  # fmt: skip
+                    self.note(error, "")
 
     @property
     def uses_gpu(self) -> bool:
         """Whether JAX has opened the GPU."""
         return _cuda_backend() is not None
 
-    def _devices(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    def devices(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """What each GPU held, in bytes, and what JAX says of its allocator."""
         backend = _cuda_backend()
         devices = backend.local_devices() if backend is not None else []
@@ -217,7 +126,7 @@ class JaxRecorder:
                 )
             )  # fmt: skip
         return result, dict(
-            version=self._jax.version, allocator=os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") or "default",
+            name="jax", version=self._jax.version, cuda=f"{self._jax.cuda}", allocator=os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") or "default",
             preallocates=os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("0", "false"), limit_bytes=limit,
         )  # fmt: skip
 
@@ -245,14 +154,3 @@ def _why_not(bridge: Any, jax: Jax) -> str:
         )
     why = getattr(bridge, "_backend_errors", {}).get("cuda", "").strip()
     return f"JAX fell back to the CPU: {why.splitlines()[0] if why else 'its log above says why'}"
-
-
-def _line_of(error: BaseException) -> str:
-    """`file:line` of the user's innermost line that `error` passed, or ""."""
-    found, traceback = "", error.__traceback__
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if is_user_file(name):
-            found = f"{name}:{traceback.tb_lineno}"
-        traceback = traceback.tb_next
-    return found

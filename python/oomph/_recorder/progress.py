@@ -183,7 +183,7 @@ class Progress:
         if self._log_step is not None:
             self._nodes = max(self._nodes, newest_node() - self._probes)
             self._probes += 1
-            self._log_step(self.module_calls, self._nodes + self.gradients)
+            self._log_step(self.module_calls, self._nodes + self.gradients, self.gradients)
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)

@@ -18,6 +18,7 @@ from oomph._older_python import orig_argv
 from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder import jax_setup, sources
 from oomph._recorder.black_box import BlackBox
+from oomph._recorder.cupy_setup import installed_cupy
 from oomph._recorder.process_groups import end_process_groups
 from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
 from oomph._virtual_gpu.library import Unusable, library
@@ -41,15 +42,15 @@ class Session:
         self.directory = directory
         self.recorder: Any = None
         self.box: BlackBox | None = None
-        self.jax: Any = None
-        """What records JAX, once the script imports it on a virtual GPU."""
+        self.framework: Any = None
+        """What records JAX or CuPy, once the script imports it on a virtual GPU."""
         self._torch = Torch("", None)
         self.hard_exit = os._exit
         # One thread must finish writing the record before another ends the process.
         self._writing = threading.RLock()
 
     def begin(self) -> None:
-        """Wait for the import of torch or JAX. Raise `Refused` if the virtual GPU does not support the installed version."""
+        """Wait for the import of torch, JAX or CuPy. Raise `Refused` if the virtual GPU does not support the installed version."""
         settings = self.settings
         if settings.virtual and not self.in_parts:
             sources.watch()
@@ -58,8 +59,9 @@ class Session:
         try:
             self._torch = check_torch(settings.virtual, settings.unsupported)
         except Refused as refused:
-            # A script that uses JAX needs no torch.
-            if not settings.virtual or self.in_parts or not jax_setup.is_installed():
+            # A script that uses JAX or CuPy needs no torch.
+            others = (jax_setup.is_installed(), installed_cupy() is not None)
+            if not settings.virtual or self.in_parts or not any(others):
                 raise
             refusal = refused
         cuda = self._torch.cuda
@@ -80,6 +82,7 @@ class Session:
         on_import("torch", lambda module: self._torch_imported())
         if settings.virtual and settings.drift is None and not self.in_parts:
             before_import("jax", self._jax_begins)
+            before_import("cupy", self._cupy_begins)
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
         if not self.in_parts:
@@ -106,30 +109,53 @@ class Session:
             self.directory.add_cuda_version(jax.cuda, 0)
             # Context, streams and cuDNN's handles alone are what an H200 gave a job without matrix products.
             self.directory.add_framework("jax", first_kernel_bytes=0)
-        if alone and self.settings.steps is not None:
+        self._begin(JaxRecorder(self.directory, jax, self.hard_exit), "JAX")
+
+    def _cupy_begins(self) -> None:
+        """The script imports CuPy, on a virtual GPU. Beside another framework it is not recorded: its memory counts as not that one's."""
+        from oomph._recorder.cupy_recorder import CupyRecorder
+
+        if self.framework is not None or "torch" in sys.modules:
+            return
+        try:
+            library()
+            if self.settings.levers:
+                raise Refused("a plan changes scripts that use PyTorch, and this one uses CuPy.")
+        except (Refused, Unusable) as error:
+            self.hard_exit(self.directory.refuse(Refused(str(error))))
+        major = installed_cupy()
+        if major is not None:
+            self.directory.add_cuda_version(major, 0)
+        # What an H200 gave CuPy's jobs beside their pools; NVRTC's kernels are small.
+        self.directory.add_framework("cupy", first_kernel_bytes=2 << 20)
+        self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+
+    def _begin(self, recorder: Any, name: str) -> None:
+        """Record what a framework does that the script is about to import."""
+        if "torch" not in sys.modules and self.settings.steps is not None:
             print(
-                "oomph: --steps has no effect: a script that uses JAX runs to its end",
+                f"oomph: --steps has no effect: a script that uses {name} runs to its end",
                 file=sys.stderr,
             )
         if not os.path.isdir(self.directory.path):
             self.directory.make()
-        self.jax = JaxRecorder(self.directory, jax, self.hard_exit)
-        self.jax.start()
+        self.framework = recorder
+        recorder.start()
 
     def _writer(self, outcome: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """What writes the record, and of which outcome: JAX's recorder where JAX alone used the GPU."""
+        """What writes the record, and of which outcome: that of JAX or CuPy where it alone used the GPU."""
         torch = sys.modules.get("torch")
-        if self.jax is None or os.getpid() != self.jax.process:
+        if self.framework is None or os.getpid() != self.framework.process:
             return self.recorder, outcome
         if self.recorder is None or not torch.cuda.is_initialized():  # type: ignore[union-attr]
-            if self.jax.uses_gpu or self.recorder is None:
-                return self.jax, outcome
-            if self.jax.fell_back and outcome["status"] == 0:
+            if self.framework.uses_gpu or self.recorder is None:
+                return self.framework, outcome
+            if self.framework.fell_back and outcome["status"] == 0:
                 outcome = dict(
-                    kind="exception", status=1, type="Refused", message=self.jax.fell_back
+                    kind="exception", status=1, type="Refused", message=self.framework.fell_back
                 )
-        elif self.jax.uses_gpu:
-            what = "JAX used the GPU beside PyTorch: its memory counts as not PyTorch's"
+        elif self.framework.uses_gpu:
+            what = f"{self.framework.label} used the GPU beside PyTorch: its memory counts as not PyTorch's"
             self.recorder.assumptions.add("attribution", what, "")
         return self.recorder, outcome
 
@@ -203,7 +229,7 @@ class Session:
             print(f"oomph: {warning(torch)}", file=sys.stderr)
 
     def _exit_at_once(self, status: int) -> None:
-        recorder = self.recorder or self.jax
+        recorder = self.recorder or self.framework
         if recorder and os.getpid() == recorder.process:
             if self.box is not None:
                 self.box.look_here(at_end=True)
@@ -312,7 +338,7 @@ class Session:
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
-        for recorder in filter(None, (self.recorder, self.jax)):
+        for recorder in filter(None, (self.recorder, self.framework)):
             recorder.failed_with(error)
         return dict(
             kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],

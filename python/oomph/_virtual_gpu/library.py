@@ -18,7 +18,7 @@ from ctypes import (
 )
 from typing import Any
 
-INTERFACE = 5
+INTERFACE = 6
 """The version of the interface below (`oomph_vgpu_interface` in `report.rs`)."""
 
 BUSY = "oomph_vgpu_busy"
@@ -53,7 +53,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_horizon": (c_uint64, [c_int]),
     "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
     "oomph_vgpu_place": (None, [c_uint32]),
-    "oomph_vgpu_step": (None, [c_uint64, c_uint64]),
+    "oomph_vgpu_step": (None, [c_uint64, c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_begin": (None, [c_int]),

@@ -11,9 +11,11 @@ from torch.nn import functional
 
 from oomph._older_python import zip
 from oomph._torch_features import find
+from oomph.levers._shared import row_functions
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.deferred_rows import LazyRows, whole
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.row_functions import Layer, RowFunction, Step, slices
 
 VOCABULARY = 4096
 """Below this number of classes, logits are small compared with their inputs."""
@@ -50,7 +52,7 @@ class ChunkedCrossEntropy(Lever):
 
     def install(self, job: Job) -> None:
         """Step in at `linear` and `cross_entropy`."""
-        LazyLogits.lever = self
+        LazyRows.serve(self)
         self.linear, self.cross_entropy = functional.linear, functional.cross_entropy
         self.nll_loss = functional.nll_loss
 
@@ -90,6 +92,9 @@ class ChunkedCrossEntropy(Lever):
                 return loss.view(target.shape) if reduction == "none" else loss
             if self._fits(input, target):
                 return self._loss(input, target, options)
+            rows = self._of_rows(input, target, **options)
+            if rows is not None:
+                return rows
             return self.cross_entropy(whole(input), target, **options)
 
         @functools.wraps(self.nll_loss)
@@ -100,6 +105,23 @@ class ChunkedCrossEntropy(Lever):
                 return functional.cross_entropy(input, *args, **kwargs)
             return self.nll_loss(whole(input), *args, **kwargs)
 
+        matmul = torch.Tensor.matmul
+
+        def product(input: Any, other: Any) -> Any:
+            # A weight that was transposed, as of an embedding that is the head, too.
+            if (
+                isinstance(other, torch.Tensor)
+                and other.dim() == 2
+                and other.shape[1] >= VOCABULARY
+                and other.stride(0) == 1
+                and isinstance(input, torch.Tensor)
+                and not torch.compiler.is_compiling()
+                and self._may_wait(input, other.t())
+            ):
+                return LazyLogits(input, other.t(), None)
+            return matmul(input, other)
+
+        torch.Tensor.__matmul__ = torch.Tensor.matmul = product  # type: ignore[assignment,method-assign]
         functional.nll_loss = nll_loss
         functional.linear = linear  # type: ignore[assignment]
         functional.cross_entropy = cross_entropy
@@ -109,8 +131,9 @@ class ChunkedCrossEntropy(Lever):
         return (
             type(input) is torch.Tensor
             and type(weight) in (torch.Tensor, torch.nn.Parameter)
-            and torch.is_grad_enabled()
-            and (input.requires_grad or weight.requires_grad)
+            # Without gradients, those of a teacher or a reference.
+            and (input.requires_grad or weight.requires_grad or not torch.is_grad_enabled())
+            and not torch.is_inference_mode_enabled()
             and input.dim() >= 2
             and weight.shape[0] > 2 * weight.shape[1]
             and _rows(input) * weight.shape[0] >= MANY
@@ -133,8 +156,10 @@ class ChunkedCrossEntropy(Lever):
             and target.dim() == 1
             and target.shape[0] == input.shape[0]
             and _rows(input) * input.shape[1] >= MANY
-            and torch.is_grad_enabled()
-            and input.requires_grad
+            and (
+                isinstance(input, LazyLogits)
+                or (type(input) is torch.Tensor and torch.is_grad_enabled() and input.requires_grad)
+            )
             and not torch.compiler.is_compiling()
         )
 
@@ -155,6 +180,42 @@ class ChunkedCrossEntropy(Lever):
                 hidden, weight, bias, target, self.chunks, tuple(options.values())
             )
             return loss.to(dtype)
+
+    def _of_rows(
+        self, input: Any, target: Any, weight, ignore_index, reduction, label_smoothing
+    ) -> Any:
+        """The loss of what a script made of lazy logits, or of probabilities as targets; None if it needs them whole."""
+        lazy = isinstance(input, (LazyLogits, RowFunction)) and input.logits is None
+        if not lazy or len(input.shape) != 2 or not isinstance(target, torch.Tensor):
+            return None
+        options: dict[str, Any] = dict(weight=weight, label_smoothing=label_smoothing)
+        options["reduction"] = "none"
+        if target.shape == input.shape:
+            if weight is not None:
+                return None
+            each = row_functions.few(
+                [input, target],
+                lambda rows, targets, part: self.cross_entropy(rows, targets, **options),
+            )
+            if each is NotImplemented:
+                return None
+            count: Any = len(each)
+        elif target.dim() == 1 and not target.is_floating_point():
+            options["ignore_index"] = ignore_index
+            each = row_functions.few(
+                [input], lambda rows, part: self.cross_entropy(rows, target[part], **options)
+            )
+            kept = target != ignore_index
+            count = (
+                kept.sum()
+                if weight is None
+                else (weight[target.masked_fill(~kept, 0)] * kept).sum()
+            )
+        else:
+            return None
+        if reduction == "none":
+            return each
+        return each.sum() if reduction == "sum" else each.sum() / count
 
     def finish(self) -> None:
         """Report where the logits still existed."""
@@ -201,8 +262,6 @@ class LazyLogits(LazyRows):
     Anything but these and cross-entropy computes the logits.
     """
 
-    lever: Any = None
-
     @staticmethod
     def __new__(
         cls, hidden: Any, weight: Any, bias: Any, casts: tuple = (), logged: bool = False
@@ -217,7 +276,7 @@ class LazyLogits(LazyRows):
             (*hidden.shape[:-1], weight.shape[0]),
             dtype=dtype,
             device=hidden.device,
-            requires_grad=True,
+            requires_grad=torch.is_grad_enabled(),
         )
         return self
 
@@ -225,8 +284,10 @@ class LazyLogits(LazyRows):
         self, hidden: Any, weight: Any, bias: Any, casts: tuple = (), logged: bool = False
     ) -> None:
         """As `__new__`."""
+        if not torch.is_grad_enabled():
+            hidden, weight, bias = (t if t is None else t.detach() for t in (hidden, weight, bias))
         self.hidden, self.weight, self.bias, self.casts = hidden, weight, bias, casts
-        self.logged = logged
+        self.logged, self.version = logged, weight._version
         self.classes = weight.shape[0]
         self.logits: torch.Tensor | None = None
         if not casts:
@@ -236,6 +297,11 @@ class LazyLogits(LazyRows):
 
     def operands(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Hidden rows, weight and bias, in the type in which the layer computes."""
+        if self.weight._version != self.version:
+            raise self.lever.refuse(
+                "it uses logits after their layer's weights have changed (an accuracy after the step)",
+                manually=True,
+            )
         dtype = self.casts[0]
         bias = None if self.bias is None else self.bias.to(dtype)
         return self.hidden.to(dtype), self.weight.to(dtype), bias
@@ -243,10 +309,12 @@ class LazyLogits(LazyRows):
     def whole(self) -> torch.Tensor:
         """The logits themselves."""
         if self.logits is None:
-            lever = LazyLogits.lever
+            lever = self.lever
             pointer = self.weight.data_ptr()
             lever.others[pointer] = lever.others.get(pointer, 0) + 1
-            with torch.autocast(self.hidden.device.type, enabled=False):
+            # Whoever asks first may not want a graph; others may.
+            graph = torch.set_grad_enabled(self.requires_grad)
+            with graph, torch.autocast(self.hidden.device.type, enabled=False):
                 logits = lever.linear(*self.operands())
                 for dtype in self.casts[1:]:
                     logits = logits.to(dtype)
@@ -257,12 +325,32 @@ class LazyLogits(LazyRows):
 
     def like(self, hidden: torch.Tensor) -> LazyLogits:
         """Of other rows."""
-        return LazyLogits(hidden, self.weight, self.bias, self.casts, self.logged)
+        return self._with(hidden, self.casts, self.logged)
 
     def cast(self, dtype: torch.dtype) -> LazyLogits:
         """In another type."""
         casts = self.casts if dtype == self.casts[-1] else (*self.casts, dtype)
-        return LazyLogits(self.hidden, self.weight, self.bias, casts, self.logged)
+        return self._with(self.hidden, casts, self.logged)
+
+    def _with(self, hidden: torch.Tensor, casts: tuple, logged: bool) -> LazyLogits:
+        with torch.set_grad_enabled(self.requires_grad and torch.is_grad_enabled()):
+            made = LazyLogits(hidden, self.weight, self.bias, casts, logged)
+        made.version = self.version
+        return made
+
+    def as_step(self) -> Any:
+        """What makes it."""
+        step: Any = Layer(self._with(self.hidden, self.casts[:1], False))
+        device = self.hidden.device
+        with torch.enable_grad(), torch.autocast(device.type, enabled=False):
+            for dtype in self.casts[1:]:
+                step = Step(torch.Tensor.to, (step, dtype), {}, device)
+            return Step(torch.log_softmax, (step, -1), {}, device) if self.logged else step
+
+    @classmethod
+    def among(cls, func: Any, args: tuple, kwargs: dict) -> Any:
+        """What looks at each row by itself."""
+        return row_functions.rather(func, args, kwargs)
 
     def rather(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Also the logarithms of probabilities, and the classes as the second dimension."""
@@ -286,17 +374,7 @@ class LazyLogits(LazyRows):
         dtype = dtype or (torch.float32 if torch.is_autocast_enabled(kind) else self.dtype)
         if self.logged and dtype != self.dtype:
             return NotImplemented
-        casts = self.cast(dtype).casts
-        return LazyLogits(self.hidden, self.weight, self.bias, casts, logged=True)
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
-        """Code bypassed `__torch_function__`: its gradients would be lost."""
-        if func is torch.ops.aten.detach.default:
-            return whole(args[0]).detach()
-        raise cls.lever.refuse(
-            f"PyTorch passes its logits to {func} internally, where they cannot be computed lazily"
-        )
+        return self._with(self.hidden, self.cast(dtype).casts, True)
 
 
 class MovedLogits(LazyRows):
@@ -311,7 +389,7 @@ class MovedLogits(LazyRows):
             (samples, classes, *others),
             dtype=logits.dtype,
             device=logits.device,
-            requires_grad=True,
+            requires_grad=logits.requires_grad,
         )
 
     def __init__(self, logits: LazyLogits) -> None:
@@ -346,8 +424,6 @@ class MovedLogits(LazyRows):
         """Only casts leave rows whole."""
         casts = (torch.Tensor.float, torch.Tensor.to, torch.Tensor.contiguous)
         return super().rather(func, args, kwargs) if func in casts else NotImplemented
-
-    __torch_dispatch__ = LazyLogits.__torch_dispatch__
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -441,7 +517,7 @@ def _walk(
     d_hidden = hidden.new_empty(hidden.shape) if needs[0] else None
     d_weight = torch.zeros_like(weight, dtype=torch.float32) if needs[1] else None
     d_bias = torch.zeros_like(bias, dtype=torch.float32) if needs[2] else None
-    for part in _slices(rows, chunks):
+    for part in slices(rows, chunks):
         logits = hidden[part] if weight is None else torch._C._nn.linear(hidden[part], weight, bias)
         logs = torch.log_softmax(logits, 1, dtype=torch.float32)
         count = logs.shape[1]
@@ -505,11 +581,6 @@ def _full_reduction():
     finally:
         for name, value in zip(names, saved, strict=True):
             setattr(settings, name, value)
-
-
-def _slices(rows: int, chunks: int) -> list[slice]:
-    size = max(1, -(-rows // chunks))
-    return [slice(begin, min(begin + size, rows)) for begin in range(0, rows, size)]
 
 
 def _keeps_graph() -> bool:

@@ -42,8 +42,11 @@ class MicroBatch(Lever):
     batch's samples (of its targets, if some are ignored), including unequal parts and last
     batches. Random layers draw other numbers, since one draw becomes several.
 
+    A loop that accumulates several batches counts parts, and so asks for a step as many times too often:
+    the last of these counts.
+
     Refused by name: batch normalization in training, losses that compare samples, several updates a
-    batch, accumulation by the script itself, steps with a closure.
+    batch, steps with a closure.
     """
 
     name = "micro_batch"
@@ -70,6 +73,9 @@ class MicroBatch(Lever):
         """How often a model was called."""
         self.trains_in_eval = False
         """Whether the script trains models that are in evaluation mode."""
+        self.update: Update | None = None
+        """The update in progress, of a script that accumulates batches by itself."""
+        self.has_stepped = False
 
     def install(self, job: Job) -> None:
         """Intervene wherever a batch begins, counts, or ends."""
@@ -163,7 +169,8 @@ class MicroBatch(Lever):
                 "it is unclear which part a backward pass belongs to",
                 manually=True,
             )
-        if batch.index > 0 and batch.backwards == 0 and not batch.external:
+        goes_on = batch.index > 0 or (self.update is not None and self.update.ticks > 0)
+        if goes_on and batch.backwards == 0 and not batch.external:
             batch.check_gradients(self)
         for index, tensor in enumerate(call.tensors):
             check_start(self, tensor, call.gradients[index])
@@ -179,10 +186,14 @@ class MicroBatch(Lever):
                 ) from None
             if weight is not None:
                 call.scale(index, weight)
+        if batch.index == batch.backwards == 0:
+            batch.set_aside(self.job.optimizers)
         self.checked = True
 
     def _after_backward(self) -> None:
         if self.batch is not None:
+            if self.update is not None and not self.batch.backwards:
+                self.update.ticks += 1
             self.batch.backwards += 1
             self.batch.pending = True
             if not self.batch.external:
@@ -196,13 +207,17 @@ class MicroBatch(Lever):
     def _accumulates(self) -> bool:
         """Whether there are gradients of this batch's earlier parts."""
         batch = self.batch
+        if self.update is not None and batch is not None:
+            return self.update.ticks > 0 and not (batch.stepped and self.update.is_due())
         if batch is None or batch.external or not batch.pending:
             return False
         # After the last part's backward pass it is the whole batch that is dropped.
         return not (batch.last and batch.backwards)
 
     def _waits(self) -> bool:
-        """Whether more parts of the batch are to come."""
+        """Whether more parts of the batch, or of others of the update, are to come."""
+        if self.update is not None and self.batch is not None:
+            return not self.update.is_due()
         return self.batch is not None and not self.batch.external and not self.batch.last
 
     def _step(self, optimizer: torch.optim.Optimizer, proceed: Proceed) -> Any:
@@ -222,8 +237,8 @@ class MicroBatch(Lever):
                 f"({type(optimizer).__name__})",
                 manually=True,
             )
-        batch.stepped = True
-        if not batch.last:
+        batch.stepped = self.has_stepped = True
+        if self._waits():
             return batch.later(optimizer, "step", proceed)
         self.complete(batch)
         result = proceed()
@@ -247,15 +262,19 @@ class MicroBatch(Lever):
 
     def _put_off(self, owner: Any, proceed: Proceed) -> Any:
         """A scheduler or an average of weights: once a batch."""
-        return self.batch.later(owner, "step", proceed) if self._waits() else proceed()
+        batch = self.batch
+        # Of a script that accumulates: with each batch, unless it comes after the step.
+        with_batch = batch is not None and self.update is not None and not batch.stepped
+        waits = not batch.last if with_batch else self._waits()
+        return batch.later(owner, "step", proceed) if waits else proceed()
 
     def _scaler(self, method: str, scaler: Any, proceed: Proceed) -> Any:
         batch = self.batch
         if batch is None or batch.external:
             return proceed()
         if method == "step":
-            batch.stepped = True
-        if not batch.last:
+            batch.stepped = self.has_stepped = True
+        if self._waits():
             return batch.later(scaler, method, proceed)
         self.complete(batch)
         return proceed()
@@ -275,6 +294,11 @@ class MicroBatch(Lever):
             )
         self.batch = batch
         self.outputs = []
+        if batch.index == 0 and self.update is not None:
+            batch.had_gradients = frameworks.have_gradients(self.job.optimizers)
+            if batch.parts != self.parts:
+                raise self.accumulates("a batch has fewer samples than there are parts")
+            batch.follow(self.update.batch)
         if batch.index == 0 and batch.parts > 1:
             self.applied += 1
             if self.counted:
@@ -287,14 +311,30 @@ class MicroBatch(Lever):
             return
         self.batch = None
         self.outputs = []
-        if batch.backwards and not batch.stepped and batch.parts > 1:
-            raise self.refuse(
-                "it accumulates gradients over several batches itself. Raise that number and lower the "
-                "DataLoader's batch size instead, in the same proportion",
-                instead=f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
-            )
+        if batch.backwards and not batch.stepped and batch.parts > 1 and batch.updates is None:
+            if self.update is None and not self.has_stepped:
+                self.update = Update(self)
+            elif self.update is None:
+                raise self.accumulates("not always as many")
+        if self.update is not None and not (self.update.batches and self.update.is_due()):
+            batch.check_gradients(self)
         if batch.last:
+            if batch.backwards:
+                self.complete(batch)
             batch.pending = False
+        if self.update is not None:
+            if batch.last:
+                batch.remember_gradients(self.job.optimizers)
+            self.update.batch = batch
+            self.update.end(batch)
+
+    def accumulates(self, how: str) -> BaseException:
+        """The error for a script whose own accumulation is unclear."""
+        return self.refuse(
+            f"it accumulates gradients over several batches itself, and {how}. Raise that number and lower the "
+            "DataLoader's batch size instead, in the same proportion",
+            instead=f"batch_size = batch_size // {self.parts}\naccumulation = accumulation * {self.parts}",
+        )
 
     def left(self) -> None:
         """The script left the loop within a batch: perform the deferred calls for the parts seen so far."""
@@ -320,6 +360,35 @@ class MicroBatch(Lever):
             self.framework -= 1
 
 
+class Update:
+    """The step of a script that accumulates several batches, and counts the parts of batches as if they were batches: it asks
+    for steps too often, of which the last counts."""
+
+    def __init__(self, lever: MicroBatch) -> None:
+        """The first part of the first batch went backward, and no step followed."""
+        self.lever = lever
+        self.ticks = 1
+        """Parts that went backward since the last step that counted."""
+        self.batches = 0
+        """After how many of its batches the script steps; 0 until it asks for a step."""
+        self.batch: Batch | None = None
+        """The one before."""
+
+    def is_due(self) -> bool:
+        """Whether what the script does after an update now counts."""
+        self.batches = self.batches or self.ticks
+        return self.ticks == self.batches * self.lever.parts
+
+    def end(self, batch: Batch) -> None:
+        """The script has used a part."""
+        if self.batches and (self.ticks % self.batches == 0) != batch.stepped:
+            raise self.lever.accumulates("not always as many")
+        if self.batches and batch.batches % self.batches:
+            raise self.lever.accumulates("the last ones of an epoch are fewer")
+        if self.batches and self.is_due():
+            self.ticks = 0
+
+
 class Batch:
     """A batch that the script gets in parts: the current part, and the weights of the parts."""
 
@@ -342,6 +411,12 @@ class Batch:
         """The framework's divisors of losses, the last first."""
         self.had_gradients = False
         """Whether earlier batches are in the gradients."""
+        self.updates: bool | None = None
+        """Whether accelerate makes an update of it, where it accumulates batches."""
+        self.batches = 0
+        """How many batches an epoch has; 0 if that is unknown."""
+        self._aside: list[tuple[Any, torch.Tensor]] = []
+        """Gradients of earlier batches, while the factor for this one is unknown."""
         self._estimates: dict[Any, Any] = {}
         self._counts: dict[Any, Any] = {}
         self._sums = False
@@ -412,23 +487,47 @@ class Batch:
         self._counts[key] = self._counts[key] + count
         return count / self._estimates[key]
 
+    def set_aside(self, optimizers: Any) -> None:
+        """Keep gradients of earlier batches apart if only the last part will tell what this one's are to be multiplied by."""
+        open_ = any(isinstance(count, torch.Tensor) for count in self._counts.values())
+        if self.had_gradients and open_:
+            for p in _parameters(optimizers):
+                if p.grad is not None:
+                    self._aside.append((p, p.grad))
+                    p.grad = None
+
     def complete(self, optimizers: Any) -> None:
         """Correct the gradients for what the counts of all parts came to; once."""
         if self._completed:
             return
         self._completed = True
         self._versions = []
+        try:
+            factor = self._factor()
+            if factor is not None:
+                for p in _parameters(optimizers):
+                    if p.grad is not None:
+                        on_gpu = isinstance(factor, torch.Tensor)
+                        p.grad.mul_(factor.to(p.grad.device) if on_gpu else factor)
+        finally:
+            for p, before in self._aside:
+                p.grad = before if p.grad is None else before.add_(p.grad)
+            self._aside.clear()
+
+    def _factor(self) -> Any:
+        """What this batch's gradients are to be multiplied by; None for one."""
         factors = [self._estimates[key] / self._counts[key] for key in self._counts]
         tensors = [factor for factor in factors if isinstance(factor, torch.Tensor)]
         numbers = {round(factor, 9) for factor in factors if isinstance(factor, float)}
         if self._sums:
             numbers.add(1.0)
-        if len(tensors) > 1 or (tensors and (numbers or self.had_gradients)):
+        mixed = self.had_gradients and not self._aside
+        if len(tensors) > 1 or (tensors and (numbers or mixed)):
             # Terms of several kinds: one factor must do for all of them.
             numbers |= {round(float(factor), 6) for factor in tensors}
             factor: Any = tensors[0] if len(numbers) == 1 else None
             if numbers == {1.0}:
-                return
+                return None
         elif tensors:
             factor = tensors[0]
         elif len(numbers) <= 1:
@@ -441,22 +540,12 @@ class Batch:
                 "that are not ignored), which vary between micro-batches"
             )
         if isinstance(factor, float) and abs(factor - 1.0) < CLOSE:
-            return
-        if self.had_gradients:
+            return None
+        if mixed:
             raise Inseparable(
                 "it accumulates several batches whose counts of targets differ between micro-batches"
             )
-        seen: set[int] = set()
-        for optimizer in list(optimizers):
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    if p.grad is not None and id(p) not in seen:
-                        seen.add(id(p))
-                        p.grad.mul_(
-                            factor
-                            if not isinstance(factor, torch.Tensor)
-                            else factor.to(p.grad.device)
-                        )
+        return factor
 
     # ---- gradients that only backward may change ----
 
@@ -464,11 +553,14 @@ class Batch:
         """Remember the gradients after a backward pass."""
         self._versions = [
             (weakref.ref(p), id(p.grad), p.grad._version)
-            for optimizer in list(optimizers)
-            for group in optimizer.param_groups
-            for p in group["params"]
+            for p in _parameters(optimizers)
             if p.grad is not None
         ]
+
+    def follow(self, before: Batch | None) -> None:
+        """Another batch of the same update."""
+        if before is not None:
+            self._versions = before._versions
 
     def check_gradients(self, lever: MicroBatch) -> None:
         """Refuse if the script changed or dropped them between two parts."""
@@ -514,6 +606,8 @@ class Parts:
                 return batch
             self._waiting = self._pieces(batch)
             self._batch = Batch(sum(size for _, size in self._waiting), len(self._waiting))
+            with contextlib.suppress(TypeError, AttributeError, NotImplementedError):
+                self._batch.batches = len(self._loader)
         elif not trained and self._batch is not None and mine:
             lever.add_note("a batch without training was split before that was known")
         piece, size = self._waiting.pop(0)
@@ -559,6 +653,12 @@ def _first_size(loader: Any) -> int | None:
         return min(size, len(loader.sampler))
     except (TypeError, AttributeError, NotImplementedError):
         return None
+
+
+def _parameters(optimizers: Any) -> list[torch.Tensor]:
+    """Of all groups, each once."""
+    groups = [group for optimizer in list(optimizers) for group in optimizer.param_groups]
+    return list({id(p): p for group in groups for p in group["params"]}.values())
 
 
 def _times(weight: Any) -> Any:

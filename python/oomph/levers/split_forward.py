@@ -60,8 +60,8 @@ COARSE = 0.1
 class SplitForward(Lever):
     """Runs each outermost model's call in parts, and each part again in the backward pass.
 
-    The first pass keeps no graph: outputs and random states. When the gradient of the outputs
-    arrives, one part after the other runs again with its graph and goes backward. Needs: models that
+    The first pass keeps no graph but the last part's: outputs and random states. When the gradient of the outputs
+    arrives, the last part goes backward, and then one part after the other runs again with its graph and does the same. Needs: models that
     compute each sample by itself; no DataLoader and no certain kind of loop or loss, since the script gets the
     whole batch's outputs (gradient caching). Changes: what a call saves is one part's; one more forward
     pass. Results: the same to rounding; random layers draw other numbers, since one draw becomes
@@ -81,6 +81,8 @@ class SplitForward(Lever):
         if parts < 2:
             raise self.refuse(f"parts is {parts}; at least 2 are needed to split a batch")
         self.parts = parts
+        self.exchanges = False
+        """Whether ranks exchange gradients."""
         self.running = False
         """Whether a part runs; what it calls is not split again."""
         self.layouts: weakref.WeakKeyDictionary[torch.nn.Module, dict[Any, Layout | str]] = (
@@ -93,6 +95,8 @@ class SplitForward(Lever):
         """Those whose passes without gradients are."""
         self.largest = 0
         """Entries of the arguments of the largest call that was split for training."""
+        self.holder: Callable[[], Any] = lambda: None
+        """The call whose last part's graph is still there, if any."""
 
     def install(self, job: Job) -> None:
         """Around the outermost models."""
@@ -106,7 +110,7 @@ class SplitForward(Lever):
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         while isinstance(root, WRAPPERS):
-            root = root.module
+            root, self.exchanges = root.module, True
         if _saves_inside(root):
             self.handles.append(around_forward(root, self._around, self.order))
 
@@ -218,6 +222,13 @@ class Part(NamedTuple):
     size: int
 
 
+class Kept(NamedTuple):
+    """A part that has its graph: its results, and the tensors among its arguments."""
+
+    results: list[Any]
+    given: list[torch.Tensor]
+
+
 class Call:
     """One call of a model, in parts."""
 
@@ -249,6 +260,8 @@ class Call:
         """Whether the outputs have rows that are lazy in each part."""
         self.results: list[Any] = []
         """Differentiable outputs of the whole batch, until the graph has them."""
+        self.kept: Kept | None = None
+        """The last part, until the graph has it."""
 
     # ---- what a call is like ----
 
@@ -322,7 +335,7 @@ class Call:
         self._set_buffers(before)
         random.restore()
         lazy = lazy_places(first)
-        with torch.set_grad_enabled(any(lazy)):
+        with torch.set_grad_enabled(any(lazy) and self.trains):
             second = self._forward(self._cut(0, sizes[1]), caches=False)
         outputs = describe(first, second, sizes, self.where.dim, _only_parameters)
         layout = Layout(outputs, lazy, others, changed)
@@ -393,15 +406,22 @@ class Call:
         self.before = self._buffers(layout.changed)
         self.randoms: list[RandomStates] = []
         versions = self._versions()
-        mode = torch.enable_grad if layout.needs_graph else torch.no_grad
+        mode = torch.enable_grad if layout.needs_graph and self.trains else torch.no_grad
         output = None
         for begin, end in self.ranges:
             if begin:
                 self._set_buffers(self.before)
             self.randoms.append(self._random())
             output = None  # and the graph of the part before, if it has one
-            with mode():
-                output = self._forward(self._cut(begin, end), caches=False)
+            if end == self.size and self.trains and self.lever.holder() is None:
+                # As large as a part that runs again. Of several calls before a backward pass one alone may have it.
+                part, pieces = self._part(begin, end, self._tensors())
+                with torch.enable_grad():
+                    output = self._forward(part)
+                self.kept = Kept(results(output), pieces)
+            else:
+                with mode():
+                    output = self._forward(self._cut(begin, end), caches=False)
             self.randoms[-1].keep_if_drawn()
             try:
                 if lazy_places(output) != layout.lazy:
@@ -448,9 +468,13 @@ class Call:
     # ---- the second ----
 
     def backward(
-        self, given: tuple[torch.Tensor, ...], needed: tuple[bool, ...], gradients: tuple[Any, ...]
+        self,
+        given: tuple[torch.Tensor, ...],
+        needed: tuple[bool, ...],
+        gradients: tuple[Any, ...],
+        kept: list[Kept],
     ) -> list[Any]:
-        """Gradients of the arguments and parameters that are `needed`, from those of the outputs."""
+        """Gradients of the arguments and parameters that are `needed`, from those of the outputs; `kept` may have the last part."""
         if [p._version for p in self.parameters] != self.parameter_versions:
             raise failure(
                 self.lever.name,
@@ -460,15 +484,17 @@ class Call:
         inputs = [number for number, need in zip(self.inputs, needed, strict=False) if need]
         chosen = needed[len(self.inputs) :]
         parameters = [p for p, need in zip(self.parameters, chosen, strict=True) if need]
-        totals = Totals(parameters)
+        totals = Totals(parameters, self.lever.exchanges)
         of_inputs: dict[int, torch.Tensor] = {}
         outer = attention_kernels(), [part.training for part in self.modules]
         now = self._buffers(self.layout.changed)
         try:
             set_attention_kernels(self.kernels)
             self._set_modes(self.modes)
-            for number, (begin, end) in enumerate(self.ranges):
-                self._part_backward(number, begin, end, given, inputs, totals, of_inputs, gradients)
+            count = len(self.ranges)
+            for number in (count - 1, *range(count - 1)) if kept else range(count):
+                part = kept.pop() if kept else self._again(number, given)
+                self._part_backward(number, part, given, inputs, totals, of_inputs, gradients)
         finally:
             set_attention_kernels(outer[0])
             self._set_modes(outer[1])
@@ -479,16 +505,23 @@ class Call:
             *(of_parameters.pop(id(p), None) for p in self.parameters),
         ]
 
-    def _part_backward(
-        self, number, begin, end, given, inputs, totals, of_inputs, gradients
-    ) -> None:
-        """Add the gradients of one part."""
+    def _part(self, begin: int, end: int, given: Any) -> tuple[Part, list[torch.Tensor]]:
+        """The arguments of a part, and the tensors among them, which get gradients of their own."""
         pieces = [cut(t.detach(), self.where, begin, end) for t in given]
-        for one in inputs:
-            pieces[one] = pieces[one].detach().requires_grad_()
+        pieces = [
+            piece.detach().requires_grad_() if t.requires_grad else piece
+            for piece, t in zip(pieces, given, strict=True)
+        ]
         tensors = iter(pieces)
-        places = (next(tensors) if t is _TENSOR else t for t in leaves(self.arguments))
-        part = self._cut(begin, end, with_leaves(self.arguments, places))
+        places = (
+            next(tensors) if t is _TENSOR or isinstance(t, torch.Tensor) else t
+            for t in leaves(self.arguments)
+        )
+        return self._cut(begin, end, with_leaves(self.arguments, places)), pieces
+
+    def _again(self, number: int, given: tuple[torch.Tensor, ...]) -> Kept:
+        """A part's second pass."""
+        part, pieces = self._part(*self.ranges[number], given)
         self._set_buffers(self.before)
         random = self.randoms[number]
         random.restore()
@@ -497,8 +530,11 @@ class Call:
                 output = self._forward(part)
         finally:
             random.put_back()
-        found = results(output)
-        del output
+        return Kept(results(output), pieces)
+
+    def _part_backward(self, number, kept, given, inputs, totals, of_inputs, gradients) -> None:
+        """Add the gradients of one part."""
+        (begin, end), (found, pieces) = self.ranges[number], kept
         roots, given_gradients = [], []
         for place, gradient in zip(self.numbers, gradients, strict=True):
             tensor, one = found[place], self.layout.outputs[place]
@@ -692,9 +728,10 @@ class Weights:
 class Totals:
     """Gradients of parameters, added up over parts as each arrives."""
 
-    def __init__(self, parameters: list[torch.Tensor]) -> None:
-        """None so far."""
+    def __init__(self, parameters: list[torch.Tensor], exchanged: bool) -> None:
+        """None so far. Where a script accumulates they are added to what it has, unless ranks exchange them."""
         self.parameters = parameters
+        self._there = {id(p): p.grad for p in parameters if not exchanged and _accumulates(p)}
         self._sums: dict[int, torch.Tensor] = {}
         self._own: set[int] = set()
         """Those that nothing else refers to."""
@@ -725,7 +762,9 @@ class Totals:
     def _adder(self, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
         def add(gradient: torch.Tensor) -> torch.Tensor:
             known = self._sums.get(number)
-            if known is None:
+            if number in self._there:
+                self._there[number].add_(gradient)
+            elif known is None:
                 self._sums[number] = gradient
             elif number in self._own:
                 known += gradient
@@ -741,12 +780,29 @@ class Totals:
         return add
 
 
+def _accumulates(p: torch.Tensor) -> bool:
+    """Whether the backward pass that runs adds to a gradient that is there, where nobody else looks."""
+    watched = p._backward_hooks or p._post_accumulate_grad_hooks  # type: ignore[attr-defined]
+    if p.grad is None or p.grad.layout != torch.strided or not p.is_leaf or watched:
+        return False
+    with torch.enable_grad():
+        node = p.view_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:
+        return False  # `autograd.grad` wants it
+
+
 class _Node(torch.autograd.Function):
     """The graph's node for a whole call."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, given: list[torch.Tensor], *tensors: torch.Tensor) -> Any:
         ctx.call = call
+        # Not the call's: it refers to itself, and would keep the graph until Python looks for cycles.
+        ctx.kept = _Holder([call.kept] if call.kept else [])
+        if call.kept:
+            call.kept, call.lever.holder = None, weakref.ref(ctx.kept)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*given)
         results, call.results = call.results, []
@@ -761,7 +817,15 @@ class _Node(torch.autograd.Function):
                 f"{type(call.module).__name__}, which runs without its graph",
                 manually=True,
             )
-        return (None, None, *call.backward(ctx.saved_tensors, ctx.needs_input_grad[2:], gradients))
+        kept, ctx.kept = ctx.kept, _Holder()
+        return (
+            *(None, None),
+            *call.backward(ctx.saved_tensors, ctx.needs_input_grad[2:], gradients, kept),
+        )
+
+
+class _Holder(list):
+    """A list that can be referred to weakly."""
 
 
 _TENSOR = object()

@@ -137,6 +137,7 @@ impl Args {
             timeout: None,
             stop: wanted.stop.clone(),
             forks: Arc::default(),
+            alone: false,
             script,
         };
         let mut attempts = Watched::new(attempts, self.quiet);

@@ -233,7 +233,7 @@ impl Args {
             }
             let here = calibrate::Here::read();
             match here.figures(gpu.spec.found.gpu) {
-                _ if summary.jax.is_some() => {}
+                _ if summary.framework.is_some() => {}
                 Ok(figures) => {
                     let host = here.host();
                     summary.time = step_time(record, &figures, &host)
@@ -277,7 +277,7 @@ impl Args {
             && !grows
             && job.gpu.is_some()
             // XLA plans a program for the memory that there is: without a limit it is another one.
-            && summary.jax.is_none()
+            && summary.framework.as_ref().is_none_or(|other| other.name != "jax")
             && !self.no_measure
             && signals::received().is_none()
         {
@@ -578,9 +578,9 @@ impl Args {
         match status.code() {
             // The script imported nothing that is recorded, or failed before.
             Some(0) => {
-                // JAX is recorded on virtual GPUs only.
+                // JAX and CuPy are recorded on virtual GPUs only.
                 let frameworks = if self.gpu.is_some() {
-                    "torch or JAX"
+                    "torch, JAX or CuPy"
                 } else {
                     "torch"
                 };

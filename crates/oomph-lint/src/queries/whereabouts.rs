@@ -126,7 +126,19 @@ pub(crate) fn is_brought_to_gpu(model: &Model<'_>, pass: &Call<'_>, place: &str)
                 && bound().next().is_some()
                 && bound().all(|expr| dotted_name(expr).is_some_and(|name| is_parameter(&name)))
     };
+    // `self.model = load_model(hparams)`: a function of another file made it, in one that works on a GPU.
+    let is_built = || {
+        bound().next().is_some()
+            && bound().all(|expr| {
+                matches!(expr, Expr::Call(made) if made.func.is_name_expr() && last_name(&made.func).is_some_and(|name| {
+                    name.starts_with(|c: char| c.is_ascii_lowercase())
+                        && ["load", "build", "create", "get", "make", "init"].iter().any(|word| name.contains(word))
+                }))
+            })
+            && model.module.text().contains(".cuda(")
+    };
     at(model, func, place, pass.node.start(), 0) == Tri::Yes
+        || is_built()
         || moved()
         || bound().any(|expr| mentions_move(model.text(expr)))
         || is_brought(model, pass)

@@ -234,6 +234,26 @@ fn is_in_a_network(model: &Model<'_>, load: &Call<'_>) -> bool {
 /// Whether the file saves a dictionary with the key that is read here: `torch.load(path)["net"]`.
 fn is_own_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     let stmt = model.text(model.stmt(load.stmt).node);
+    let func = model.func_of(load.ctx);
+    let saves = |key: &str| {
+        model
+            .calls
+            .iter()
+            .any(|call| call.is("torch.save") && model.text(call.node).contains(key))
+    };
+    // `checkpoint["model_state_dict"]`, by the name of what was loaded.
+    let by_name = model.assigns.iter().filter(|assign| assign.stmt == load.stmt).any(|assign| {
+        let body = func.map_or_else(|| model.module.text(), |id| model.text(model.func(id).node));
+        let item = format!("{}[", assign.place);
+        body.match_indices(&item).any(|(at, _)| {
+            body[at + item.len()..]
+                .split_once(']')
+                .is_some_and(|(key, _)| key.starts_with(['"', '\'']) && saves(key))
+        })
+    });
+    if by_name {
+        return true;
+    }
     let Some((_, rest)) = stmt.split_once(model.text(load.node)) else {
         return false;
     };
@@ -243,8 +263,5 @@ fn is_own_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     let Some((key, _)) = rest.split_once(']') else {
         return false;
     };
-    model
-        .calls
-        .iter()
-        .any(|call| call.is("torch.save") && model.text(call.node).contains(key))
+    saves(key)
 }

@@ -1,10 +1,12 @@
 use oomph_python_source::ast::{ExceptHandler, Stmt};
+use oomph_python_source::blocks_of;
 
 use crate::fix::Fix;
 use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::oom_handlers::oom_handler;
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxKind, Loop, Model};
 
 declare_rule! {
@@ -94,10 +96,16 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             continue;
         }
         let Some(looped) = model.loops_around(call.ctx).next() else {
+            if runs_in_a_loop_of_callers(model, call) {
+                report(model, call, true, out);
+            }
             continue;
         };
         // An epoch loop holds the loop that steps: there, once per epoch is harmless.
-        let holds_inner = model.loops.iter().any(|each| {
+        let steps_here = model.backwards.iter().any(|backward| {
+            model.loops_around(backward.ctx).next().map(|each| each.ctx) == Some(looped.ctx)
+        });
+        let holds_inner = !steps_here && (model.loops.iter().any(|each| {
             each.ctx != looped.ctx
                 && (each.data || each.contains_backward)
                 && model.is_inside(each.ctx, looped.ctx)
@@ -111,13 +119,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                             .iter()
                             .any(|each| body.is_some_and(|body| model.is_inside(each.ctx, body)) && (each.data || each.trains))
                     })
-            });
+            }));
         // A search for what fits, where sizes change from try to try.
         let is_search = model.stmts.iter().any(|info| match info.node {
             Stmt::Try(node) => {
                 looped.range.contains_range(node.range)
                     && node.handlers.iter().any(|ExceptHandler::ExceptHandler(handler)| {
-                        oom_handler(handler).is_some()
+                        oom_handler(handler).is_some() && !(looped.trains && goes_on(&handler.body))
                     })
             }
             _ => false,
@@ -128,17 +136,54 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || is_under_a_test(model, call, looped) {
             continue;
         }
-        let fix = Some(call)
-            .filter(|call| !model.is_conditional_in(call.ctx, looped.ctx))
-            .and_then(|call| model.module.delete(model.stmt(call.stmt).node))
-            .map(|edit| Fix::unsafe_("remove the call", edit));
-        out.push(
-            Report::new(
-                call.node,
-                "the cache is emptied in every iteration: nothing in use is freed, and the next iteration allocates the cache again",
-            )
-            .help("remove it; for fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`")
-            .fix(fix),
-        );
+        report(model, call, !model.is_conditional_in(call.ctx, looped.ctx), out);
     }
+}
+
+fn report(model: &Model<'_>, call: &Call<'_>, always: bool, out: &mut Vec<Report>) {
+    let fix = Some(call)
+        .filter(|_| always)
+        .and_then(|call| model.module.delete(model.stmt(call.stmt).node))
+        .map(|edit| Fix::unsafe_("remove the call", edit));
+    out.push(
+        Report::new(
+            call.node,
+            "the cache is emptied in every iteration: nothing in use is freed, and the next iteration allocates the cache again",
+        )
+        .help("remove it; for fragmentation, set `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`")
+        .fix(fix),
+    );
+}
+
+/// Whether a handler lets the loop go on: a batch that does not fit is left out, and nothing is being searched for.
+fn goes_on(handler: &[Stmt]) -> bool {
+    handler.iter().all(|stmt| match stmt {
+        Stmt::Break(_) | Stmt::Return(_) => false,
+        other => blocks_of(other).into_iter().all(goes_on),
+    })
+}
+
+/// Whether a call is in a function that runs a model once, a step or a token, and that the file calls in a loop.
+fn runs_in_a_loop_of_callers(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(func) = model.func_of(call.ctx) else {
+        return false;
+    };
+    let passes = || {
+        model
+            .calls_in_function(Some(func))
+            .filter(|other| is_model_call(other) || other.is_method("backward"))
+    };
+    let conditional = model
+        .within_function(call.ctx)
+        .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler));
+    passes().next().is_some()
+        && !conditional
+        && passes().all(|pass| model.loops_around(pass.ctx).next().is_none())
+        // What makes its model frees another one.
+        && !model.assigns_in_function(Some(func)).any(|assign| assign.value.is_model())
+        && !model.calls_in_function(Some(func)).any(|other| other.recv.kind == Kind::Loader || other.result.kind == Kind::Loader)
+        && !in_unit_test(model, call.ctx)
+        && model.calls.iter().any(|other| {
+            other.target == Some(func) && model.loops_around(other.ctx).next().is_some()
+        })
 }

@@ -149,13 +149,11 @@ fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<
 }
 
 /// The one optimizer that steps between a `backward()` and the next.
-fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
+pub(super) fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
     let func = model.func_of(backward.ctx);
     let from = model.calls[backward.call].node.start();
     let until = model
-        .backwards
-        .iter()
-        .filter(|each| model.func_of(each.ctx) == func)
+        .backwards_in_function(func)
         .map(|each| model.calls[each.call].node.start())
         .filter(|at| *at > from)
         .min();
@@ -174,7 +172,7 @@ fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<String> {
 }
 
 /// The calls whose results flow into the loss of a `backward()`.
-fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
+pub(super) fn judged_in_loss<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>) -> Vec<&'m Call<'a>> {
     let func = model.func_of(backward.ctx);
     let mut exprs: Vec<(&'a Expr, TextSize)> =
         vec![(backward.target, model.calls[backward.call].node.start())];

@@ -5,9 +5,11 @@ use oomph_python_source::{Ranged, dotted_name, names_in};
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
 use crate::rule::{Report, declare_rule};
+use super::fake_not_detached::judged_in_loss;
 use crate::queries::loop_carried::base;
+use crate::queries::model_calls::is_model_call;
 use crate::semantic::value::{Kind, Tri};
-use crate::semantic::{Assign, Backward, Bind, Loop, Model, torch};
+use crate::semantic::{Assign, Backward, Bind, Call, Grad, Loop, Model, torch};
 
 declare_rule! {
     /// The last `backward()` of a step retains its graph.
@@ -127,6 +129,16 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .is_some_and(|assign| is_made_on_cpu(model, assign))
             })
         });
+        if let Some(next) = next_of_one_sum(model, backward, looped) {
+            out.push(
+                Report::new(
+                    call.node,
+                    format!("the graph is retained for `{}`: two passes go through it where one of the sum would do", model.text(next.node)),
+                )
+                .help("add the losses up and call `backward()` once: gradients add up all the same"),
+            );
+            continue;
+        }
         // An inner loop of backwards over one graph: this is also the next one.
         if another || may_share(model, backward, looped) || made_before || on_cpu || outer_step || from_each || inner_loop != Some(looped.ctx) || on_cpu_only(model) {
             continue;
@@ -150,8 +162,7 @@ fn may_share(model: &Model<'_>, backward: &Backward<'_>, looped: &Loop<'_>) -> b
     const STATES: &[&str] = &["hidden", "memory", "lstm", "rnn", "gru", "recurrent", "bptt", "h_0", "h0", "carry"];
     let func = model.func_of(backward.ctx);
     let at = model.calls[backward.call].node.start();
-    let body = func.map_or_else(|| model.text(looped.range), |id| model.text(model.func(id).node));
-    let lower = body.to_ascii_lowercase();
+    let lower = model.text(looped.range).to_ascii_lowercase();
     if STATES.iter().any(|word| lower.contains(word)) {
         return true;
     }
@@ -236,4 +247,42 @@ fn is_made_on_cpu(model: &Model<'_>, made: &Assign<'_>) -> bool {
             && call.qual.as_deref().is_some_and(torch::is_factory)
             && call.keyword("device").is_none()
     })
+}
+
+/// The next `backward()` of the step, if nothing between the two reads, clears or uses gradients, or changes who gets them.
+fn next_of_one_sum<'m, 'a>(model: &'m Model<'a>, backward: &Backward<'a>, looped: &Loop<'a>) -> Option<&'m Call<'a>> {
+    const BETWEEN: &[&str] = &["grad", "step", "freeze", "train(", "eval(", "clip", "scaler", "optim", "toggle"];
+    let call = &model.calls[backward.call];
+    let next = model
+        .backwards
+        .iter()
+        .filter(|other| model.func_of(other.ctx) == model.func_of(backward.ctx))
+        .map(|other| (other, &model.calls[other.call]))
+        .filter(|(_, other)| other.node.start() > call.node.end() && looped.range.contains_range(other.node.range()))
+        .min_by_key(|(_, other)| other.node.start())?;
+    let (other, next) = next;
+    let bare = |call: &Call<'_>| call.node.arguments.args.is_empty() && call.keyword("inputs").is_none() && call.keyword("create_graph").is_none();
+    let between = model.module.text().get(call.node.end().to_usize()..next.node.start().to_usize())?.to_ascii_lowercase();
+    let same_loop = model.loops_around(call.ctx).next().map(|each| each.ctx) == model.loops_around(next.ctx).next().map(|each| each.ctx);
+    let is_plain = |name: Option<&str>| matches!(name, Some("backward"));
+    // Both losses were made of what one model returned.
+    let shares = || {
+        let later = judged_in_loss(model, other);
+        judged_in_loss(model, backward).iter().any(|pass| {
+            is_model_call(pass) && pass.grad == Grad::On && later.iter().any(|each| std::ptr::eq(each.node, pass.node))
+        })
+    };
+    (bare(call)
+        && bare(next)
+        && same_loop
+        && is_plain(call.method)
+        && is_plain(next.method)
+        && !backward.scaled
+        && !other.scaled
+        && model.is_inside(next.ctx, call.ctx)
+        && dotted_name(backward.target).is_some()
+        && dotted_name(backward.target) != dotted_name(other.target)
+        && !BETWEEN.iter().any(|word| between.contains(word))
+        && shares())
+    .then_some(next)
 }

@@ -317,7 +317,7 @@ fn is_detached_attribute(model: &Model<'_>, call: &Call<'_>) -> bool {
 }
 
 /// `self.G(z)`, `netG(z)`: a generator by its name, where nothing else is known of it.
-fn is_generator(call: &Call<'_>) -> bool {
+pub(super) fn is_generator(call: &Call<'_>) -> bool {
     let Some(place) = dotted_name(&call.node.func) else {
         return false;
     };

@@ -1,5 +1,5 @@
-use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::dotted_name;
+use oomph_python_source::ast::{BoolOp, Expr, Stmt};
+use oomph_python_source::{Ranged, dotted_name};
 
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Model, torch};
@@ -48,6 +48,19 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     for info in &model.stmts {
+        if let Stmt::With(with) = info.node {
+            for item in &with.items {
+                if let Some(skipped) = skipped_by_and(model, &item.context_expr) {
+                    out.push(
+                        Report::new(
+                            skipped,
+                            format!("`and` gives its last part alone to `with`: `{}` is not entered, and gradients stay on", model.text(skipped)),
+                        )
+                        .help("separate the two by a comma"),
+                    );
+                }
+            }
+        }
         let Stmt::Expr(stmt) = info.node else { continue };
         let does_nothing = match &*stmt.value {
             Expr::Call(node) => model.calls.iter().any(|call| {
@@ -67,4 +80,16 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `torch.no_grad()` of `torch.no_grad() and autocast()`: what is true and not last is nothing but looked at.
+fn skipped_by_and<'a>(model: &Model<'a>, expr: &'a Expr) -> Option<&'a Expr> {
+    let Expr::BoolOp(node) = expr else { return None };
+    let (_, first) = node.values.split_last()?;
+    first.iter().find(|each| {
+        node.op == BoolOp::And
+            && model.calls.iter().any(|call| {
+                call.node.range() == each.range() && call.qual.as_deref().is_some_and(torch::is_no_grad)
+            })
+    })
 }

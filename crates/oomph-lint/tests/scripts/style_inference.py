@@ -39,7 +39,7 @@ def saliency(net, image):
     image = image.to(device)
     image.requires_grad_()
     score = net(image).max()
-    score.backward()
+    score.backward()  # OOM112
     return image.grad
 
 
@@ -48,7 +48,7 @@ def attack(net, image, label, criterion):
     delta = torch.zeros_like(image, requires_grad=True)
     for _ in range(10):
         loss = criterion(net(image + delta), label)
-        loss.backward()
+        loss.backward()  # OOM112
         delta.data += delta.grad.sign()
         delta.grad.zero_()
     return delta.detach()

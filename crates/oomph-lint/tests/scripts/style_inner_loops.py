@@ -74,7 +74,7 @@ def style_transfer(content, target, net):
         for layer, gram in target.items():
             loss += F.mse_loss(net(opt_img)[layer], gram)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # OOM112
         optimizer.step()
 
 

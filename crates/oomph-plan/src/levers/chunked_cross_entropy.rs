@@ -2,8 +2,8 @@
 //!
 //! Memory: copies of the logits (in fp32, log-probabilities, the gradients inside the loss) live for one
 //! part of the rows at a time, and so do the logits themselves and their gradient where a linear layer
-//! makes them; else those two remain. Time: some launches, as gradients are computed with the loss. Results: to
-//! rounding.
+//! makes them; else those two remain. Time: some launches, as gradients are computed with the loss; where the script makes
+//! something else of the logits, row by row, the backward pass makes them again. Results: to rounding.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,13 +17,15 @@ use crate::model::{Event, Model, Tensor};
 use crate::search::Options;
 
 /// Operators of the loss.
-const LOSS: [&str; 3] = ["_log_softmax", "nll_loss", "cross_entropy"];
+const LOSS: [&str; 4] = ["_log_softmax", "nll_loss", "cross_entropy", "logsumexp"];
 /// Operators of linear layers.
 const LINEAR: [&str; 3] = ["::mm", "::addmm", "::linear"];
 /// Smaller losses are not worth a change.
 const LEAST_BYTES: u64 = 64 << 20;
 /// How many parts: more save little and launch more.
 const CHUNKS: u32 = 8;
+/// A part of a function of logits is so many times smaller (`python/oomph/levers/_shared/row_functions.py`).
+const FINER: u64 = 4;
 
 /// The gradients of the head's weight, summed in fp32, and of what it is given are there from the loss on: its backward pass
 /// makes no more than their multiples.
@@ -142,14 +144,39 @@ impl Facets for ChunkedCrossEntropy {
                 && model.op(tensor).contains("_to_copy")
         });
         let logits = if widened { largest / 2 } else { largest };
+        // The script may leave out the last token of each sequence.
+        let is_about = |bytes: u64, size: u64| bytes.abs_diff(size) <= size / 16;
+        let is_copy =
+            |op: &str| op.contains("_to_copy") || op.contains("clone") || op.contains("contiguous");
         let is_linear = |op: &str| LINEAR.iter().any(|name| op.ends_with(name));
-        let head = draft.template.tensors.iter().find(|tensor| {
-            tensor.phase == Phase::Forward && tensor.bytes == logits && is_linear(model.op(tensor))
-        });
-        let head = head.map(|tensor| tensor.call);
+        let forward = draft
+            .template
+            .tensors
+            .iter()
+            .filter(|tensor| tensor.phase == Phase::Forward);
+        let head = forward
+            .clone()
+            .find(|tensor| is_about(tensor.bytes, logits) && is_linear(model.op(tensor)));
+        let head = head.map(|tensor| (tensor.call, tensor.op, tensor.bytes));
+        // What else the script makes of the logits, as wide.
+        let is_function = forward.clone().any(|tensor| {
+            let op = model.op(tensor);
+            is_about(tensor.bytes, largest) && !is_loss(op) && !is_copy(op) && !is_linear(op)
+        }) || !model.ops.iter().any(|op| op.contains("nll_loss"));
         let from_linear = head.is_some();
-        if let Some(head) = head.filter(|&call| call > 0) {
-            gradients_with_the_loss(draft, head, logits, is_linear, widened);
+        let mut parts = chunks;
+        if let Some((call, op, bytes)) = head {
+            if !is_function && call > 0 {
+                gradients_with_the_loss(draft, call, logits.min(bytes), is_linear, widened);
+            } else if is_function {
+                parts *= FINER;
+                let again = model
+                    .forward_by_op
+                    .get(&(call, op))
+                    .copied()
+                    .unwrap_or_default();
+                draft.body.busy += again.busy;
+            }
         }
         let mut gradient_kept = from_linear;
         for tensor in &mut draft.template.tensors {
@@ -157,7 +184,7 @@ impl Facets for ChunkedCrossEntropy {
                 continue;
             }
             let op = model.op(tensor);
-            let copy = op.contains("_to_copy") || op.contains("clone") || op.contains("contiguous");
+            let as_wide = is_about(tensor.bytes, logits) || is_about(tensor.bytes, largest);
             let backward = op.contains("_log_softmax_backward");
             if backward && !gradient_kept {
                 // The gradient of the logits is whole, in whatever type they have.
@@ -165,13 +192,12 @@ impl Facets for ChunkedCrossEntropy {
                 if widened {
                     tensor.bytes /= 2;
                 }
-            } else if is_loss(op) || copy || from_linear && is_linear(op) && tensor.bytes == logits
-            {
-                tensor.bytes = tensor.bytes.div_ceil(chunks);
+            } else if is_loss(op) || is_copy(op) || from_linear && as_wide {
+                tensor.bytes = tensor.bytes.div_ceil(parts);
             }
         }
         draft.body.add(Load {
-            launches: chunks as f64 * 6.0,
+            launches: parts as f64 * 6.0,
             ..Load::default()
         });
     }
@@ -212,7 +238,12 @@ mod tests {
             scope: 0,
             batched,
         };
-        let ops = ["aten::mm", "aten::_to_copy", "aten::_log_softmax"];
+        let ops = [
+            "aten::mm",
+            "aten::_to_copy",
+            "aten::_log_softmax",
+            "aten::nll_loss_forward",
+        ];
         let mut model = Model {
             calls: vec![Call::default(), Call::default()],
             ops: ops.map(str::to_owned).to_vec(),
@@ -266,6 +297,23 @@ mod tests {
             .map(|tensor| tensor.bytes / MIB)
             .collect();
         assert_eq!(made, [50, 10]);
+        // A temperature between the layer and the loss: all of it is made in smaller parts, and once more in the backward pass.
+        let mut scaled = job();
+        scaled.ops.push("aten::div".to_owned());
+        scaled.template.tensors.push(Tensor {
+            op: 4,
+            bytes: 380 * MIB,
+            ..scaled.template.tensors[1]
+        });
+        let mut draft = Draft::new(&scaled, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        let made: Vec<u64> = draft
+            .template
+            .tensors
+            .iter()
+            .map(|tensor| tensor.bytes * 32 / MIB)
+            .collect();
+        assert_eq!(made, [200, 400, 400, 1600, 320, 380]);
         // Frozen weights have none.
         model.template.body = (0..2).map(Event::Alloc).collect();
         let mut draft = Draft::new(&model, Pace::default());

@@ -1,9 +1,10 @@
-//! `split_forward`: each outermost model runs its batch in parts without graph, and each part again,
+//! `split_forward`: each outermost model runs its batch in parts, all but the last without graph, and each of those again,
 //! with its graph, when the gradient of the outputs arrives (gradient caching).
 //!
 //! Memory: what flows inside of a call shrinks to the largest part's; its arguments and its result stay
 //! whole, and so does all that is outside. The gradients are there from the first part on. Time: the
-//! forward pass of those models once more, each kernel once a part, and the gradients added. Passes without gradients
+//! forward pass of all parts but the last once more (of all, where several calls wait for a backward pass), each kernel once a part,
+//! and the gradients added. Passes without gradients
 //! over as much run in parts, too. Results: to rounding for models that compute each sample by itself, whatever the loss.
 
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
@@ -100,9 +101,11 @@ impl Facets for SplitForward {
         let passes = passes(draft, &names, &trained);
         let roots: HashSet<u32> = trained.union(&passes).copied().collect();
         let inside = within(model, &roots);
+        let kept = kept(&found);
         let mut edits = Edits::default();
         for block in &found {
-            split(draft, block, &positions, &uses, &inside, &mut edits);
+            let again = !kept.contains(&block.call);
+            split(draft, block, again, &positions, &uses, &inside, &mut edits);
         }
         let results: HashSet<u32> = roots
             .iter()
@@ -123,7 +126,7 @@ impl Facets for SplitForward {
             }
         }
         draft.template.body = edits.apply(&draft.template.body);
-        self.take_time(draft, &found, &inside);
+        self.take_time(draft, &found, &kept, &inside);
         draft.body.lever += f64::from(self.parts) * HOST_NS * passes.len() as f64;
     }
 
@@ -140,12 +143,26 @@ impl Facets for SplitForward {
 }
 
 impl SplitForward {
-    /// The forward pass twice, and all of it once a part.
-    fn take_time(&self, draft: &mut Draft<'_>, found: &[Block], inside: &HashSet<u32>) {
+    /// The forward pass twice but for parts that keep their graph, and all of it once a part.
+    fn take_time(
+        &self,
+        draft: &mut Draft<'_>,
+        found: &[Block],
+        kept: &HashSet<u32>,
+        inside: &HashSet<u32>,
+    ) {
         let parts = f64::from(self.parts.max(1));
-        let mut again = Load::default();
+        let (mut again, mut calls) = (Load::default(), 0.0);
         for block in found {
-            again.add(draft.forward_load(block.call));
+            let load = draft.forward_load(block.call);
+            let times = if kept.contains(&block.call) {
+                parts - 1.0
+            } else {
+                parts
+            };
+            again.busy += load.busy * times / parts;
+            again.launches += load.launches * times / parts;
+            calls += load.calls * (parts + times - 1.0);
         }
         let works = draft.model.work.iter();
         let outside = works.filter(|work| {
@@ -158,7 +175,7 @@ impl SplitForward {
         let launches = (draft.body.launches - outside).max(0.0) + again.launches;
         draft.body.busy += again.busy + (parts - 1.0) * launches * draft.pace().launch_ns;
         draft.body.launches = outside + parts * launches;
-        draft.body.calls += (2.0 * parts - 1.0) * again.calls;
+        draft.body.calls += calls;
         draft.body.lever += 2.0 * parts * HOST_NS * found.len() as f64;
         let added = draft.accumulation(parts);
         draft.body.add(added);
@@ -225,11 +242,26 @@ fn within(model: &Model, roots: &HashSet<u32>) -> HashSet<u32> {
     found
 }
 
+/// The calls whose last part keeps its graph: those that begin when no other's is there.
+fn kept(found: &[Block]) -> HashSet<u32> {
+    let mut sorted: Vec<&Block> = found.iter().collect();
+    sorted.sort_by_key(|block| block.forward.start);
+    let (mut kept, mut until) = (HashSet::default(), 0);
+    for block in sorted {
+        if block.forward.start >= until {
+            until = block.backward.start;
+            kept.insert(block.call);
+        }
+    }
+    kept
+}
+
 /// Frees what a call saves as soon as its forward pass has used it, and puts that pass once more before its
-/// backward pass, which finds the gradients of the parts before.
+/// backward pass, which finds the gradients of the parts before. If it is not run `again`, what a part saves stays.
 fn split(
     draft: &mut Draft<'_>,
     block: &Block,
+    again: bool,
     positions: &Positions,
     uses: &Uses<'_>,
     inside: &HashSet<u32>,
@@ -264,6 +296,9 @@ fn split(
             edits.replace(position, Event::Alloc(copy));
             edits.insert(position + 1, Event::Free(copy));
         }
+    }
+    if !again {
+        return;
     }
     let mut passing: HashMap<u32, u32> = HashMap::default();
     for event in forward {

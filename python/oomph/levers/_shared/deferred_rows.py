@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -59,12 +59,19 @@ class LazyRows(torch.Tensor):
     """Whether another part of the batch, or the same again, runs, in which rows are lazy that were."""
     FEWEST: ClassVar[int] = 2
     """Dimensions below which a view is made at once."""
-    hidden: torch.Tensor
-    """What each row is made from: (…, width)."""
+    lever: ClassVar[Any] = None
+    """The lever whose rows are lazy in a script that trains."""
+    hidden: Any
+    """What each row is made from: (…, width); None where that is more than one tensor."""
     classes: int
     """Entries of a row."""
     logits: torch.Tensor | None
     """The rows, once they are made."""
+
+    @classmethod
+    def serve(cls, lever: Any) -> None:
+        """Rows are lazy for `lever`."""
+        LazyRows.lever = lever
 
     def whole(self) -> torch.Tensor:
         """The rows themselves: (…, classes)."""
@@ -74,6 +81,14 @@ class LazyRows(torch.Tensor):
         """Other rows, made in the same way from `hidden`."""
         raise NotImplementedError
 
+    def origin(self) -> torch.Tensor:
+        """One of the tensors that rows are made from."""
+        return self.hidden
+
+    def viewed(self, view: Callable[[torch.Tensor], torch.Tensor]) -> LazyRows:
+        """The rows of a view of what they are made from."""
+        return self.like(view(self.hidden))
+
     def cast(self, dtype: torch.dtype) -> LazyRows:
         """The same rows in another type."""
         raise NotImplementedError
@@ -82,6 +97,11 @@ class LazyRows(torch.Tensor):
         """`func(self, *args, **kwargs)` without making all rows, or `NotImplemented`."""
         lazy = _lazily(self, func, args, kwargs)
         return NotImplemented if lazy is None else lazy
+
+    @classmethod
+    def among(cls, func: Any, args: tuple, kwargs: dict) -> Any:
+        """`func(*args, **kwargs)` without making all rows of those among its arguments, or `NotImplemented`."""
+        return NotImplemented
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
@@ -95,7 +115,19 @@ class LazyRows(torch.Tensor):
             result = first.rather(func, args[1:], kwargs)
             if result is not NotImplemented:
                 return result
+        result = cls.among(func, args, kwargs)
+        if result is not NotImplemented:
+            return result
         return func(*whole(args), **{key: whole(value) for key, value in kwargs.items()})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+        """Code bypassed `__torch_function__`: its gradients would be lost."""
+        if func is torch.ops.aten.detach.default:
+            return whole(args[0]).detach()
+        raise cls.lever.refuse(
+            f"PyTorch passes its logits to {func} internally, where they cannot be computed lazily"
+        )
 
 
 @contextlib.contextmanager
@@ -115,9 +147,8 @@ def lazy_for_the_whole_batch(batches: float, as_before: bool) -> Iterator[None]:
 
 def node(tensor: torch.Tensor) -> Any:
     """The node that made a tensor, or None. Asking lazy rows would make them: theirs is the node of what they are made from."""
-    if isinstance(tensor, LazyRows) and tensor.logits is None and tensor.hidden.grad_fn is not None:
-        return tensor.hidden.grad_fn
-    return tensor.grad_fn
+    lazy = isinstance(tensor, LazyRows) and tensor.logits is None
+    return tensor.origin().grad_fn if lazy else tensor.grad_fn
 
 
 def whole(value: Any) -> Any:
@@ -131,15 +162,14 @@ def whole(value: Any) -> Any:
 
 def _lazily(logits: LazyRows, func: Any, args: tuple, kwargs: dict) -> LazyRows | None:
     """`func(logits, *args, **kwargs)` without computing them, or None."""
-    hidden, classes = logits.hidden, logits.classes
-    width = hidden.shape[-1]
+    classes, dims = logits.classes, len(logits.shape)
     if func is torch.Tensor.float and not args:
         return logits.cast(torch.float32)
     if func is torch.Tensor.to and not (set(kwargs) - {"dtype", "device", "non_blocking"}):
         wanted = [*args, kwargs.get("dtype"), kwargs.get("device")]
         dtypes = [value for value in wanted if isinstance(value, torch.dtype)]
         others = [v for v in wanted if v is not None and not isinstance(v, (torch.dtype, bool))]
-        if all(isinstance(v, (str, torch.device)) and _here(v, hidden) for v in others):
+        if all(isinstance(v, (str, torch.device)) and _here(v, logits) for v in others):
             return logits.cast(dtypes[0] if dtypes else logits.dtype)
         return None
     if func is torch.Tensor.contiguous:
@@ -153,7 +183,7 @@ def _lazily(logits: LazyRows, func: Any, args: tuple, kwargs: dict) -> LazyRows 
         ):
             return None
         lead = tuple(shape[:-1])
-        rows = hidden.numel() // width
+        rows = logits.shape[:-1].numel()
         known = torch.Size(n for n in lead if n != -1).numel()
         if shape[-1] not in (classes, -1) or not lead or not known:
             return None
@@ -161,26 +191,32 @@ def _lazily(logits: LazyRows, func: Any, args: tuple, kwargs: dict) -> LazyRows 
             return None
         if rows % known or (-1 not in lead and known != rows):
             return None
-        return logits.like(hidden.reshape(*lead, width))
+        return logits.viewed(lambda t: t.reshape(*lead, t.shape[-1]))
     if func in (torch.Tensor.flatten, torch.flatten):
         given = dict(zip(("start_dim", "end_dim"), args, strict=False)) | kwargs
-        start, end = (
-            given.get(k, d) % hidden.dim() for k, d in (("start_dim", 0), ("end_dim", -1))
-        )
-        if end < hidden.dim() - 1 and start <= end:
-            return logits.like(hidden.flatten(start, end))
+        start, end = (given.get(k, d) % dims for k, d in (("start_dim", 0), ("end_dim", -1)))
+        if end < dims - 1 and start <= end:
+            return logits.viewed(lambda t: t.flatten(start, end))
         return None
     if func is torch.Tensor.__getitem__:
         index = args[0] if isinstance(args[0], tuple) else (args[0],)
         if all(i is Ellipsis or isinstance(i, (slice, int)) for i in index):
-            dims = hidden.dim()
             spread = list(index)
             if Ellipsis in spread:
                 at = spread.index(Ellipsis)
                 spread[at : at + 1] = [slice(None)] * (dims - len(spread) + 1)
             if len(spread) < dims or spread[-1] == slice(None):
-                picked = hidden[tuple(index)]
-                return logits.like(picked) if picked.dim() >= logits.FEWEST else None
+                left = dims - sum(isinstance(i, int) for i in spread)
+                return logits.viewed(lambda t: t[tuple(index)]) if left >= logits.FEWEST else None
+        mask = index[0]
+        if (
+            len(index) == 1
+            and type(mask) is torch.Tensor
+            and mask.dtype == torch.bool
+            and mask.shape == logits.shape[: mask.dim()]
+            and 0 < mask.dim() < dims
+        ):
+            return logits.viewed(lambda t: t[mask])
     return None
 
 

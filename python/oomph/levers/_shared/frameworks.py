@@ -153,6 +153,22 @@ def _accelerate(lever: SplittingLever, module: Any) -> None:
             batch.divided = before
 
     module.Accelerator.backward = backward
+    count = module.Accelerator._do_sync
+
+    @functools.wraps(count)
+    def do_sync(accelerator: Any) -> None:
+        """`accelerator.accumulate` counts a batch once, and its update comes with the last part."""
+        batch = lever.batch
+        if batch is None or batch.external:
+            return count(accelerator)
+        if batch.index == 0:
+            count(accelerator)
+            batch.updates = accelerator.sync_gradients
+            batch.had_gradients = have_gradients(lever.job.optimizers)
+        accelerator.gradient_state._set_sync_gradients(bool(batch.updates) and batch.last)
+        return None
+
+    module.Accelerator._do_sync = do_sync
 
 
 def _logged(lever: SplittingLever, module: Any) -> None:
@@ -195,6 +211,12 @@ def _manual(lever: SplittingLever, module: Any) -> None:
     module._ManualOptimization.run = run
 
 
+def have_gradients(optimizers: Any) -> bool:
+    """Whether earlier batches are in the gradients."""
+    groups = [group for optimizer in list(optimizers) for group in optimizer.param_groups]
+    return any(p.grad is not None for group in groups for p in group["params"])
+
+
 def _parts(
     lever: SplittingLever,
     inputs: Any,
@@ -212,12 +234,7 @@ def _parts(
     pieces = _pieces(lever, inputs)
     batch = lever.batch_of(sum(size for _, size in pieces), len(pieces))
     batch.constant, batch.divided = constant, divided
-    batch.had_gradients = not cleared and any(
-        p.grad is not None
-        for optimizer in lever.job.optimizers
-        for group in optimizer.param_groups
-        for p in group["params"]
-    )
+    batch.had_gradients = not cleared and have_gradients(lever.job.optimizers)
     total: Any = None
     for piece, size in pieces:
         batch.next(size)

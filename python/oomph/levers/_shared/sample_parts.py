@@ -62,7 +62,7 @@ def lazy_places(output: Any) -> list[bool]:
 
 
 def _is_lazy(leaf: Any) -> bool:
-    return isinstance(leaf, LazyRows) and leaf.logits is None
+    return isinstance(leaf, LazyRows) and leaf.logits is None and leaf.hidden is not None
 
 
 def with_leaves(value: Any, found: Iterator[Any]) -> Any:

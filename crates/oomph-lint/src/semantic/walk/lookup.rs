@@ -108,6 +108,13 @@ impl Walker<'_, '_> {
     /// Lets the methods that are called on the name decide, and then the name itself, where nothing
     /// else is known.
     pub(super) fn with_hint(&self, mut value: Value, place: &str) -> Value {
+        // `model = torch.load("model.pth")`: the model itself was saved.
+        if value.kind == Kind::Checkpoint
+            && let Some(kind @ Kind::Model(_)) = self.usage.kind(place)
+        {
+            value.kind = kind;
+            return value;
+        }
         if value.kind != Kind::Unknown {
             return value;
         }

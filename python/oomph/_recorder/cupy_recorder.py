@@ -1,0 +1,227 @@
+"""Records what a script that uses CuPy, and not torch, does with the memory of a virtual GPU.
+
+CuPy's pools get their memory from the driver in chunks that note when they come and go. Their blocks are seen by a
+`MemoryHook` of CuPy's, which each thread has for itself: those of other threads than the one that imports CuPy count as memory of
+the pool, and not as allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from oomph._import_hooks import on_import
+from oomph._protocol import File, RunDirectory
+from oomph._recorder import segments
+from oomph._recorder.framework_recorder import FrameworkRecorder
+from oomph._user_code import OWN_DIRECTORY
+from oomph._virtual_gpu import library
+
+VALUES = "CuPy's results are not computed: arrays read as zeros, and those whose size depends on values (unique, nonzero, sparse sums) are smaller"
+MOST_EVENTS = 2_000_000
+"""The history's length in events; what comes later counts, but is not in it."""
+_DEEPEST = 48
+"""Frames of an allocation that are kept."""
+
+
+class CupyRecorder(FrameworkRecorder):
+    """CuPy: what its default pool did, by source line."""
+
+    label = "CuPy"
+    assumed = (("values", VALUES),)
+
+    def __init__(self, directory: RunDirectory, leave: Callable[[int], None]) -> None:
+        """Changes nothing before `start`."""
+        super().__init__(directory, leave)
+        self._traces: dict[int, list[dict[str, Any]]] = {}
+        self._blocks: dict[tuple[int, int], dict[str, Any]] = {}
+        self._chunks: dict[tuple[int, int], int] = {}
+        self._sizes: dict[str, dict[int, int]] = {"allocated": {}, "reserved": {}}
+        self._peaks: dict[str, dict[int, int]] = {"allocated": {}, "reserved": {}}
+        self._frames: dict[tuple[Any, int], dict[str, Any]] = {}
+        self._events = 0
+
+    def start(self) -> None:
+        """Install all hooks; CuPy is about to be imported."""
+        on_import("cupy.cuda", self._watch_pools)
+
+    def _watch_pools(self, cuda: Any) -> None:
+        """Before CuPy makes its own pool."""
+        recorder = self
+
+        class Chunk(cuda.memory.Memory):  # type: ignore[misc]
+            """Memory from the driver."""
+
+            def __init__(self, size: int) -> None:
+                super().__init__(size)
+                if size:
+                    recorder.chunk(self.device_id, self.ptr, size)
+
+            def __del__(self) -> None:
+                if self.size:
+                    recorder.chunk_ends(self.device_id, self.ptr)
+
+        class Hook(cuda.memory_hook.MemoryHook):  # type: ignore[misc]
+            """The pool's blocks."""
+
+            name = "oomph"
+
+            def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:  # fmt: skip
+                recorder.block(device_id, mem_ptr, mem_size, size)
+
+            def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:  # fmt: skip
+                recorder.block_ends(device_id, mem_ptr)
+
+        def allocate(size: int) -> Any:
+            return cuda.memory.MemoryPointer(Chunk(size), 0)
+
+        class Pool(cuda.MemoryPool):  # type: ignore[misc]
+            """A pool whose memory is seen coming and going."""
+
+            def __init__(self, allocator: Any = allocate) -> None:
+                super().__init__(allocator)
+
+            def malloc(self, size: int) -> Any:
+                try:
+                    return super().malloc(size)
+                except cuda.memory.OutOfMemoryError as error:
+                    # A script may catch it.
+                    recorder.runs_out(error)
+                    raise
+
+        cuda.MemoryPool = Pool
+        Hook().__enter__()
+
+    # ---- what the pool does ----
+
+    def _count_bytes(self, kind: str, device: int, size: int) -> None:
+        now = self._sizes[kind][device] = self._sizes[kind].get(device, 0) + size
+        self._peaks[kind][device] = max(self._peaks[kind].get(device, 0), now)
+
+    def _add(self, device: int, action: str, address: int, size: int, frames: list[dict[str, Any]]) -> None:  # fmt: skip
+        self._events += 1
+        if self._events <= MOST_EVENTS:
+            self._traces.setdefault(device, []).append(
+                dict(action=action, addr=address, size=size, stream=0, device=device, frames=frames, time_us=time.time_ns() // 1000)
+            )  # fmt: skip
+
+    def _stack(self) -> list[dict[str, Any]]:
+        """The frames of whoever allocates, innermost first, as PyTorch's history has them."""
+        found: list[dict[str, Any]] = []
+        frame = sys._getframe(2)
+        while frame is not None and len(found) < _DEEPEST:
+            code, line = frame.f_code, frame.f_lineno
+            if not code.co_filename.startswith((OWN_DIRECTORY, "<frozen")):
+                key = code, line
+                if key not in self._frames:
+                    self._frames[key] = dict(
+                        filename=code.co_filename, line=line, name=code.co_name
+                    )
+                found.append(self._frames[key])
+            frame = frame.f_back  # type: ignore[assignment]
+        return found
+
+    def chunk(self, device: int, address: int, size: int) -> None:
+        """The driver gave the pool memory."""
+        # As the driver counts it.
+        self._chunks[device, address] = size
+        self._count_bytes("reserved", device, size)
+        self._add(device, "segment_alloc", address, size, self._stack())
+
+    def chunk_ends(self, device: int, address: int) -> None:
+        """The pool gave memory back."""
+        size = self._chunks.pop((device, address), None)
+        if size is not None:
+            self._count_bytes("reserved", device, -size)
+            self._add(device, "segment_free", address, size, [])
+
+    def block(self, device: int, address: int, size: int, requested_size: int) -> None:
+        """The pool gave a block."""
+        frames = self._stack()
+        self._blocks[device, address] = dict(
+            address=address, size=size, requested_size=requested_size, state="active_allocated", frames=frames
+        )  # fmt: skip
+        self._count_bytes("allocated", device, size)
+        self._add(device, "alloc", address, size, frames)
+
+    def block_ends(self, device: int, address: int) -> None:
+        """The pool got a block back."""
+        block = self._blocks.pop((device, address), None)
+        if block is not None:
+            self._count_bytes("allocated", device, -block["size"])
+            for action in ("free_requested", "free_completed"):
+                self._add(device, action, address, block["size"], [])
+
+    # ---- what the record says ----
+
+    def is_full(self, error: BaseException) -> bool:
+        """Whether `error` is CuPy's, and says that memory ran out."""
+        return type(error).__name__ == "OutOfMemoryError" and "Out of memory allocating" in str(
+            error
+        )
+
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether CuPy has opened the GPU."""
+        usage = library.usage(0)
+        return usage is not None and usage.peak > 0
+
+    def devices(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """What each GPU held, in bytes, and which CuPy it is."""
+        result = []
+        for index in range(self._count_of_devices()):
+            usage = library.usage(index)
+            if usage is None:
+                continue
+            name = _cupy().cuda.runtime.getDeviceProperties(index)["name"].decode()
+            result.append(
+                dict(
+                    index=index, name=name, total_bytes=usage.total, limit_bytes=usage.limit,
+                    peak_allocated_bytes=self._peaks["allocated"].get(index, 0), allocated_bytes=self._sizes["allocated"].get(index, 0),
+                    peak_reserved_bytes=self._peaks["reserved"].get(index, 0), reserved_bytes=self._sizes["reserved"].get(index, 0),
+                    outside_bytes=usage.context, peak_used_bytes=usage.peak, retries=0, used=usage.peak > 0,
+                )
+            )  # fmt: skip
+        version = getattr(_cupy(), "__version__", "unknown")
+        return result, dict(
+            name="cupy", version=version, cuda=self._cuda(), allocator="pool", preallocates=False, limit_bytes=0,
+        )  # fmt: skip
+
+    def _count_of_devices(self) -> int:
+        with contextlib.suppress(Exception):
+            return int(_cupy().cuda.runtime.getDeviceCount())
+        return 0
+
+    def _cuda(self) -> str:
+        with contextlib.suppress(Exception):
+            version = _cupy().cuda.runtime.runtimeGetVersion()
+            return f"{version // 1000}.{version % 1000 // 10}"
+        return ""
+
+    def write_history(self) -> int:
+        """Write the snapshot, in the form of PyTorch's."""
+        if not self._traces:
+            return 0
+        count = max(self._traces) + 1
+        blocks = [self._blocks[key] for key in sorted(self._blocks)]
+        found = []
+        for device, address in sorted(self._chunks):
+            one = segments.segment(device, address, self._chunks[device, address], expandable=False)
+            end = address + one["total_size"]
+            found += segments.filled([one], [b for b in blocks if address <= b["address"] < end])
+        snapshot = dict(
+            segments=found,
+            device_traces=[self._traces.get(device, []) for device in range(count)],
+            allocator_settings={},
+        )
+        with self.directory.writing(File.SNAPSHOT) as file:
+            pickle.dump(snapshot, file, protocol=4)
+        return MOST_EVENTS
+
+
+def _cupy() -> Any:
+    return sys.modules.get("cupy")

@@ -1,0 +1,104 @@
+"""Scripts that use CuPy and not torch, and libraries that have the CUDA runtime linked in. Those with CuPy need it: `requirements.txt` does
+not install it."""
+
+import importlib.util
+import subprocess
+
+import pytest
+
+GIB = 1 << 30
+
+with_cupy = pytest.mark.skipif(
+    importlib.util.find_spec("cupy") is None,
+    reason="CuPy is not installed: pip install cupy-cuda13x",
+)
+
+# A runtime of which nothing works, as NVIDIA's without its driver.
+LINKED = """
+#include <stddef.h>
+#define LOCAL __attribute__((visibility("hidden")))
+LOCAL int cudaRuntimeGetVersion(int *version) { *version = 1; return 999; }
+LOCAL int cudaMalloc(void **address, size_t size) { *address = 0; return size ? 999 : 998; }
+LOCAL int cudaNobodyKnowsThis(int *version) { *version = 1; return 997; }
+"""
+
+CALLER = """
+#include <stddef.h>
+int cudaMalloc(void **, size_t), cudaNobodyKnowsThis(int *);
+int takes(size_t size) { void *address; return cudaMalloc(&address, size); }
+int asks(void) { int version; return cudaNobodyKnowsThis(&version); }
+"""
+
+CALLS = """
+import ctypes, torch
+free = torch.cuda.mem_get_info()[0]
+library = ctypes.CDLL("./linked.so")
+print("takes", library.takes(ctypes.c_size_t(1 << 30)), free - torch.cuda.mem_get_info()[0], "asks", library.asks())
+"""
+
+
+@pytest.mark.parametrize(
+    ("strip", "said"),
+    [([], f"takes 0 {GIB} asks 997"), (["-s"], "takes 999 0 asks 997")],
+    ids=["with symbols", "stripped"],
+)
+def test_a_runtime_that_is_linked_in_is_replaced_by_its_symbols(oomph, tmp_path, strip, said):
+    (tmp_path / "linked.c").write_text(LINKED)
+    (tmp_path / "caller.c").write_text(CALLER)
+    command = ["cc", "-O0", "-fPIC", "-shared", *strip, "-o", "linked.so", "linked.c", "caller.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    run = oomph(CALLS)
+    assert said in run.out, run.err
+
+
+SCRIPT = """
+import cupy as cp
+
+def work(n):
+    x = cp.ones((n, 1024), dtype=cp.float32)
+    y = x @ x.T
+    return cp.sin(y) + 1
+
+kept = [work(8192) for _ in range(3)]
+print("pool", cp.get_default_memory_pool().total_bytes(), "used", cp.get_default_memory_pool().used_bytes())
+del kept
+cp.get_default_memory_pool().free_all_blocks()
+"""
+
+
+@with_cupy
+def test_the_pool_of_cupy_is_recorded_with_its_history(oomph):
+    run = oomph(SCRIPT, gpu="h200")
+    assert run.status == 0, run.err
+    peak = run.json["peak"]
+    assert (run.json["framework"]["name"], run.json["basis"]) == ("cupy", "whole_script")
+    assert f"pool {peak['reserved_bytes']} used {3 * (GIB >> 2)}" in run.out
+    # Three results, and in the third pass x, the product and its sine.
+    assert peak["allocated_bytes"] == 5 * (GIB >> 2) + (32 << 20)
+    # One context and the library's handle for products.
+    assert 0.5 * GIB < peak["used_bytes"] - peak["reserved_bytes"] < 0.7 * GIB
+    assert "in a pool of" in run.out and "through time" in run.out
+
+
+@with_cupy
+@pytest.mark.parametrize(
+    ("begin", "end"), [("", ""), ("try:\n    ", "\nexcept cp.cuda.memory.OutOfMemoryError: pass")]
+)
+def test_out_of_memory_in_cupy_has_its_line_and_says_how_much_is_needed(oomph, begin, end):
+    script = SCRIPT.replace("kept = [", f"{begin}kept = [").replace("]\nprint", f"]{end}\nprint", 1)
+    if end:
+        script = script.split("print")[0]
+    run = oomph(script, "--memory", "1GiB", gpu="h200")
+    assert run.status == 3, run.err
+    assert run.json["verdict"] == "out_of_memory"
+    assert run.json["oom"]["location"].endswith(("script.py:6", "script.py:7"))
+    assert run.json["peak"]["allocated_bytes"] == 5 * (GIB >> 2) + (32 << 20)
+    assert end or "CuPy could not get 256.0 MiB" in run.out
+
+
+@with_cupy
+def test_a_plan_is_not_for_cupy(oomph, tmp_path):
+    plan = tmp_path / "plan.toml"
+    plan.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_step"\nkind = "fused"\n')
+    run = oomph("import cupy", "--plan", str(plan))
+    assert run.status == 2 and "this one uses CuPy" in run.err
