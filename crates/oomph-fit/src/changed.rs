@@ -8,7 +8,7 @@ use oomph_job::settings::Resize;
 use crate::attempts::{Attempts, Ended, Ranks, Request};
 use crate::found::Found;
 
-/// Runs the script with each text of `texts` (a name and a text) in place of its own, for as many steps as the chosen plan ran.
+/// Runs the script with each text of `texts` (a name and a text) in place of its own, for as many steps as the chosen plan's first run had.
 /// `Ok(None)` if it fits, otherwise why it does not, in a clause. An error is that of a run that could not begin, or was stopped.
 pub fn misses(
     attempts: &mut dyn Attempts,

@@ -102,6 +102,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     Ok(Ending::Found(Box::new(Found {
         fit,
         plain,
+        first_steps: fitter.first_steps,
         left_alone: fitter.left_alone,
     })))
 }

@@ -15,6 +15,8 @@ pub struct Found {
     pub fit: Fit,
     /// The job as it is, run without a limit.
     pub plain: Measurement,
+    /// Steps of a plan's first run.
+    pub(crate) first_steps: u32,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
 }
@@ -25,9 +27,10 @@ impl Found {
         self.fit.plans.get(self.fit.chosen?)
     }
 
-    /// Optimizer steps for which the chosen plan ran.
+    /// Optimizer steps for which the chosen plan ran first: as many as cost little beside the script's start.
     pub(crate) fn steps(&self) -> u32 {
-        self.chosen().map_or(0, |plan| plan.steps)
+        let ran = self.chosen().map_or(0, |plan| plan.steps);
+        ran.min(self.first_steps)
     }
 
     /// Whether the chosen plan shares the job among several GPUs.

@@ -131,25 +131,28 @@ impl Fitter<'_> {
         let mut longer = 0;
         loop {
             found = self.verify_best(bases, found)?;
-            let choice = self.wanted.goal.choose(&self.verified).cloned();
             // Several ranks take too long.
-            let Some(plan) = choice.as_ref().filter(|plan| {
-                self.trains
+            let wants_longer = |fitter: &Self, plan: &PlanResult| {
+                fitter.trains
                     && plan.steps < LONGER
                     && sharding::gpus(&plan.levers).is_none()
-                    && !self.ran_longer.contains(&plan.levers)
-                    && longer < MOST_LONGER
-            }) else {
+                    && !fitter.ran_longer.contains(&plan.levers)
+            };
+            let choice = self.wanted.goal.choose(&self.verified).cloned();
+            let Some(choice) = choice.filter(|plan| wants_longer(self, plan)) else {
                 break;
             };
-            longer += 1;
-            self.ran_longer.push(plan.levers.clone());
-            let held = self.run_longer(plan)?;
-            self.verified.retain(|other| other.levers != plan.levers);
-            match held {
-                Some(plan) => self.verified.push(plan),
-                None => self.options.failed.push(plan.levers.clone()),
+            if longer >= MOST_LONGER {
+                break;
             }
+            // Should it not hold, the next best has run as long.
+            let mut others = self.verified.clone();
+            others.retain(|plan| plan.levers != choice.levers && wants_longer(self, plan));
+            let next = self.wanted.goal.choose(&others).cloned();
+            let mut plans = vec![choice];
+            plans.extend(next.filter(|_| self.attempts.at_once() > 1));
+            longer += 1;
+            self.run_longer(&plans)?;
             found = self.search(bases)?;
         }
         Ok(found)
@@ -261,8 +264,12 @@ impl Fitter<'_> {
         } else {
             CLOSE
         };
+        let options = self.options.within(factor);
+        if plan.used <= options.budget {
+            return Ok(None);
+        }
         let started = Instant::now();
-        let safer = self.search_with(bases, &self.options.within(factor))?;
+        let safer = self.search_with(bases, &options)?;
         self.planning_seconds += started.elapsed().as_secs_f64();
         let worth = goal.worth(goal.least(&self.verified), since);
         let mut safer: Vec<search::Plan> = safer.plans;
@@ -291,25 +298,63 @@ impl Fitter<'_> {
             Some(least)
                 if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
             {
-                self.attempt(least)
+                // Beside it the best of those that should fit by what was learned, although others did not.
+                let goal = self.wanted.goal.results();
+                let mut others = found.plans.iter();
+                let other = others
+                    .find(|plan| plan.results <= goal && plan.levers != least.levers)
+                    .filter(|_| self.attempts.at_once() > 1);
+                let plans: Vec<search::Plan> = [Some(least), other]
+                    .into_iter()
+                    .flatten()
+                    .cloned()
+                    .collect();
+                self.attempt_all(&plans)
             }
             _ => Ok(()),
         }
     }
 
-    /// Runs a verified plan for more steps. `None` if it runs out of memory.
-    fn run_longer(&mut self, plan: &PlanResult) -> anyhow::Result<Option<PlanResult>> {
+    /// Runs verified plans for more steps, side by side. Those that run out of memory are given up.
+    fn run_longer(&mut self, plans: &[PlanResult]) -> anyhow::Result<()> {
+        let request = |(index, plan)| -> (&PlanResult, Request<'_>) {
+            let plan: &PlanResult = plan;
+            let name = format!("plan-{}-{index}-longer", self.verifications);
+            let purpose = format!("running for {LONGER} steps: {}", listed(&plan.levers, ", "));
+            let request = Request {
+                limit: Some(self.options.budget),
+                steps: LONGER,
+                ..self.request(name, purpose, &plan.levers)
+            };
+            (plan, request)
+        };
+        let (plans, requests): (Vec<_>, Vec<_>) = (1..).zip(plans).map(request).unzip();
+        let mut stopped = None;
+        for (plan, ended) in plans.into_iter().zip(self.run_all(&requests)).rev() {
+            let ended = match ended {
+                Ok(ended) => ended,
+                Err(error) => {
+                    stopped = Some(error);
+                    continue;
+                }
+            };
+            self.ran_longer.push(plan.levers.clone());
+            let held = self.hold_longer(plan, ended);
+            self.verified.retain(|other| other.levers != plan.levers);
+            match held {
+                Some(plan) => self.verified.push(plan),
+                None => self.options.failed.push(plan.levers.clone()),
+            }
+        }
+        stopped.map_or(Ok(()), Err)
+    }
+
+    /// A verified plan whose run for more steps ended so. `None` if it ran out of memory.
+    fn hold_longer(&mut self, plan: &PlanResult, ended: Ended) -> Option<PlanResult> {
         let tried = self.tried.iter().find(|tried| tried.levers == plan.levers);
         let Some(tried) = tried.cloned() else {
-            return Ok(Some(plan.clone()));
+            return Some(plan.clone());
         };
-        let name = format!("plan-{}-longer", self.verifications);
-        let purpose = format!("running for {LONGER} steps: {}", listed(&plan.levers, ", "));
-        let ended = self.run(&Request {
-            limit: Some(self.options.budget),
-            steps: LONGER,
-            ..self.request(name, purpose, &plan.levers)
-        })?;
         let (held, used) = match ended {
             Ended::Through(run) => {
                 let measured = self.measured(&tried, &run, true);
@@ -350,7 +395,7 @@ impl Fitter<'_> {
                 more(time, plan.time_ratio),
             );
         }
-        Ok(held)
+        held
     }
 }
 

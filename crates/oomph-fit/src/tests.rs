@@ -808,6 +808,35 @@ fn a_plan_that_needs_less_runs_beside_the_best() {
     assert_ne!(levers[0], levers[1]);
 }
 
+/// The next best plan runs for longer beside the best one, and is chosen at once where that does not hold.
+#[test]
+fn two_plans_run_longer_side_by_side() {
+    let mut first = None;
+    let mut played = Played {
+        at_once: 2,
+        ..Played::new(budget(), |made: &Made| {
+            let first = made
+                .name
+                .ends_with("-longer")
+                .then(|| first.get_or_insert_with(|| made.levers.clone()))?;
+            (*first == made.levers).then(out_of_memory)
+        })
+    };
+    let Ending::Found(found) = fit(&mut played, wanted()).unwrap() else {
+        panic!("the script runs");
+    };
+    let longer: Vec<&Made> = (played.made.iter())
+        .filter(|made| made.name.ends_with("-longer"))
+        .collect();
+    let both = [longer[0], longer[1]];
+    let at = |made: &&Made| played.made.iter().position(|other| other == *made).unwrap();
+    assert_eq!(at(&both[0]) + 1, at(&both[1]));
+    let number = |made: &Made| made.name.split('-').nth(1).map(str::to_owned);
+    assert_eq!(number(both[0]), number(both[1]));
+    assert_ne!(chosen(&found).levers, longer[0].levers);
+    assert_eq!(chosen(&found).steps, LONGER);
+}
+
 /// The time may be up while two plans run: one that is through by then is kept.
 #[test]
 fn what_is_through_when_the_time_is_up_is_kept() {
@@ -1154,7 +1183,8 @@ fn a_machine_whose_runs_needed_all_of_it_has_nothing_left() {
 #[test]
 fn a_patch_is_one_that_fits() {
     let (mut found, _) = found(wanted(), |_| None);
-    let steps = chosen(&found).steps;
+    let steps = found.steps();
+    assert!(steps < chosen(&found).steps);
     let mut told = |ending: fn(&Made) -> Ended| {
         let mut attempts = Played {
             made: Vec::new(),
@@ -1168,7 +1198,7 @@ fn a_patch_is_one_that_fits() {
         let mut why = changed::misses(&mut attempts, &mut found, &texts, 3);
         let why = why.remove(0).unwrap();
         let made = &attempts.made[0];
-        // It runs as long as the plan did, in its memory, and without the levers.
+        // It runs as long as the plan did at first, in its memory, and without the levers.
         assert_eq!((made.steps, made.limit), (steps.max(3), Some(budget())));
         assert!(made.levers.is_empty() && found.fit.runs == runs + 1);
         why.unwrap_or_default()

@@ -299,13 +299,16 @@ pub struct Lesson {
     pub factors: Factors,
 }
 
-/// What runs of these levers teach of. Where a backward pass runs changes nothing that a model could get wrong, so a plan
-/// learns from another that differs in this alone.
+/// What runs of these levers teach of. Where a backward pass runs, and in how many kernels a step, changes nothing that a model
+/// could get wrong, so a plan learns from another that differs in these alone.
 fn taught(levers: &[Lever]) -> Vec<&'static str> {
     let names = |chosen: &dyn Fn(&&Lever) -> bool| -> Vec<&'static str> {
         levers.iter().filter(chosen).map(Lever::taught_as).collect()
     };
-    let found = names(&|lever| lever.stage() != Stage::Combined(Group::Backward));
+    let found = names(&|lever| {
+        lever.stage() != Stage::Combined(Group::Backward)
+            && lever.facets().step() != Some(StepChange::Fused)
+    });
     if found.is_empty() {
         names(&|_| true)
     } else {
@@ -1127,11 +1130,12 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_learns_from_one_that_differs_in_the_thread_alone() {
+    fn a_plan_learns_from_one_that_differs_in_the_thread_or_the_fused_step_alone() {
         let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
         let both = [
             lever(r#"{"name": "set_to_none"}"#),
             lever(r#"{"name": "single_threaded_backward"}"#),
+            lever(r#"{"name": "optimizer_step", "kind": "fused"}"#),
         ];
         let (other, thread) = both.split_at(1);
         let mut options = Options::default();
