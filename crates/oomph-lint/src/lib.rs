@@ -101,7 +101,7 @@ impl FirstLook {
     pub fn at(source: &Source, selection: &Selection) -> (FileFacts, Self) {
         let work = || {
             let (module, problems) = source.parse();
-            let facts = FileFacts::of_parsed(source, module.as_ref());
+            let facts = FileFacts::of_parsed(source, module.as_ref(), problems.is_empty());
             let around = Around::assumed(&facts);
             let findings = module.map_or_else(Vec::new, |module| {
                 findings(source, &module, selection, &around)
@@ -198,9 +198,7 @@ fn findings(
             let range = report.range;
             if !around.may_run(report.since)
                 || noqa.silences(rule.code, range, module)
-                // A name that was renamed is old in code that nothing runs as well, unless the file cannot run at all.
-                || !(rule.is_about_names() && around.stops().is_none())
-                    && queries::purpose::is_never_run(&model, range)
+                || queries::purpose::is_never_run(&model, range)
                 || rule.is_about_gpu_memory() && queries::devices::in_cpu_branch(&model, range)
             {
                 continue;

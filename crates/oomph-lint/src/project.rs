@@ -97,13 +97,14 @@ impl FileFacts {
     /// Reads the facts of one file. Files that cannot be parsed have none.
     pub fn of(source: &Source) -> Self {
         with_stack(source.code(), source.is_notebook(), || {
-            let (module, _) = source.parse();
-            Self::of_parsed(source, module.as_ref())
+            let (module, problems) = source.parse();
+            Self::of_parsed(source, module.as_ref(), problems.is_empty())
         })
         .unwrap_or_default()
     }
 
-    pub(crate) fn of_parsed(source: &Source, module: Option<&Module<'_>>) -> Self {
+    /// `is_whole` if all cells of a notebook were parsed.
+    pub(crate) fn of_parsed(source: &Source, module: Option<&Module<'_>>, is_whole: bool) -> Self {
         let Some(module) = module else {
             return Self {
                 definitions: Definitions::of_broken(),
@@ -111,7 +112,7 @@ impl FileFacts {
             };
         };
         Self {
-            definitions: Definitions::of(module, source.is_notebook()),
+            definitions: Definitions::of(module, source, is_whole),
             ..if may_have_findings(source) {
                 Self::of_module(module)
             } else {
@@ -775,7 +776,7 @@ struct Assumed {
 impl Assumed {
     fn usual(&self, question: Question) -> Answer {
         Answer::Is(match question {
-            Question::Constant | Question::Stops | Question::Method => return Answer::Nothing,
+            Question::Constant | Question::Method => return Answer::Nothing,
             Question::MovesNear | Question::UsedOnGpu | Question::Trains | Question::Saves => true,
             Question::ChoosesCpu => self.evidence.chooses_cpu && !self.evidence.accelerator,
             Question::BatchesOnCpu => self.evidence.leaves_batches(),
@@ -796,7 +797,7 @@ enum Question {
     IsCalledElsewhere,
     IsUnreached,
     Constant,
-    Stops,
+    IsDead,
     FreezesItself,
     MovesItself,
     TrainsItself,
@@ -816,7 +817,6 @@ enum Answer {
     Nothing,
     Is(bool),
     Constant(Constant),
-    At(TextSize),
 }
 
 /// The answers that a look at one file took for granted before the others were read: whether they hold decides
@@ -904,10 +904,7 @@ impl Around {
     fn known(&self, question: Question, name: &str) -> Answer {
         let Some(file) = &self.file else {
             return match question {
-                Question::Constant
-                | Question::Stops
-                | Question::Method
-                | Question::BatchesOnCpu => Answer::Nothing,
+                Question::Constant | Question::Method | Question::BatchesOnCpu => Answer::Nothing,
                 _ => Answer::Is(false),
             };
         };
@@ -939,9 +936,9 @@ impl Around {
                 let constant = file.unreached.constants.get(name).cloned();
                 return constant.map_or(Answer::Nothing, Answer::Constant);
             }
-            Question::Stops => {
-                return file.unreached.stops.map_or(Answer::Nothing, Answer::At);
-            }
+            Question::IsDead => name
+                .parse::<u32>()
+                .is_ok_and(|at| file.unreached.is_dead(TextSize::from(at))),
             Question::Method => match part.methods.get(name) {
                 Some(method) => return Answer::Method(*method),
                 None => return Answer::Nothing,
@@ -998,13 +995,9 @@ impl Around {
         }
     }
 
-    /// Where the file stops when it is run or imported, if it cannot go on: nothing runs what follows, nor what other
-    /// files import of it.
-    pub(crate) fn stops(&self) -> Option<TextSize> {
-        match self.ask(Question::Stops, "") {
-            Answer::At(at) => Some(at),
-            _ => None,
-        }
+    /// Whether a place follows a line at which the file, or the function that it is in, stops.
+    pub(crate) fn is_dead(&self, at: TextSize) -> bool {
+        self.is(Question::IsDead, &at.to_u32().to_string())
     }
 
     /// Whether a class of the project that has this name turns off gradients of its own parameters.

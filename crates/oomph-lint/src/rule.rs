@@ -62,11 +62,6 @@ impl Rule {
             || matches!(self.code, "OOM701" | "OOM703")
     }
 
-    /// Whether the rule reports a name that PyTorch renamed: that is true of code that nothing runs as well.
-    pub(crate) fn is_about_names(&self) -> bool {
-        self.code == "OOM811"
-    }
-
     /// Whether the rule reports a whole evaluation: one `no_grad()` around it covers every pass in it.
     pub(crate) fn is_about_evaluation(&self) -> bool {
         matches!(self.code, "OOM201" | "OOM202" | "OOM205")

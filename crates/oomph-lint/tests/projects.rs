@@ -62,7 +62,7 @@ with torch.no_grad():
         look.settled(&Project::new(&facts, &|_| false).around(0))
     };
     let net = "import torch\nclass Net(torch.nn.Linear): pass\n";
-    let saves = format!("{net}torch.save(net.cuda().state_dict(), 'last.pth')\n");
+    let saves = format!("{net}torch.save(Net().cuda().state_dict(), 'last.pth')\n");
     assert!(settled(&saves).is_some());
     assert!(settled(net).is_none());
 }
@@ -169,7 +169,8 @@ fn what_nothing_runs_is_told_by_the_object_not_by_the_name() {
         "from loop import train\ndef go():\n    train(1, 2)\nif __name__ == '__main__':\n    go()\n",
     ];
     for code in runs {
-        assert_eq!(found_with(&[("a/main.py", code)]), ["OOM416"], "{code}");
+        let code = format!("from given import name\n{code}");
+        assert_eq!(found_with(&[("a/main.py", &code)]), ["OOM416"], "{code}");
     }
     // The folder of what is imported is only named while the program runs.
     let code = "import sys\nsys.path.append('../a')\nfrom loop import train\ntrain(1, 2)\n";
@@ -231,7 +232,8 @@ fn methods_belong_to_the_classes_that_something_makes() {
         "from trainer import Trainer\nt = Trainer() if x else None\nt.fit(1, 2)\n",
     ];
     for code in runs {
-        assert_eq!(found_with(code), ["OOM416"], "{code}");
+        let code = format!("from given import name, x\n{code}");
+        assert_eq!(found_with(&code), ["OOM416"], "{code}");
     }
     let does_not: &[&str] = &[
         "from trainer import Trainer\nt = Trainer()\nt.other()\n",
@@ -247,7 +249,7 @@ fn methods_belong_to_the_classes_that_something_makes() {
 #[test]
 fn what_others_may_run_is_kept() {
     let registered = late(
-        "@registry.register\ndef train(loader, criterion):\n",
+        "from given import registry\n@registry.register\ndef train(loader, criterion):\n",
         "    ",
     );
     assert_eq!(found(&[("loop.py", &registered)]), ["OOM416"]);
@@ -263,7 +265,7 @@ fn what_others_may_run_is_kept() {
     ];
     assert_eq!(found(&package), ["OOM416"]);
     let lightning = late(
-        "class Job(pl.Trainer):\n    def fit(self, loader, criterion):\n",
+        "import pl\nclass Job(pl.Trainer):\n    def fit(self, loader, criterion):\n",
         "        ",
     );
     assert_eq!(
@@ -273,13 +275,14 @@ fn what_others_may_run_is_kept() {
     // A function of the file that has the name of a builtin makes up no names.
     let own = format!("{train}def eval(x): pass\neval(1)\n");
     assert_eq!(found(&[("loop.py", &own)]), [""; 0]);
-    let by_text = format!("{train}eval(name)(1, 2)\n");
+    let by_text = format!("{train}eval(input())(1, 2)\n");
     assert_eq!(found(&[("loop.py", &by_text)]), ["OOM416"]);
 }
 
 #[test]
 fn a_checkpoint_is_kept_where_training_follows_it() {
     let train = "import torch
+from given import Net, loader, criterion
 net = Net().cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 def main(device, path):
@@ -677,4 +680,127 @@ train(*make())
     assert_eq!(codes(Some((1, u32::MAX))), "OOM811 OOM511");
     assert_eq!(codes(Some((1, 10))), "OOM811");
     assert_eq!(codes(Some((1, 9))), "");
+}
+
+#[test]
+fn nothing_follows_a_line_at_which_python_stops() {
+    let rest = "net = Net().cuda()
+net.load_state_dict(torch.load('last.pth'))
+";
+    let nets = "import torch
+class Net(torch.nn.Linear): pass
+class Wide(torch.nn.Module):
+    def __init__(self, width, *, depth=2):
+        super().__init__()
+        self.inner = Deep()
+class Deep(torch.nn.Module):
+    def __init__(self, size=1):
+        super().__init__()
+def halves(x):
+    if x is None:
+        return 0, 0
+    return x, x
+torch.save(Net(1, 1).cuda().state_dict(), 'last.pth')
+";
+    let found_after = |line: &str| {
+        let main =
+            format!("import torch\nfrom nets import *\nfrom tools import any\n{line}\n{rest}");
+        let found = found(&[
+            ("main.py", &main),
+            ("nets.py", nets),
+            ("tools.py", "def any(*args): pass\n"),
+        ]);
+        !found.is_empty()
+    };
+    for goes_on in [
+        "Wide(1)",
+        "Wide(width=1, depth=3)",
+        "Wide(*[])",
+        "Wide(**{})",
+        "a, b = halves(1)",
+        "a, *b = halves(1)",
+        "any(1, 2)",
+        "Wide if Wide is None else Wide(1)",
+        "None and Wide()",
+        "try:\n    Wide()\nexcept TypeError:\n    pass",
+        "if any():\n    Wide()",
+        "def build():\n    Wide()",
+        "def build():\n    if any():\n        return 1\n    Wide()\nbuild()",
+        "from contextlib import suppress\nwith suppress(TypeError):\n    Wide()",
+        "from given import Wide\nWide()",
+        "Wide = any\nWide()",
+    ] {
+        assert!(found_after(goes_on), "{goes_on}");
+    }
+    for stops in [
+        "Wide()",
+        "Wide(1, 2)",
+        "Wide(1, height=2)",
+        "Wide(1, width=2)",
+        "a, b, c = halves(1)",
+        "missing(1)",
+        "for x in [1]:\n    Wide()",
+        "def build():\n    Wide()\nbuild()",
+        "class Job:\n    def __init__(self):\n        self.net = Wide()\njob = Job()",
+    ] {
+        assert!(!found_after(stops), "{stops}");
+    }
+}
+
+#[test]
+fn what_no_caller_hands_over_switches_a_branch_off() {
+    let job = late(
+        "class Job(Base):
+    def __init__(self, width, load=False, **rest):
+        super(Job, self).__init__()
+        self.load = load
+    def fit(self, loader, criterion):
+        if self.load:
+",
+        "            ",
+    )
+    .replace(
+        "from nets import Net",
+        "from nets import Net\nclass Base: pass",
+    );
+    let job = format!("{job}\ndef make(width, **rest):\n    return Job(width, **rest)\n");
+    let is_on = |main: &str| {
+        let main =
+            format!("from job import *\nfrom given import option\n{main}\nmake(1).fit(1, 2)\n");
+        !found(&[("job.py", &job), ("main.py", &main)]).is_empty()
+    };
+    for on in [
+        "Job(1, True)",
+        "Job(1, load=option)",
+        "make(1, load=True)",
+        "make(1, **option)",
+        "kinds = [Job]",
+        "class Other(Job):\n    def __init__(self):\n        super().__init__(1, load=True)\nOther()",
+        "job = Job(1)\njob.load = True",
+        "setattr(Job(1), option, True)",
+    ] {
+        assert!(is_on(on), "{on}");
+    }
+    for off in [
+        "",
+        "Job(1)",
+        "Job(1, load=False)",
+        "make(1)",
+        "OFF = False\nJob(1, OFF)",
+    ] {
+        assert!(!is_on(off), "{off}");
+    }
+}
+
+#[test]
+fn names_that_are_made_up_from_parts_reach_what_fits() {
+    let train = late("def train(loader, criterion):\n", "    ");
+    let with = |line: &str| found(&[("loop.py", &format!("{train}{line}\n"))]);
+    assert_eq!(with("eval('tra{}'.format(input()))(1, 2)"), ["OOM416"]);
+    assert_eq!(with("eval(f'{input()}rain')(1, 2)"), ["OOM416"]);
+    assert_eq!(with("eval('{}_classes'.format(input()))"), [""; 0]);
+    // A test is looked for where tests are.
+    let test = late("def test_step(loader, criterion):\n", "    ");
+    assert_eq!(found(&[("steps.py", &test)]), [""; 0]);
+    assert_eq!(found(&[("test_steps.py", &test)]), ["OOM416"]);
 }

@@ -153,12 +153,18 @@ fn is_skipped(model: &Model<'_>, range: TextRange) -> bool {
             return false;
         }
         // The top of a script is the project's business, and cells of a notebook are run one by one.
-        let follows =
-            info.block.as_ptr() != top && info.block[..info.index].iter().any(goes_no_further);
-        let off = match info.node {
+        let func = model.func_of(info.ctx);
+        let ends = |stmt: &Stmt| match stmt {
+            // `if DEBUG: return`
             Stmt::If(branch) => {
-                is_in_branch_that_is_off(model, branch, model.func_of(info.ctx), range)
+                branch.body.last().is_some_and(goes_no_further)
+                    && value_of(model, func, &branch.test).is_some_and(|value| value.is_true())
             }
+            other => goes_no_further(other),
+        };
+        let follows = info.block.as_ptr() != top && info.block[..info.index].iter().any(ends);
+        let off = match info.node {
+            Stmt::If(branch) => is_in_branch_that_is_off(model, branch, func, range),
             _ => false,
         };
         follows || off
@@ -190,11 +196,36 @@ fn is_in_branch_that_is_off(
 }
 
 /// What an expression is, if constants decide that.
-fn value_of(model: &Model<'_>, func: Option<FuncId>, expr: &Expr) -> Option<Constant> {
+pub(crate) fn value_of(model: &Model<'_>, func: Option<FuncId>, expr: &Expr) -> Option<Constant> {
     let known = |expr: &Expr| value_of(model, func, expr);
     match expr {
         Expr::Name(name) => constant(model, func, name.id.as_str()),
-        Expr::Attribute(_) => model.around.constant(&dotted_name(expr)?),
+        Expr::Attribute(attribute) => {
+            let of_object =
+                matches!(&*attribute.value, Expr::Name(name) if name.id.as_str() == "self");
+            let place = match func.and_then(|id| class_of(model, id)) {
+                Some(class) if of_object => format!("{class}.{}", attribute.attr),
+                _ => dotted_name(expr)?,
+            };
+            model.around.constant(&place)
+        }
+        Expr::Call(call) if last_name(&call.func) == Some("len") => {
+            known(call.arguments.find_positional(0)?)?.len()
+        }
+        // `[i for i in range(len(gpus))]`, `list(range(gpus))`
+        Expr::ListComp(node) => match &*node.generators {
+            [only] if only.ifs.is_empty() => known(&only.iter),
+            _ => None,
+        },
+        Expr::Call(call) if last_name(&call.func) == Some("list") => {
+            known(call.arguments.find_positional(0)?)
+        }
+        Expr::Call(call) if last_name(&call.func) == Some("range") => {
+            match known(call.arguments.find_positional(0)?)? {
+                Constant::Int(count) => Some(Constant::Numbers(usize::try_from(count).ok()?)),
+                _ => None,
+            }
+        }
         Expr::UnaryOp(node) if node.op == UnaryOp::Not => {
             Some(Constant::Bool(!known(&node.operand)?.is_true()))
         }
@@ -234,8 +265,17 @@ fn constant(model: &Model<'_>, func: Option<FuncId>, name: &str) -> Option<Const
         Stmt::Nonlocal(node) => node.names.iter().any(|each| each.as_str() == name),
         _ => false,
     });
-    if is_parameter || is_global {
+    if is_global {
         return None;
+    }
+    if is_parameter {
+        let id = func?;
+        if model.assigns_to(func, name).next().is_some() {
+            return None;
+        }
+        let class = class_of(model, id).map_or_else(String::new, |class| format!("{class}."));
+        let function = &model.func(id).node.name;
+        return model.around.constant(&format!("{class}{function}({name})"));
     }
     let is_conditional = |ctx: CtxId| {
         model.within_function(ctx).any(|id| {
@@ -263,9 +303,19 @@ fn constant(model: &Model<'_>, func: Option<FuncId>, name: &str) -> Option<Const
     model.around.constant(name)
 }
 
+/// The class that a method is of.
+fn class_of<'m>(model: &'m Model<'_>, id: FuncId) -> Option<&'m str> {
+    let range = model.func(id).node.range;
+    let of_class = model.classes.iter().map(|class| class.node);
+    of_class
+        .filter(|node| node.range.contains_range(range))
+        .min_by_key(|node| node.range.start())
+        .map(|node| node.name.as_str())
+}
+
 /// Whether nothing in the project runs the function or class that a place is in, or the place itself.
 pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
-    if is_skipped(model, range) {
+    if is_skipped(model, range) || model.around.is_dead(range.start()) {
         return true;
     }
     let func = model
@@ -286,12 +336,7 @@ pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
         }
         (_, Some(func)) => func.name.to_string(),
         (Some(class), None) => class.name.to_string(),
-        (None, None) => {
-            return model
-                .around
-                .stops()
-                .is_some_and(|stop| range.start() >= stop);
-        }
+        (None, None) => return false,
     };
     model.around.is_unreached(&name)
 }

@@ -2,14 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use oomph_python_source::{TextRange, TextSize};
 use rustc_hash::FxHashSet;
 
-use super::collect::{Bound, Stop};
+use super::calls::Dead;
+use super::collect::{Bound, End};
 use super::{Reach, clean};
 use crate::project::MAX_FOLDERS;
 
 impl Reach<'_> {
-    /// Where each file stops that cannot go on: at the first such line, or at an import that fails.
+    /// Where each file stops that cannot go on: at the first line that fails, or at an import that does.
     pub(super) fn find_stops(&mut self, is_there: &dyn Fn(&Path) -> bool) {
         let folders: FxHashSet<PathBuf> = self
             .files
@@ -23,7 +25,7 @@ impl Reach<'_> {
         let exists = |module: &Path| {
             self.by_path.contains_key(module) || folders.contains(module) || is_there(module)
         };
-        let mut stops: Vec<Option<Stop>> = Vec::with_capacity(self.files.len());
+        let mut stops: Vec<Option<End>> = Vec::with_capacity(self.files.len());
         for (file, each) in self.files.iter().enumerate() {
             let missing = each
                 .says
@@ -43,7 +45,7 @@ impl Reach<'_> {
                     };
                     fails.then_some(stop)
                 });
-            stops.push(first(each.says.stops, missing));
+            stops.push(first(self.stops[file], missing));
         }
         // Who imports a file that stops, or that does not parse, stops there as well.
         loop {
@@ -68,6 +70,12 @@ impl Reach<'_> {
             if !changed {
                 break;
             }
+        }
+        for (dead, stop) in self.dead.iter_mut().zip(&stops) {
+            dead.extend(stop.map(|stop| Dead {
+                range: TextRange::new(stop.at, TextSize::from(u32::MAX)),
+                after: stop.after,
+            }));
         }
         self.stops = stops;
     }
@@ -227,7 +235,7 @@ impl Reach<'_> {
     }
 
     /// Whether a file binds a name, or may.
-    fn may_have(&self, file: usize, name: &str) -> bool {
+    pub(super) fn may_have(&self, file: usize, name: &str) -> bool {
         let mut seen = FxHashSet::default();
         let mut next = vec![file];
         while let Some(file) = next.pop() {
@@ -263,7 +271,7 @@ fn joined(base: &Path, parts: &[String]) -> PathBuf {
     path
 }
 
-fn first(one: Option<Stop>, other: Option<Stop>) -> Option<Stop> {
+pub(super) fn first(one: Option<End>, other: Option<End>) -> Option<End> {
     match (one, other) {
         (Some(one), Some(other)) if other.at < one.at => Some(other),
         (one, other) => one.or(other),

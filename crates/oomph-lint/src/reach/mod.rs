@@ -6,16 +6,20 @@
 //! while the program runs (`getattr`, `eval`, `import_module`), all that they may mean counts as run.
 
 mod broken;
+mod calls;
 mod collect;
 mod constant;
+mod given;
+mod undefined;
 
 use std::path::{Path, PathBuf};
 
-use oomph_python_source::{TextSize, last_part};
+use oomph_python_source::{TextRange, TextSize, last_part};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::project::{find, root};
-use collect::{Bound, Definition, DefinitionKind, Reference, Stop};
+use calls::Dead;
+use collect::{Bound, Definition, DefinitionKind, End, Mention, Reference};
 
 pub(crate) use collect::{Definitions, goes_no_further};
 pub(crate) use constant::Constant;
@@ -58,10 +62,17 @@ pub(crate) struct File<'p> {
 pub(crate) struct Unreached {
     /// `f`, `Class.method`, `Class`
     pub(crate) names: FxHashSet<String>,
-    /// Where the file stops when it is run or imported, if it cannot go on.
-    pub(crate) stops: Option<TextSize>,
-    /// What the file imports that is bound once, to a literal: `RESUME`, `settings.RESUME`
+    /// What follows a line at which the file, or a function of it, stops.
+    pub(crate) dead: Vec<TextRange>,
+    /// What the file imports that is bound once, to a literal: `RESUME`, `settings.RESUME`. What all callers hand over
+    /// for a parameter, and what an attribute is: `Class.method(name)`, `Class.name`
     pub(crate) constants: FxHashMap<String, Constant>,
+}
+
+impl Unreached {
+    pub(crate) fn is_dead(&self, at: TextSize) -> bool {
+        self.dead.iter().any(|range| range.contains(at))
+    }
 }
 
 /// What nothing runs, file by file. `is_there` answers whether a module, or a folder, lies beside the files that were
@@ -72,6 +83,7 @@ pub(crate) fn unreached(
     is_there: &dyn Fn(&Path) -> bool,
 ) -> Vec<Unreached> {
     let mut reach = Reach::new(files, by_path);
+    reach.find_failures();
     reach.find_stops(is_there);
     reach.run();
     reach.unreached()
@@ -111,7 +123,11 @@ struct Reach<'p> {
     heard: FxHashMap<usize, FxHashSet<usize>>,
     families: Families,
     /// Where files stop that cannot run as they stand.
-    stops: Vec<Option<Stop>>,
+    stops: Vec<Option<End>>,
+    /// What follows a line at which a block stops, file by file.
+    dead: Vec<Vec<Dead>>,
+    /// Functions that stop whenever they are called.
+    failed: FxHashSet<Node>,
     /// The file whose references are followed.
     from: usize,
     reached: FxHashSet<Node>,
@@ -202,7 +218,9 @@ impl<'p> Reach<'p> {
             folders: FxHashMap::default(),
             heard: FxHashMap::default(),
             families: Families::default(),
-            stops: Vec::new(),
+            stops: vec![None; files.len()],
+            dead: Vec::new(),
+            failed: FxHashSet::default(),
             from: 0,
             reached: FxHashSet::default(),
             whole: FxHashSet::default(),
@@ -326,20 +344,32 @@ impl<'p> Reach<'p> {
     }
 
     fn run(&mut self) {
+        let imported: FxHashSet<usize> = self
+            .resolved
+            .iter()
+            .flatten()
+            .flatten()
+            .map(|(to, _)| *to)
+            .collect();
         for file in 0..self.files.len() {
             let says = self.files[file].says;
             self.from = file;
-            if let Some(stop) = self.stops[file] {
-                self.follow(file, None, &says.top[..stop.references]);
+            self.follow(file, None, &says.top);
+            if self.stops[file].is_some() {
                 continue;
             }
-            self.follow(file, None, &says.top);
             let published = self.is_published(file);
+            let tests = self.is_test(file);
+            // What nothing imports and does nothing itself is for somebody who looks classes up by their names.
+            let is_looked_up =
+                !imported.contains(&file) && says.calls.iter().all(|call| call.of.is_some());
             for (at, each) in says.all.iter().enumerate() {
                 let is_method = matches!(each.kind, DefinitionKind::Method(_));
                 if each.handed_on
-                    || !is_method && (each.name == "main" || each.name.starts_with("test_"))
+                    || !is_method
+                        && (each.name == "main" || each.name.starts_with("test_") && tests)
                     || published && !each.name.starts_with('_')
+                    || is_looked_up && self.foreign_base_above((file, at), 0)
                 {
                     self.reach((file, at));
                 }
@@ -364,6 +394,31 @@ impl<'p> Reach<'p> {
             };
             self.follow(node.0, class, &definition.references);
         }
+    }
+
+    /// Whether somebody may get at a definition by a name that is made up while the program runs.
+    fn is_taken_by_text(&self, node: Node) -> bool {
+        let group = self.groups[node.0];
+        let family = match self.definition(node).kind {
+            DefinitionKind::Method(class) => Some(self.families.root((node.0, class))),
+            _ => None,
+        };
+        self.whole.contains(&node.0)
+            || self.is_published(node.0)
+            || family.is_some_and(|family| {
+                self.any_member.contains(&group) || self.any_own.contains(&family)
+            })
+    }
+
+    /// Whether tools look for tests in a file.
+    fn is_test(&self, file: usize) -> bool {
+        let each = &self.files[file];
+        let stem = each.path.file_stem().unwrap_or_default().to_string_lossy();
+        stem.contains("test")
+            || ["pytest", "unittest"].iter().any(|library| {
+                let mut imports = each.says.imports.iter();
+                imports.any(|import| import.parts.first().is_some_and(|part| part == library))
+            })
     }
 
     /// Whether a file is part of a package that others install.
@@ -416,6 +471,36 @@ impl<'p> Reach<'p> {
         }
     }
 
+    /// What has a name in a file that begins and ends like this.
+    fn like(&mut self, file: usize, before: &str, after: &str) {
+        let is_like = |name: &str| name.starts_with(before) && name.ends_with(after);
+        let says = self.files[file].says;
+        for (at, definition) in says.all.iter().enumerate() {
+            if is_like(&definition.name) {
+                self.reach((file, at));
+            }
+        }
+        for (at, import) in says.imports.iter().enumerate() {
+            match self.resolved[file][at] {
+                Some((to, _)) if import.star => {
+                    for at in 0..self.files[to].says.all.len() {
+                        if is_like(&self.files[to].says.all[at].name) {
+                            self.reach((to, at));
+                        }
+                    }
+                }
+                _ if is_like(&import.name) => {
+                    if let Meaning::Nodes(nodes) = self.lookup(file, &import.name, 0) {
+                        for node in nodes {
+                            self.reach(node);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// Everything in the folders of the project that a file is part of.
     fn reach_around(&mut self, file: usize) {
         let common = self.folders[&self.groups[file]].clone();
@@ -458,12 +543,21 @@ impl<'p> Reach<'p> {
             || self.any_own.contains(&family)
             || !quiet
             || self.foreign_base_above(class, 0);
-        for at in self.methods[class.0]
-            .get(&class.1)
-            .cloned()
-            .unwrap_or_default()
-        {
-            let name = &self.files[class.0].says.all[at].name;
+        let all = self.methods[class.0].get(&class.1);
+        let all = all.cloned().unwrap_or_default();
+        // Of a class whose `__init__` stops there is no object.
+        let alone = self.families.members.get(&family);
+        let fails = alone.is_none_or(|all| all.len() == 1)
+            && all.iter().any(|at| {
+                self.failed.contains(&(class.0, *at))
+                    && self.files[class.0].says.all[*at].name == "__init__"
+            });
+        for at in all {
+            let definition = &self.files[class.0].says.all[at];
+            let name = &definition.name;
+            if fails && definition.signature.is_bound && name != "__init__" {
+                continue;
+            }
             let dunder = name.starts_with("__") && name.ends_with("__");
             if any
                 || dunder
@@ -493,9 +587,12 @@ impl<'p> Reach<'p> {
             })
     }
 
-    fn follow(&mut self, file: usize, class: Option<Node>, references: &'p [Reference]) {
-        for reference in references {
-            match reference {
+    fn follow(&mut self, file: usize, class: Option<Node>, mentions: &'p [Mention]) {
+        for mention in mentions {
+            if self.is_dead(file, mention.at) {
+                continue;
+            }
+            match &mention.what {
                 Reference::Name(path) => self.name(file, path),
                 Reference::Member(name) => self.member(file, name),
                 Reference::Own(path) => self.own(file, class, path),
@@ -518,6 +615,7 @@ impl<'p> Reach<'p> {
                     }
                     _ => {}
                 },
+                Reference::Like(before, after) => self.like(file, before, after),
                 Reference::AnyMember => {
                     let group = self.groups[file];
                     if self.any_member.insert(group) {
@@ -530,6 +628,12 @@ impl<'p> Reach<'p> {
                 }
             }
         }
+    }
+
+    fn is_dead(&self, file: usize, at: TextSize) -> bool {
+        self.dead[file]
+            .iter()
+            .any(|dead| at >= dead.after && at < dead.range.end())
     }
 
     /// Looks at the methods of a family again, as one more may be called.
@@ -555,9 +659,9 @@ impl<'p> Reach<'p> {
                 continue;
             }
             let named = self.methods_named.get(&(group, name)).cloned();
-            for (class, method) in named.unwrap_or_default() {
+            for (class, _) in named.unwrap_or_default() {
                 if self.reached.contains(&class) {
-                    self.reach(method);
+                    self.made(class);
                 }
             }
         }
@@ -806,8 +910,9 @@ impl<'p> Reach<'p> {
         let set: FxHashSet<&str> = self
             .files
             .iter()
-            .flat_map(|file| file.says.sets.iter().map(String::as_str))
+            .flat_map(|file| file.says.sets.keys().map(String::as_str))
             .collect();
+        let mut given = given::Given::new(self);
         let of_file = |(file, each): (usize, &File<'_>)| {
             let full = |definition: &Definition| match definition.kind {
                 DefinitionKind::Method(class) => {
@@ -825,10 +930,12 @@ impl<'p> Reach<'p> {
                 }
             }
             unreached.retain(|name| !reached.contains(name));
+            let mut constants = self.constants_in(file, &set);
+            given.constants(file, &mut constants);
             Unreached {
                 names: unreached,
-                stops: self.stops[file].map(|stop| stop.at),
-                constants: self.constants_in(file, &set),
+                dead: self.dead[file].iter().map(|dead| dead.range).collect(),
+                constants,
             }
         };
         self.files.iter().enumerate().map(of_file).collect()

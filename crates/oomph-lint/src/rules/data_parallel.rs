@@ -2,7 +2,8 @@ use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use crate::queries::model_calls::{self, is_data_parallel, is_dropped, is_only_evaluated};
-use crate::queries::purpose::{in_unit_test, is_eval_name, trains};
+use crate::queries::purpose::{in_unit_test, is_eval_name, trains, value_of};
+use crate::reach::Constant;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Model};
 
@@ -64,7 +65,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     for call in &model.calls {
-        let on_one_gpu = matches!(call.arg("device_ids", 1), Some(Expr::List(list)) if list.elts.len() == 1);
+        let on_one_gpu = call.arg("device_ids", 1).is_some_and(|devices| {
+            matches!(devices, Expr::List(list) if list.elts.len() == 1)
+                || value_of(model, model.func_of(call.ctx), devices) == Some(Constant::Numbers(1))
+        });
         if is_data_parallel(call)
             && (trains_here || is_handed_out(model, call))
             && !on_one_gpu

@@ -153,9 +153,7 @@ pub(super) fn only_step(model: &Model<'_>, backward: &Backward<'_>) -> Option<St
     let func = model.func_of(backward.ctx);
     let from = model.calls[backward.call].node.start();
     let until = model
-        .backwards
-        .iter()
-        .filter(|each| model.func_of(each.ctx) == func)
+        .backwards_in_function(func)
         .map(|each| model.calls[each.call].node.start())
         .filter(|at| *at > from)
         .min();
