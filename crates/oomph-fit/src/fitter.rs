@@ -140,6 +140,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) rejected: Vec<Rejected>,
     /// Plans that may fit once the allocator has given back what it caches, with their runs without a limit.
     pub(crate) tight: Vec<(search::Plan, Measurement)>,
+    /// The strongest degrees of settings of which another should be enough, with what costs nothing.
+    pub(crate) strongest: Vec<Vec<Lever>>,
     /// Plans with which the script failed.
     pub(crate) failures: Vec<Failure>,
     /// Plans that runs measured.
@@ -215,6 +217,7 @@ impl<'a> Fitter<'a> {
             wanted,
             rejected: Vec::new(),
             tight: Vec::new(),
+            strongest: Vec::new(),
             failures: Vec::new(),
             measured: Vec::new(),
             trains: false,

@@ -37,6 +37,7 @@ impl Fitter<'_> {
             let whole = used(bases.last().unwrap_or(plain), self);
             let mut saved: Option<u64> = None;
             let last = degrees.len().saturating_sub(1);
+            let strongest = degrees.last().cloned();
             for (place, lever) in degrees.into_iter().enumerate() {
                 let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
                 if place < last
@@ -59,11 +60,22 @@ impl Fitter<'_> {
                     .into_iter();
                 let enough = plans.any(|plan| plan.results <= results);
                 if enough && self.wanted.goal != Goal::LeastMemory {
+                    let left = strongest.filter(|_| place < last);
+                    self.strongest
+                        .extend(left.map(|lever| free.iter().cloned().chain([lever]).collect()));
                     break;
                 }
             }
         }
         Ok(bases)
+    }
+
+    /// The same with the strongest degree of a setting of which another should have been enough.
+    pub(crate) fn probe_strongest(&mut self) -> anyhow::Result<Option<Base>> {
+        match self.strongest.pop() {
+            Some(levers) => self.probe_or_reject(&levers),
+            None => Ok(None),
+        }
     }
 
     /// The job in 16 bits, run once on top of the settings that cost nothing: measuring the types of

@@ -64,7 +64,13 @@ impl Fitter<'_> {
 
     /// The same of plans that keep results only.
     fn plans_that_keep(&mut self, bases: &mut Vec<Base>) -> anyhow::Result<Found> {
-        let found = self.plans_from(bases)?;
+        let mut found = self.plans_from(bases)?;
+        while self.verified.is_empty()
+            && let Some(base) = self.probe_strongest()?
+        {
+            bases.push(base);
+            found = self.plans_from(bases)?;
+        }
         if !self.verified.is_empty() {
             return Ok(found);
         }

@@ -667,6 +667,67 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
     }
 }
 
+/// Two of them are tried with the limit side by side.
+#[test]
+fn plans_that_are_hardly_too_large_run_with_the_limit_side_by_side() {
+    let mut played = Played {
+        at_once: 2,
+        ..Played::new(budget(), |made: &Made| {
+            if made.name.ends_with("-limited") {
+                return Some(out_of_memory());
+            }
+            made.verifies().then(|| near_miss(made))
+        })
+    };
+    fit(&mut played, wanted()).unwrap();
+    let limited = |made: &&Made| made.name.ends_with("-limited");
+    let names: Vec<&str> = (played.made.iter().filter(limited))
+        .map(|made| made.name.as_str())
+        .collect();
+    assert!(names.len() >= 2 && names[0] != names[1], "{names:?}");
+    let first = played.made.iter().position(|made| limited(&made)).unwrap();
+    assert!(limited(&&played.made[first + 1]), "{:?}", played.beside);
+}
+
+/// A degree of a setting should be enough, and no plan with it holds.
+#[test]
+fn where_no_plan_with_a_degree_of_a_setting_holds_the_strongest_is_run() {
+    let wanted = Wanted {
+        allow: Some(vec!["activation_memory_budget".to_owned()]),
+        ..wanted()
+    };
+    let percent = |made: &Made| {
+        made.levers.iter().find_map(|lever| match lever {
+            Lever::ActivationMemoryBudget(degree) => Some(degree.percent),
+            _ => None,
+        })
+    };
+    let (found, made) = found(wanted, |made| match percent(made) {
+        None => {
+            let mut run = PLAIN.clone();
+            run.record.facts.compiled = true;
+            Some(Ended::Through(Box::new(run)))
+        }
+        Some(percent) if made.name.starts_with("probe") => Some(through(
+            made,
+            Some(budget() / 100 * u64::from(percent + 10)),
+        )),
+        Some(70) => Some(through(made, Some(budget() / 10 * 11))),
+        Some(_) => None,
+    });
+    let probed: Vec<Option<u32>> = (made.iter())
+        .filter(|made| made.name.starts_with("probe"))
+        .map(percent)
+        .collect();
+    assert_eq!(probed, [Some(70), Some(10)]);
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert!(
+        chosen(&found).what.contains("0.1"),
+        "{}",
+        chosen(&found).what
+    );
+}
+
 /// To empty the cache takes time, and to try that a run.
 #[test]
 fn a_plan_that_is_hardly_too_large_gives_way_to_one_that_needs_a_little_less() {

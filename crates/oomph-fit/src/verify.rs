@@ -149,17 +149,44 @@ impl Fitter<'_> {
         let goal = self.wanted.goal;
         let mut tight = std::mem::take(&mut self.tight);
         tight.sort_by(|(a, _), (b, _)| a.cost().total_cmp(&b.cost()));
-        for (plan, run) in tight {
-            if goal.of(plan.cost(), plan.used) > goal.worth(goal.least(&self.verified), 1) {
-                continue;
+        let mut tight = (1..).zip(tight);
+        loop {
+            let known = goal.worth(goal.least(&self.verified), 1);
+            let worth = |(_, (plan, _)): &(u32, (search::Plan, Measurement))| {
+                goal.of(plan.cost(), plan.used) <= known
+            };
+            let now: Vec<_> = tight
+                .by_ref()
+                .filter(worth)
+                .take(self.attempts.at_once())
+                .collect();
+            if now.is_empty() {
+                return Ok(());
             }
-            let name = format!("plan-{}", self.verifications);
-            if let Some(held) = self.verify_limited(&plan, Some(run), &name, true)? {
-                self.options.failed.retain(|levers| *levers != plan.levers);
-                self.verified.push(held);
+            let requests: Vec<Request> = now
+                .iter()
+                .map(|(number, (plan, _))| {
+                    let name = format!("plan-{}-{number}", self.verifications);
+                    self.limited(plan, &name, true, true)
+                })
+                .collect();
+            let all = self.run_all(&requests);
+            let mut stopped = None;
+            for (((_, (plan, run)), request), ended) in now.iter().zip(&requests).zip(all) {
+                let spare = Some(run.clone());
+                let held =
+                    ended.and_then(|ended| self.judge_limited(plan, spare, request.clone(), ended));
+                match held {
+                    Ok(Some(held)) => {
+                        self.options.failed.retain(|levers| *levers != plan.levers);
+                        self.verified.push(held);
+                    }
+                    Ok(None) => {}
+                    Err(error) => stopped = Some(error),
+                }
             }
+            stopped.map_or(Ok(()), Err)?;
         }
-        Ok(())
     }
 
     /// Runs a plan at the capacity minus the margin if `limited`; `spare` is its run without a limit, if there was one.
@@ -170,21 +197,45 @@ impl Fitter<'_> {
         name: &str,
         limited: bool,
     ) -> anyhow::Result<Option<PlanResult>> {
+        let request = self.limited(plan, name, spare.is_some(), limited);
+        let ended = self.run(&request)?;
+        self.judge_limited(plan, spare, request, ended)
+    }
+
+    /// That run; `again`: after one without a limit.
+    fn limited<'r>(
+        &self,
+        plan: &'r search::Plan,
+        name: &str,
+        again: bool,
+        limited: bool,
+    ) -> Request<'r> {
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
-        let name = if spare.is_some() {
+        let name = if again {
             format!("{name}-limited")
         } else {
             name.to_owned()
         };
         let mut request = Request {
             limit: limited.then_some(self.options.budget),
-            ..self.request(name.clone(), purpose, &plan.levers)
+            ..self.request(name, purpose, &plan.levers)
         };
-        if spare.is_some() {
+        if again {
             // What has to empty its cache to fit often runs out in a later step.
             request.steps = request.steps.max(LONGER);
         }
-        let mut ended = self.run(&request)?;
+        request
+    }
+
+    /// What came of it.
+    fn judge_limited(
+        &mut self,
+        plan: &search::Plan,
+        spare: Option<Measurement>,
+        mut request: Request,
+        mut ended: Ended,
+    ) -> anyhow::Result<Option<PlanResult>> {
+        let limited = request.limit.is_some();
         if matches!(ended, Ended::Failed { .. }) && request.steps > self.wanted.steps {
             request.steps = self.wanted.steps;
             ended = self.run(&request)?;
@@ -193,7 +244,7 @@ impl Fitter<'_> {
             Ended::OutOfMemory(_) => {
                 match spare {
                     Some(run) => self.missed(plan, &run),
-                    None => self.measure_miss(plan, &name)?,
+                    None => self.measure_miss(plan, &request.name)?,
                 }
                 Ok(None)
             }
