@@ -305,6 +305,10 @@ const SIMT: Products = Products {
     cached: 0.36,
 };
 
+/// Operands that lie beyond the L2 cache: seconds until they flow, and the part of the bandwidth that they reach then
+/// (`bench/time/results/h200_graphs.jsonl`).
+const COLD: (f64, f64) = (3.2e-6, 0.92);
+
 /// The part of its rate that no product exceeds: tiles are filled and emptied.
 const FULL: f64 = 0.95;
 
@@ -332,8 +336,12 @@ fn product(shape: &Product, gpu: &Figures) -> f64 {
     );
     let fitted = if plain { &SIMT } else { &TENSOR };
     let bytes = batch * kind.bytes() * (m * k + k * n + m * n);
-    let memory = cold / (fitted.memory * gpu.memory)
-        + moving(bytes - cold, fitted.memory, fitted.cached, gpu);
+    let read = if cold > 0.0 {
+        COLD.0 * gpu.cycle + cold / (COLD.1 * gpu.memory)
+    } else {
+        0.0
+    };
+    let memory = read + moving(bytes - cold, fitted.memory, fitted.cached, gpu);
     let computing = tiled(shape, fitted, gpu);
     fitted.least * 1e-6 * gpu.cycle + (computing * misaligned(kind, alignment)).max(memory)
 }
