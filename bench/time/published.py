@@ -110,7 +110,7 @@ def figures(gpu):
 
 
 def attention(clone):
-    """The same of its attention over whole prompts: causal, bf16, with the writing of keys and values that vLLM does beside it."""
+    """The same of its attention over whole prompts: causal, bf16. Another kernel writes keys and values into vLLM's cache before."""
     import pyarrow.parquet
 
     for gpu, place in TABLES.items():
@@ -132,29 +132,32 @@ def attention(clone):
                 gpu,
                 "attention",
                 row["latency"] / 1e3,
-                ["fused", operations, moved, length, BF16],
+                ["fused", operations, moved, length, BF16, 8 * batch * length * keys * size],
                 operations,
                 moved,
             )
 
 
 def priced(gpu, lines):
-    """Seconds of each line."""
+    """Seconds of each line, those of kernels that run beside it included."""
     names = sorted({line[1] for line in lines if line[0] == "kernel"})
+    # Attention has the bytes that another kernel moves.
+    beside = [["moving", line[5], "cache"] for line in lines if line[0] == "fused"]
     table = [
         [line[0], names.index(line[1]), *line[2:]] if line[0] == "kernel" else line
         for line in lines
     ]
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        json.dump(dict(work=dict(names=names, table=table, steps=[[1, [0]]])), file)
+        json.dump(dict(work=dict(names=names, table=table + beside, steps=[[1, [0]]])), file)
         file.flush()
         done = subprocess.run(
             [PRICE, "--lines", gpu, file.name], capture_output=True, text=True, check=True
         )
+    us = json.loads(done.stdout)["us"]
     # Whole graphs were timed with the gaps.
-    graphs = len(lines[0]) > 7 or lines[0][0] == "fused"
-    beside = 0 if graphs else LAUNCHED - GAP
-    return [us / 1e6 + beside for us in json.loads(done.stdout)["us"]]
+    graphs = len(lines[0]) > 7 or beside
+    more = us[len(lines) :] or [0 if graphs else (LAUNCHED - GAP) * 1e6] * len(lines)
+    return [(one + other) / 1e6 for one, other in zip(us, more, strict=False)]
 
 
 def line(title, rows):
