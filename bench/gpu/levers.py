@@ -202,6 +202,7 @@ def variants(model):
         "step_in_backward": ("step_in_backward", {}),
         "optimizer_8bit": ("optimizer_8bit", {}),
         "optimizer_on_cpu": ("optimizer_on_cpu", {}),
+        "step_in_backward, optimizer_on_cpu": [("step_in_backward", {}), ("optimizer_on_cpu", {})],
         "chunked_cross_entropy 8": ("chunked_cross_entropy", dict(chunks=8)),
     }
     if type(model).__name__ in HALF:

@@ -186,6 +186,18 @@ class Drift:
 
 
 @dataclasses.dataclass(frozen=True)
+class Fewer:
+    """When a script ends after fewer steps than it was asked for."""
+
+    steps: int
+    """So many steps it takes at least."""
+    bytes: int
+    """The most that PyTorch's allocator may hold at the end of a step."""
+    seconds: float
+    """The most that all steps that are left may take."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Settings:
     """What the command tells the recorder. The command says all of it: there are no defaults here."""
 
@@ -199,6 +211,8 @@ class Settings:
     """Whether the command holds the lock of the run's directory: this process ends when it is released."""
     steps: int | None
     """The script ends after this many optimizer steps (or passes, for inference)."""
+    fewer: Fewer | None
+    """When it ends after fewer of them."""
     levers: list[dict[str, Any]]
     """What a plan changes in the script: each lever's name and parameters."""
     resize: dict[str, Any]
@@ -234,8 +248,12 @@ class Settings:
                 f"{FORMAT}: they belong to two versions of oomph. Install the same version in both "
                 "environments."
             )
-        drift = values.pop("drift")
-        return cls(drift=None if drift is None else Drift(**drift), **values)
+        drift, fewer = values.pop("drift"), values.pop("fewer")
+        return cls(
+            drift=None if drift is None else Drift(**drift),
+            fewer=None if fewer is None else Fewer(**fewer),
+            **values,
+        )
 
 
 class RunDirectory:

@@ -1,6 +1,7 @@
 """`oomph fit` on real PyTorch: verified plans, changes by hand, exit statuses, wrong input."""
 
 import json
+import os
 import subprocess
 import textwrap
 
@@ -85,6 +86,38 @@ def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
         assert done.returncode == 0, done.stderr
     by_hand = peak(tmp_path, "script.py")
     assert by_hand["used_bytes"] == pytest.approx(found.chosen["peak"]["used_bytes"], rel=0.03)
+
+
+def test_runs_that_are_in_each_others_way_blame_no_lever(tmp_path, plain):
+    # Where there are two processors, the first two plans run side by side; this script cannot.
+    alone = """
+        import fcntl
+        open("starts", "a").write("x")
+        lock = open("lock", "w")
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    """
+    budget = plain["used_bytes"] * 60 // 100
+    code = textwrap.dedent(alone) + textwrap.dedent(TRAIN)
+    found = fit(
+        tmp_path,
+        code,
+        "--memory",
+        budget,
+        "--margin",
+        "0%",
+        "--allow",
+        "checkpoint,offload_activations",
+    )
+    assert found.status == 0, found.err
+    assert found.chosen["verified"]
+    blamed = [
+        why for why in found.json["rejected"] if "lock" in str(why) or "BlockingIOError" in str(why)
+    ]
+    assert not blamed
+    assert "oomph.apply" in (tmp_path / "oomph-plan.apply.patch").read_text()
+    # What failed beside another ran once more, which is not counted.
+    again = len((tmp_path / "starts").read_text()) - found.json["runs"]
+    assert again == (1 if len(os.sched_getaffinity(0)) > 1 else 0)
 
 
 def test_a_job_that_fits_is_left_alone(tmp_path):

@@ -310,3 +310,32 @@ def test_classes_derived_from_adam_stay(tmp_path):
     result = run(tmp_path, code, ("optimizer_8bit", {}))
     assert result.out == [True, "Mine"]
     assert "did not create" in result.levers["optimizer_8bit"]["note"]
+
+
+def test_state_that_comes_ahead_in_the_backward_pass(oomph, tmp_path):
+    """Of the parameters that stepped next in the pass before; some of them do not, and an embedding steps in rows."""
+    code = """
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(2000, 64), nn.Flatten(), nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10)).cuda()
+    last = nn.Linear(10, 10).cuda()
+    optimizer = torch.optim.AdamW([*model.parameters(), *last.parameters()], lr=1e-2)
+    for step in range(5):
+        out = model(torch.randint(0, 2000, (16, 8)).cuda())
+        out = last(out) if step % 2 else out
+        nn.functional.cross_entropy(out, torch.randint(0, 10, (16,)).cuda()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    print([p.double().abs().sum().item() for p in [*model.parameters(), *last.parameters()]])
+    print(sum(v.nbytes for s in optimizer.state.values() for v in s.values() if v.is_cuda))
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n[[lever]]\nname = "step_in_backward"\n'
+    )
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    weights, on_gpu = found.out.splitlines()[:2]
+    assert weights == plain[0] and int(on_gpu) == 0 < int(plain[1])

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use oomph_job::RunDirectory;
-use oomph_job::settings::Resize;
+use oomph_job::settings::{Fewer, Resize};
 use oomph_plan::Lever;
 use oomph_plan::draft::{Load, Pace};
 use oomph_plan::search::HostTime;
@@ -49,6 +49,8 @@ pub struct Request<'a> {
     pub limit: Option<u64>,
     /// Optimizer steps, or passes of a job that infers.
     pub steps: u32,
+    /// When fewer of them are enough.
+    pub fewer: Option<Fewer>,
     /// Which ranks are run, where a lever shares the job.
     pub ranks: Ranks,
     /// GPUs that the script sees, where no lever shares the job.
@@ -120,6 +122,11 @@ impl Measurement {
     /// Bytes that the process used at its peak.
     pub fn used_bytes(&self) -> u64 {
         self.summary.peak.used_bytes
+    }
+
+    /// Whether the script was ended before it had taken so many steps.
+    pub fn ended_before(&self, steps: u32) -> bool {
+        self.record.stopped && self.record.steps < steps
     }
 
     /// Bytes that the allocator held at its peak.

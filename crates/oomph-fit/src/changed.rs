@@ -26,6 +26,7 @@ pub fn misses(
         resize: Resize::default(),
         limit: Some(budget),
         steps,
+        fewer: None,
         ranks: Ranks::All,
         gpus: found.fit.gpu.count,
         text: Some(text),

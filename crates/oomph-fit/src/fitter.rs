@@ -167,6 +167,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) tried: Vec<search::Plan>,
     /// Steps of the first run of a plan.
     pub(crate) first_steps: u32,
+    /// Seconds that the further steps of a first run may take.
+    pub(crate) further_seconds: f64,
     /// Plans that have run for as many steps as any will.
     pub(crate) ran_longer: Vec<Vec<Lever>>,
     /// Those of them that fit, as measured, until one is chosen.
@@ -225,6 +227,7 @@ impl<'a> Fitter<'a> {
             planning_seconds: 0.0,
             verifications: 0,
             first_steps: wanted_steps,
+            further_seconds: 0.0,
             ran_longer: Vec::new(),
             most_verifications: 0,
             caution: Caution::default(),
@@ -253,6 +256,7 @@ impl<'a> Fitter<'a> {
             resize: oomph_job::settings::Resize::default(),
             limit: None,
             steps: self.wanted.steps,
+            fewer: None,
             ranks: Ranks::All,
             gpus: if self.shares {
                 1
@@ -440,7 +444,7 @@ impl<'a> Fitter<'a> {
 
     /// Whether a plan's first run should have as many steps as its last: where they take much less than starting the script
     /// again. Most of a script's run is often its start.
-    fn goes_all_the_way(&self, plain: &Measurement) -> bool {
+    fn goes_all_the_way(&mut self, plain: &Measurement) -> bool {
         let Some(step) = plain.record.step_seconds() else {
             return false;
         };
@@ -449,7 +453,8 @@ impl<'a> Fitter<'a> {
         let last = LONGER.min(u32::try_from(planned).unwrap_or(LONGER));
         let start = self.run_seconds - f64::from(steps) * step;
         // A plan that misses has the further steps for nothing, and later runs need not import what the first one did.
-        f64::from(last.saturating_sub(steps)) * step <= start / 3.0
+        self.further_seconds = start / 3.0;
+        f64::from(last.saturating_sub(steps)) * step <= self.further_seconds
     }
 
     /// Runs a job that fits for more steps at the capacity, unless it ended by itself: what each step leaves

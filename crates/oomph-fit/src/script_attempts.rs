@@ -251,6 +251,7 @@ impl ScriptAttempts {
             }),
             recording: Recording {
                 steps: Some(request.steps),
+                fewer: request.fewer,
                 levers: request.levers.to_vec(),
                 resize: request.resize,
                 unknown: self.unknown.clone(),

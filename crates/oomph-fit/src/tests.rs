@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use oomph_allocator::Config;
+use oomph_job::settings::Fewer;
 use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
@@ -54,6 +55,7 @@ struct Made {
     levers: Vec<Lever>,
     limit: Option<u64>,
     steps: u32,
+    fewer: Option<Fewer>,
     gpus: u32,
     ranks: Ranks,
 }
@@ -100,6 +102,7 @@ impl<F: FnMut(&Made) -> Option<Ended>> Attempts for Played<F> {
             levers: request.levers.to_vec(),
             limit: request.limit,
             steps: request.steps,
+            fewer: request.fewer,
             gpus: request.gpus,
             ranks: request.ranks,
         };
@@ -372,6 +375,30 @@ fn where_steps_cost_less_than_a_start_a_plans_first_run_has_all_of_them() {
     assert_eq!(chosen(&found).steps, LONGER);
     assert!(!made.iter().any(|made| made.name.ends_with("-longer")));
     assert!(verifications(&made).iter().all(|made| made.steps == LONGER));
+}
+
+/// With levers steps may take far longer than the job's own: a plan's first run ends before the last of them, and the chosen one
+/// then runs for all.
+#[test]
+fn a_first_run_that_was_cut_short_is_run_longer() {
+    let (found, made) = found(wanted(), |made| {
+        if made.levers.is_empty() {
+            return Some(with_quick_steps(made, Box::new(PLAIN.clone())));
+        }
+        let fewer = made.fewer?;
+        let Ended::Through(mut run) = through(made, Some(budget() / 10 * 9)) else {
+            return None;
+        };
+        (run.record.steps, run.record.stopped) = (fewer.steps, true);
+        Some(Ended::Through(run))
+    });
+    let first = verifications(&made)[0];
+    let fewer = first.fewer.unwrap();
+    assert_eq!((first.steps, fewer.steps), (LONGER, 3));
+    assert!(fewer.seconds > 0.0 && (1..budget()).contains(&fewer.bytes));
+    let longer = made.iter().find(|made| made.name.ends_with("-longer"));
+    assert_eq!(longer.unwrap().fewer, None);
+    assert_eq!(chosen(&found).steps, LONGER);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! A run of a plan at the capacity less the margin, and what it teaches.
 
 use oomph_bytes::{format_bytes, format_gib};
+use oomph_job::settings::Fewer;
 use oomph_plan::model::Model;
 use oomph_plan::{Floor, Group, Lever, Stage, search, sharding};
 use oomph_run::summary::Peak;
@@ -73,8 +74,16 @@ impl Fitter<'_> {
         let purpose = format!("verifying: {}", listed(&plan.levers, ", "));
         let request = self.request(name, purpose, &plan.levers);
         if self.measures_first(plan, limited) {
+            // Levers may make steps much slower to run than the job's own.
+            let outside = plan.used.saturating_sub(plan.reserved);
+            let fewer = Fewer {
+                steps: self.wanted.steps,
+                bytes: self.options.budget.saturating_sub(outside),
+                seconds: self.further_seconds,
+            };
             Request {
                 steps: self.first_steps,
+                fewer: Some(fewer).filter(|fewer| fewer.steps < self.first_steps),
                 ..request
             }
         } else {
@@ -107,7 +116,7 @@ impl Fitter<'_> {
                 return Ok(None);
             };
             if run.used_bytes() <= self.options.budget {
-                if steps >= LONGER {
+                if steps >= LONGER && !run.ended_before(steps) {
                     self.ran_longer.push(plan.levers.clone());
                 }
                 return Ok(Some(self.holds(plan, &run, true)));

@@ -64,6 +64,8 @@ pub struct Settings {
 pub struct Recording {
     /// The script ends after this many optimizer steps (or passes, for inference).
     pub steps: Option<u32>,
+    /// When the script ends after fewer of them.
+    pub fewer: Option<Fewer>,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one; only `oomph fit` asks for it, and says so.
@@ -93,6 +95,7 @@ impl Default for Recording {
     fn default() -> Self {
         Self {
             steps: None,
+            fewer: None,
             levers: Vec::new(),
             resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),
@@ -105,6 +108,18 @@ impl Default for Recording {
             text: None,
         }
     }
+}
+
+/// When a script ends after fewer steps than it was asked for: as soon as they tell that it needs too much, or where the others
+/// would take too long.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
+pub struct Fewer {
+    /// So many steps it takes at least.
+    pub steps: u32,
+    /// The most that PyTorch's allocator may hold at the end of a step.
+    pub bytes: u64,
+    /// The most that all steps that are left may take, in seconds.
+    pub seconds: f64,
 }
 
 /// One of the two runs whose outputs `oomph drift` compares.

@@ -2,7 +2,7 @@
 //! compared with the same file.
 
 use oomph_job::RunFile;
-use oomph_job::settings::{Drift, FORMAT, Recording, Resize, Settings, variables};
+use oomph_job::settings::{Drift, FORMAT, Fewer, Recording, Resize, Settings, variables};
 use oomph_plan::Lever;
 use oomph_run::black_box::{BOX_FORMAT, PARTS, PHASES, RING_LENGTH, WHY, WORDS};
 use serde_json::{Map, Value, json};
@@ -32,6 +32,11 @@ fn the_protocol_is_as_it_is_written_down() {
         .collect();
     let all = Recording {
         steps: Some(3),
+        fewer: Some(Fewer {
+            steps: 2,
+            bytes: 6,
+            seconds: 0.5,
+        }),
         levers: vec![Lever::Tf32(oomph_plan::parameters::Tf32 { enabled: true })],
         resize: Resize {
             batch: Some(1),

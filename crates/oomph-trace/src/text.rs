@@ -638,6 +638,11 @@ impl Log {
                 && self.parts - last.last <= RECENT
             {
                 named_below(last, &frame.file);
+                // A title stands above its traceback.
+                if last.traceback.is_empty() {
+                    let called = format!(" {}(", frame.function);
+                    last.during = last.during.or_else(|| origin::during(&called));
+                }
             }
             if self.traceback.len() >= MAX_FRAMES {
                 self.traceback.pop_front();
@@ -715,6 +720,7 @@ impl Log {
             && self.parts - last.last <= RECENT
         {
             named_below(last, text);
+            runs_in(last, text);
             said_below(last, text, self.parts);
         }
         if self.recent.len() >= RECENT {
@@ -858,9 +864,8 @@ impl Log {
                     (inside.starts_others() || inside.serves()).then_some(inside)
                 });
         }
-        // Spark, on Kubernetes.
-        if message.program == Program::Shell && text.contains("possible container OOM") {
-            message.inside = Some(Program::Kubernetes);
+        for line in self.recent.iter().rev().map(String::as_str).chain([text]) {
+            runs_in(message, line);
         }
         if message.handled && message.memory == Memory::Host && ends_with_killed(text) {
             *message = ended_after(message);
@@ -1159,22 +1164,55 @@ fn said_below(message: &mut OomMessage, text: &str, part: usize) {
     }
 }
 
+/// Takes over what a line says of where a process ran that was ended.
+fn runs_in(message: &mut OomMessage, line: &str) {
+    if message.program == Program::Kernel
+        && message.allocator.as_deref() == Some("memory cgroup")
+        && origin::container(line) == Some(Program::Kubernetes)
+    {
+        message.allocator = Some("memory cgroup of a pod".to_owned());
+    }
+    if message.kind == MessageKind::Killed
+        && matches!(message.program, Program::Shell | Program::Unknown)
+        && message
+            .inside
+            .is_none_or(|inside| inside == Program::Docker)
+    {
+        message.inside = origin::container(line).or(message.inside);
+    }
+}
+
 /// Takes over the program that a line below a message names.
 fn named_below(message: &mut OomMessage, text: &str) {
+    // They share an allocator, and its words.
+    if message.program == Program::Tensorflow
+        && (text.contains("XlaRuntimeError") || text.contains("jaxlib"))
+    {
+        message.program = Program::Jax;
+    }
     let library = message.program.runs_inside() && message.inside.is_none();
     let unknown = message.program == Program::Unknown && message.kind == MessageKind::Unknown;
     if !library && !unknown {
         return;
     }
-    let Some(program) = origin::inside(text).filter(|program| *program != message.program) else {
+    let named = origin::inside(text).or_else(|| {
+        let library = unknown && message.text.contains("OutOfMemoryError");
+        (library && text.contains("-packages/torch/")).then_some(Program::Pytorch)
+    });
+    let Some(program) = named.filter(|program| *program != message.program) else {
         return;
     };
     message.hardware = message.hardware.or(Hardware::of(text));
     if unknown {
         message.program = program;
+        // Its error of that name is about the GPU.
+        if program == Program::Pytorch && message.memory == Memory::Unknown {
+            message.memory = Memory::Device;
+        }
     } else if program.starts_others()
-        || (program == Program::LlamaCpp && message.program == Program::Cuda)
-        || (program.serves() && message.program == Program::Pytorch)
+        || (matches!(program, Program::LlamaCpp | Program::Tensorflow)
+            && message.program == Program::Cuda)
+        || (program.serves() && matches!(message.program, Program::Pytorch | Program::Cuda))
     {
         message.inside = Some(program);
     }

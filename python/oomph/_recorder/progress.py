@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from oomph._protocol import PHASES, RING_LENGTH, BoxWord, RunDirectory, Status
+from oomph._protocol import PHASES, RING_LENGTH, BoxWord, Fewer, RunDirectory, Status
 from oomph._recorder.planned_steps import planned_steps
 
 SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
@@ -70,7 +70,7 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
-        "_status", "box", "differentiates", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "_status", "box", "differentiates", "fewer", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
         "module_calls", "planned", "running", "seen_forward", "step", "stopped", "trains", "window", "words",
     )  # fmt: skip
 
@@ -90,6 +90,8 @@ class Progress:
         """The black box's: written ahead, should the process be killed."""
         self.last_step = last_step
         """The script ends after so many steps, or passes; None: it ends by itself."""
+        self.fewer: Fewer | None = None
+        """When it ends after fewer."""
         self.step = 0
         """Steps of the optimizer that have ended."""
         self.inferences = 0
@@ -187,10 +189,20 @@ class Progress:
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, self._horizon(0), self._busy[2]))
             self._clock_calls.append(self.module_calls)
-        if self.last_step and number >= self.last_step:
+        if self.last_step and (number >= self.last_step or self._are_enough(number)):
             self.stopped = True
             self.planned = planned_steps()
             raise StepsDone
+
+    def _are_enough(self, number: int) -> bool:
+        """Whether no further step is worth its time."""
+        if self.fewer is None or number < max(self.fewer.steps, 2):
+            return False
+        if torch.cuda.memory_reserved() > self.fewer.bytes:
+            return True
+        last = min(self.last_step or number, planned_steps() or NEWEST_STEPS)
+        took = self._ends[-1] - self._ends[-2]
+        return (last - number) * took > self.fewer.seconds * 1e6
 
     def boundary(self, what: str, number: int) -> None:
         """Note the time at which `what` of step or pass `number` begins or ends."""

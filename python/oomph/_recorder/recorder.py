@@ -97,6 +97,7 @@ class Recorder:
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
         step = library.library().oomph_vgpu_step if self.virtual else None
         self._progress = Progress(directory, settings.steps, horizon, busy, step, box)
+        self._progress.fewer = settings.fewer
         self._facts = Facts()
         self._marks = Marks()
         self._scopes = Scopes(self._progress, busy)

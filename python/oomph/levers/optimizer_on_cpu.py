@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -50,8 +51,14 @@ class OptimizerOnCpu(Lever):
         super().__init__()
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._inside = False
-        self._leaving: _State | None = None
-        """The state that stepped last, on its way to the host."""
+        self._leaving: deque[_State] = deque()
+        """The states that stepped last, on their way to the host."""
+        self._before: torch.Tensor | None = None
+        """The parameter that stepped last in the backward pass that runs."""
+        self._after: dict[int, weakref.ref[torch.Tensor]] = {}
+        """The parameter that stepped after another in the last backward pass, by the `id` of that one."""
+        self._coming: dict[int, tuple[torch.Tensor, list[_State]]] = {}
+        """What steps next in the backward pass, by the `id` of the parameter: its state is on its way."""
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
@@ -132,17 +139,33 @@ class OptimizerOnCpu(Lever):
             rows.step()
             self.applied += bool(rows.bytes)
             return
-        params = [p for group in optimizer.param_groups for p in group["params"]]
-        # While this one steps, the one before it is on its way.
-        self.applied += self._pass(_moving(self, optimizer, [p], _at_once(params)))
+        at_once = _at_once([p for group in optimizer.param_groups for p in group["params"]])
+        _, moving = self._coming.pop(id(p), (p, None))
+        moving = moving or _moving(self, optimizer, [p], at_once)
+        # While the backward pass goes on, states of these before it leave, and those of the next ones come.
+        self.applied += self._pass(moving, sum(state.bytes for state in moving) + at_once)
+        if self._before is not None:
+            self._after[id(self._before)] = weakref.ref(p)
+        self._before = p
+        ahead, following = 0, self._after.get(id(p))
+        while ahead < at_once and following is not None and (q := following()) is not None:
+            if id(q) not in self._coming:
+                self._coming[id(q)] = q, _moving(self, optimizer, [q], at_once)
+                self._coming[id(q)][1][0].fetch()
+            ahead += min(q.nbytes, at_once)
+            following = self._after.get(id(q))
 
-    def _settle(self) -> None:
-        if self._leaving is not None:
-            self._leaving.settle()
-            self._leaving = None
+    def _settle(self, most: int = 0) -> None:
+        """Until states of at most so many bytes are on their way to the host."""
+        while self._leaving and (not most or sum(state.bytes for state in self._leaving) > most):
+            self._leaving.popleft().settle()
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
         self._settle()
+        for _, states in self._coming.values():
+            states[0].drop()
+        self._coming.clear()
+        self._before = None
         rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
         for one in rows:
             one.step()
@@ -156,18 +179,19 @@ class OptimizerOnCpu(Lever):
         self._settle()
         self.applied += moved or any(one.bytes for one in rows)
 
-    def _pass(self, moving: list[_State]) -> bool:
-        """Step part after part, and whether any state moved. That of the last one is still on its way to the host."""
+    def _pass(self, moving: list[_State], leaving: int = 0) -> bool:
+        """Step part after part, and whether any state moved. That of the last one, and before it so many bytes, are still on their way
+        to the host."""
         for index, state in enumerate(moving):
-            if index == 0:
+            if index == 0 and not state.fetched:
                 state.fetch()
             if index + 1 < len(moving):
                 moving[index + 1].fetch()
             state.arrive()
             state.step()
-            self._settle()
+            self._settle(leaving)
             state.send()
-            self._leaving = state
+            self._leaving.append(state)
         return any(state.bytes for state in moving)
 
     def streams(self, device: torch.device) -> tuple[Any, Any]:
@@ -269,10 +293,17 @@ class _State:
         self.events: dict[torch.device, Any] = {}
         self.on_device: list[torch.Tensor] = []
         self.bytes = 0
+        self.fetched = False
 
     def step(self) -> None:
         """The optimizer's own step."""
         step_only(self.optimizer, {id(p) for p in self.part})
+
+    def drop(self) -> None:
+        """Its parameters do not step after all."""
+        self.arrive()
+        for p, state, name, _ in list(self._entries()):
+            state[name] = self.host.get((id(p), name), state[name])
 
     def home(self, name: str, value: torch.Tensor) -> torch.Tensor:
         """Where a state goes that was not on the host yet."""
@@ -287,6 +318,7 @@ class _State:
 
     def fetch(self) -> None:
         """Begin to copy the state to the GPU."""
+        self.fetched = True
         coming: list[tuple[torch.Tensor, torch.Tensor]] = []
         for p, state, name, value in self._entries():
             if value.device != p.device:
@@ -359,6 +391,11 @@ class _Slice(_State):
                 for name, value in self.known.items()
             }
         super().fetch()
+
+    def drop(self) -> None:
+        """As there."""
+        super().drop()
+        self.optimizer.state.pop(self.some, None)
 
     def step(self) -> None:
         """The optimizer's own step for these rows."""

@@ -167,7 +167,9 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             .flatten()
             .count();
         // Of warnings the largest.
-        let size = message.requested.filter(|_| message.handled);
+        let size = message
+            .requested
+            .filter(|_| message.handled || (said == 1 && is_pytorchs(message)));
         (weight(message), std::cmp::Reverse(free), said, size)
     })
 }
@@ -239,7 +241,7 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     let said_already = cause.id == "optimizer_state" || other::is_context(primary);
     let during = primary.during.filter(|_| !said_already);
     said.extend(during.map(|what| format!("while {what}")));
-    if primary.handled && is_pytorchs(primary) {
+    if primary.handled && is_pytorchs(primary) && primary.setting != Some("cache flushes") {
         said.push("the program says that it tries to go on after it".to_owned());
     }
     said.extend(others_ended(messages, primary));
@@ -387,6 +389,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     if !is_pytorchs(message) {
         return vec![simple(message, other::verdict(message))];
     }
+    if message.setting == Some("cache flushes") {
+        let sentence = "a warning, not a failure: the GPU is nearly full, so PyTorch had to give back what it keeps for \
+                        reuse, which costs time";
+        return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
+    }
     let mut causes = match message.kind {
         MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
         MessageKind::Workspace => vec![simple(
@@ -476,6 +483,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 .map(|(used, reserved)| used.saturating_sub(reserved))
                 .unwrap_or_default();
             let attributed = mine > others && mine.0 > LIBRARIES;
+            let own = attributed && message.inside.is_none() && others == Bytes::ZERO;
             if attributed {
                 evidence.push(Evidence::of(
                     mine.0,
@@ -494,7 +502,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 verdict: format!(
                     "the GPU is full although PyTorch holds only {}: {outside} of {total} are held {}",
                     message.reserved.unwrap_or_default(),
-                    if counted {
+                    if own {
+                        "outside it, which the driver counts as this process's own: another engine or framework \
+                         inside it, or (in a container) another process"
+                    } else if counted {
                         "by other processes"
                     } else if outside.0 > 2 << 30 {
                         "outside it, most likely by other processes (a little by this one's context and libraries)"
@@ -506,9 +517,17 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 fixes: vec![
                     Fix::advice(
                         "free_the_gpu",
-                        "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)",
+                        if own {
+                            "what else runs in this process: a server's own engine, JAX or TensorFlow takes a share by a \
+                             setting of its own; in a container also end other processes"
+                        } else if counted || outside.0 > 2 << 30 {
+                            "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)"
+                        } else {
+                            "at most so much: end other programs that use the GPU; the context and libraries of this \
+                             one stay, and on a small GPU they are much"
+                        },
                         outside.0,
-                        Basis::Counted,
+                        if counted || outside.0 > 2 << 30 { Basis::Counted } else { Basis::Estimated },
                         "exact",
                     )
                     .apply("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
@@ -557,7 +576,11 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         evidence.extend(request_evidence(message));
         causes.push(Cause {
             id: "fragmentation",
-            confidence: if together || !is_much { 0.6 } else { 0.8 },
+            confidence: if together || !is_much || requested >= ONE_TENSOR {
+                0.6
+            } else {
+                0.8
+            },
             verdict: format!(
                 "{unallocated} of {} reserved by PyTorch are free{}, but in pieces too small for the \
                  request of {requested}",
@@ -569,6 +592,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 }
             ) + if together {
                 ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
+            } else if requested >= ONE_TENSOR {
+                ": a request that large (attention scores, logits, a whole batch) hardly finds one piece, so one that \
+                 is smaller helps more surely"
             } else if !is_much {
                 ": that is not much, so a job that needs less helps as well"
             } else {
@@ -776,7 +802,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .into_iter()
             .map(|(bytes, what)| Evidence::of(bytes.0, what)),
     );
-    if message.requested.is_some_and(|asked| asked >= ONE_TENSOR) {
+    let known = ["the optimizer stepped", "weights were loaded"];
+    if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
+        && !message.during.is_some_and(|what| known.contains(&what))
+    {
         evidence.push(Evidence::new(
             "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter \
              sequences, a smaller resolution or batch, or attention in blocks (scaled_dot_product_attention) make \

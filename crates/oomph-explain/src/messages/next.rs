@@ -85,8 +85,8 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::OnnxRuntime => onnxruntime(message),
         Program::TensorRt => tensorrt(message),
         // Its own words for it are known: this is something else that ran out in it.
-        Program::Vllm if message.kind == MessageKind::Unknown => inside_vllm(),
-        Program::Sglang if message.kind == MessageKind::Unknown => inside_sglang(),
+        Program::Vllm if message.kind == MessageKind::Unknown => inside_vllm(message),
+        Program::Sglang if message.kind == MessageKind::Unknown => inside_sglang(message),
         Program::Vllm | Program::Sglang if message.setting == Some("workspace") => {
             let setting = if message.program == Program::Vllm {
                 "VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE=1073741824"
@@ -120,13 +120,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "split the model over more GPUs, or load it quantised",
             ),
         ],
-        Program::TextGenerationInference => vec![
-            step(
-                "--max-batch-prefill-tokens 1024",
-                "fewer tokens at once in the first pass over prompts",
-            ),
-            step("--max-total-tokens 4096", "shorter requests"),
-        ],
+        Program::TextGenerationInference => inside_tgi(),
         Program::LlamaCpp | Program::Ollama => llama(message),
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
@@ -148,6 +142,8 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ],
         Program::Relion => relion(message),
+        Program::Nccl if message.inside == Some(Program::Vllm) => inside_vllm(message),
+        Program::Nccl if message.inside == Some(Program::Sglang) => inside_sglang(message),
         Program::Nccl => vec![
             step(
                 "NCCL_BUFFSIZE=2097152",
@@ -260,10 +256,12 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         ),
     ];
     // Whatever the layers hold, one request may be too large by itself.
+    let cache = message.during == Some("the cache of keys and values was set aside");
     let first = usize::from(
-        message
-            .requested
-            .is_some_and(super::other::is_larger_than_gpus),
+        cache
+            || message
+                .requested
+                .is_some_and(super::other::is_larger_than_gpus),
     ) * 3;
     steps.insert(
         first,
@@ -366,8 +364,9 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                 step("--tensor-parallel-size 2", "split the model over more GPUs"),
             ];
         }
-        Some(Program::Vllm) => return inside_vllm(),
-        Some(Program::Sglang) => return inside_sglang(),
+        Some(Program::Vllm) => return inside_vllm(message),
+        Some(Program::Sglang) => return inside_sglang(message),
+        Some(Program::TextGenerationInference) => return inside_tgi(),
         Some(Program::ComfyUi) => {
             return vec![
                 step(
@@ -385,7 +384,10 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                     "--medvram",
                     "keep only a part of the model on the GPU at a time (--lowvram: even less)",
                 ),
-                advice("a smaller image, fewer images at once, upscaling in tiles"),
+                advice("a smaller image, fewer images at once, upscaling in tiles; fewer LoRAs"),
+                advice(
+                    "a model in fewer bits (fp8, GGUF, NF4); in Forge also less under \"GPU Weights\"",
+                ),
                 others_on_the_gpu(message),
             ];
         }
@@ -473,7 +475,23 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
-fn inside_vllm() -> Vec<NextStep> {
+fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
+    if message.during == Some("weights were loaded") {
+        return vec![
+            step(
+                "--tensor-parallel-size 2",
+                "the weights did not fit: split them over more GPUs",
+            ),
+            advice(
+                "a smaller model, or weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
+            ),
+            step(
+                "--cpu-offload-gb 8",
+                "keep so much of the weights in the host's memory, which is slow",
+            ),
+            others_on_the_gpu(message),
+        ];
+    }
     vec![
         step(
             "--gpu-memory-utilization 0.85",
@@ -485,7 +503,33 @@ fn inside_vllm() -> Vec<NextStep> {
     ]
 }
 
-fn inside_sglang() -> Vec<NextStep> {
+fn inside_tgi() -> Vec<NextStep> {
+    vec![
+        step(
+            "--max-batch-prefill-tokens 1024",
+            "fewer tokens at once in the first pass over prompts",
+        ),
+        step("--max-total-tokens 4096", "shorter requests"),
+        step(
+            "--quantize bitsandbytes",
+            "weights in fewer bits (--num-shard 2: split over two GPUs)",
+        ),
+    ]
+}
+
+fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
+    if message.during == Some("weights were loaded") {
+        return vec![
+            step(
+                "--tp 2",
+                "the weights did not fit: split them over more GPUs",
+            ),
+            advice(
+                "a smaller model, or weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
+            ),
+            others_on_the_gpu(message),
+        ];
+    }
     vec![
         step(
             "--mem-fraction-static 0.8",
@@ -629,7 +673,7 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
 
 fn vllm(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("--max-num-seqs") {
-        return inside_vllm();
+        return inside_vllm(message);
     }
     if message.setting == Some("--max-model-len") {
         let length = message
@@ -768,9 +812,10 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Cupy) => cupy(message),
         Some(Program::LlamaCpp | Program::Ollama) => llama(message),
         Some(Program::Relion) => relion(message),
+        Some(Program::TensorRt) => tensorrt(message),
         Some(Program::ComfyUi | Program::StableDiffusion) => pytorch(message),
-        Some(Program::Vllm) => inside_vllm(),
-        Some(Program::Sglang) => inside_sglang(),
+        Some(Program::Vllm) => inside_vllm(message),
+        Some(Program::Sglang) => inside_sglang(message),
         Some(Program::CTranslate2) => vec![
             advice("a smaller model, or weights in fewer bits: compute_type=\"int8\""),
             advice("fewer files at once, a smaller beam (beam_size=1), shorter pieces of audio"),
@@ -1004,8 +1049,16 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             look_at_the_host(),
         ],
-        Program::Torchrun | Program::Shell => ended(),
-        Program::Unknown if message.kind == MessageKind::Killed => ended(),
+        Program::Shell | Program::Unknown if message.inside == Some(Program::Docker) => vec![
+            step(
+                "docker inspect -f '{{.State.OOMKilled}} {{.HostConfig.Memory}}' CONTAINER",
+                "whether it ended by its limit, and the limit in bytes (0: none); podman takes the same",
+            ),
+            look_at_the_kernel(),
+            look_at_the_host(),
+        ],
+        Program::Torchrun | Program::Shell => ended(message),
+        Program::Unknown if message.kind == MessageKind::Killed => ended(message),
         // Windows' own words, whatever program says them.
         _ if ["paging file", "not enough memory: you tried"]
             .iter()
@@ -1116,12 +1169,36 @@ fn shell_word(name: Option<&str>) -> Option<&str> {
 }
 
 /// A process was ended, and nothing says by whom.
-fn ended() -> Vec<NextStep> {
+fn ended(message: &OomMessage) -> Vec<NextStep> {
     vec![
         look_at_the_kernel(),
         look_at_the_host(),
-        advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
+        advice(needs_less(message)),
     ]
+}
+
+/// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
+fn needs_less(message: &OomMessage) -> &'static str {
+    let named = |text: &str| {
+        ["py", "pt_", "torch"]
+            .iter()
+            .any(|word| text.contains(word))
+    };
+    let python = !message.traceback.is_empty()
+        || matches!(
+            message.program,
+            Program::Torchrun | Program::DeepSpeed | Program::Pytorch
+        )
+        || message
+            .inside
+            .is_some_and(|inside| inside != Program::Docker)
+        || message.process.as_deref().is_some_and(named)
+        || named(&message.text);
+    if python {
+        "fewer DataLoader workers; load weights with mmap, once and not in each rank"
+    } else {
+        "fewer such processes at once, smaller inputs, or more memory"
+    }
 }
 
 fn slurm(message: &OomMessage) -> Vec<NextStep> {
@@ -1141,9 +1218,7 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
         format!("sacct -j {job} --format=JobID,MaxRSS,ReqMem,NodeList"),
         "what each step used and had asked for",
     ));
-    steps.push(advice(
-        "fewer DataLoader workers and smaller prefetch buffers",
-    ));
+    steps.push(advice(needs_less(message)));
     steps
 }
 
@@ -1156,13 +1231,13 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "what all processes held at that moment",
             ),
             advice(match message.process.as_deref() {
+                _ if super::other::holds_little(message) => {
+                    "less of what holds the most in that table (a build: fewer jobs at once), or more RAM or swap"
+                }
                 Some("java") => {
                     "a smaller heap (java -Xmx…) or fewer such processes; more RAM or swap"
                 }
-                Some(name) if !name.contains("py") && !name.contains("pt_") => {
-                    "fewer such processes at once, or less in each"
-                }
-                _ => "fewer DataLoader workers; load weights with mmap, once and not in each rank",
+                _ => needs_less(message),
             }),
         ];
     };

@@ -261,7 +261,18 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
         Program::Unknown => "the program",
         program => program.name(),
     };
-    let sentence = if message.handled {
+    if message.setting == Some("copy") && message.requested.is_none() {
+        let sentence = "TensorFlow could not copy a tensor to the GPU, mostly because its memory is full (of TensorFlow's \
+                        own or of other processes)";
+        return (id, 0.6, format!("{sentence}{figures}"));
+    }
+    let sentence = if message.setting == Some("large alloc") {
+        format!(
+            "a notice, not a failure: the program asked for {} of {what} at once; if it ended then, that memory was most \
+             likely used up",
+            asked(message, "much")
+        )
+    } else if message.handled {
         format!(
             "a warning, not a failure: {name} could not get {} of {what}{place}{figures}{}",
             asked(message, "some"),
@@ -342,6 +353,19 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{sentence}: more was free than was asked for, so a limit, or memory in pieces that are too small, \
                  stood in the way"
+            ),
+        );
+    }
+    if !message.handled
+        && message.requested.is_none()
+        && message.memory == Memory::Device
+        && message.free.is_some_and(|free| free >= MUCH)
+    {
+        return (
+            id,
+            0.5,
+            format!(
+                "{sentence}: so a limit, pinned memory of the host or a short peak is as likely as a full GPU"
             ),
         );
     }
@@ -534,11 +558,19 @@ fn is_evident(message: &OomMessage) -> bool {
 /// Whether words that no reader knows name memory as the reason.
 fn says_memory(message: &OomMessage) -> bool {
     let text = message.text.to_ascii_lowercase();
-    let perhaps = text.contains("perhaps") || text.contains("possibly");
+    // What a shell prints, in quotation marks, names no reason.
+    let perhaps = ["perhaps", "possibly", "\"killed\""]
+        .iter()
+        .any(|word| text.contains(word));
     !perhaps
         && ["mem", "oom", "vmrss"]
             .iter()
             .any(|word| text.contains(word))
+}
+
+/// Whether the process that was ended cannot be what filled the host's memory.
+pub(super) fn holds_little(message: &OomMessage) -> bool {
+    message.in_use.is_some_and(|held| held < Bytes::mib(256))
 }
 
 fn killed(message: &OomMessage) -> String {
@@ -588,6 +620,8 @@ fn killed(message: &OomMessage) -> String {
                 }
             } else if message.process.is_none() && message.text.contains(" invoked oom-killer") {
                 ", or the limit of a container was: the lines below it in that log say which"
+            } else if holds_little(message) {
+                ", by other processes: this one held little"
             } else {
                 ""
             };
@@ -598,8 +632,13 @@ fn killed(message: &OomMessage) -> String {
                 .in_use
                 .map(|used| format!(" It used {used}{}.", limit("of")))
                 .unwrap_or_default();
+            let ended = if message.setting == Some("at some point") {
+                "may have been"
+            } else {
+                "were"
+            };
             format!(
-                "SLURM's limit of host memory (RAM) was reached, and processes of the job were ended.{used}"
+                "SLURM's limit of host memory (RAM) was reached, and processes of the job {ended} ended.{used}"
             )
             .trim_end_matches('.')
             .to_owned()
@@ -694,6 +733,9 @@ fn killed(message: &OomMessage) -> String {
                     "its container reached its limit of host memory (RAM){}, or the node ran short",
                     limit("of")
                 )
+            } else if message.inside == Some(Program::Docker) {
+                "its container reached its limit of host memory (RAM), or the host's was used up"
+                    .to_owned()
             } else {
                 format!(
                     "the host's memory (RAM) was used up{}",

@@ -67,7 +67,14 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &["Exceeded job memory limit", "Exceeded step memory limit"],
-        read: |line, _, before| or_join(before, stopped(line, Program::Slurm)),
+        read: |line, _, before| {
+            let mut message = stopped(line, Program::Slurm);
+            message.setting = line
+                .from
+                .contains("at some point")
+                .then_some("at some point");
+            or_join(before, message)
+        },
     },
     Reader {
         markers: &[" CANCELLED AT "],

@@ -78,6 +78,8 @@ pub(super) const READERS: &[Reader] = &[
             "Cuda error: ",
             "CUDA Error: ",
             "Cuda failure: ",
+            // Old PyTorch, before the words of its own error.
+            "THCudaCheck FAIL",
         ],
         read: call,
     },

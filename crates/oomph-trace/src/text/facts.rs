@@ -302,7 +302,13 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
         let free = ["free", "avail"].iter().any(|word| before.contains(word));
         return Some(if free { Role::Free } else { Role::InUse });
     }
-    if before.trim_end().ends_with('/') {
+    if let Some(head) = before.trim_end().strip_suffix('/') {
+        // `after 4/5GB` is somebody's guess.
+        let number = head.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let guess = number.len() < head.len() && number.ends_with(char::is_whitespace);
+        if guess && !number.trim_end().ends_with([':', '=', '(']) {
+            return None;
+        }
         return Some(Role::Total);
     }
     // `… would exceed the limit of …`: what is exceeded is all there is.

@@ -30,6 +30,7 @@ const PHRASES: &[(Says, &[&str])] = &[
         Says::RanOut,
         &[
             "out of memory",
+            "out of the memory",
             "outofmemory",
             "out_of_memory",
             "out-of-memory",
@@ -53,8 +54,6 @@ const PHRASES: &[(Says, &[&str])] = &[
             "using all available ram",
             "oom:",
             "oom error",
-            "cuda oom",
-            "gpu oom",
             "oom while",
             "oom on ",
             "oom at ",
@@ -69,9 +68,12 @@ const PHRASES: &[(Says, &[&str])] = &[
             "ran out of gpu memory",
             "heap out of memory",
             "memory exhausted",
-            "due to cuda oom",
+            "cuda oom",
+            "gpu oom",
             "exhausted memory",
             "exhausted the memory",
+            "exhausted the ram",
+            "exhausted ram",
             "memory is exhausted",
             "paging file is too small",
             "insufficient system resources",
@@ -80,6 +82,10 @@ const PHRASES: &[(Says, &[&str])] = &[
             "显存不足",
             "显存溢出",
             "爆显存",
+            "超显存",
+            "超出显存",
+            "显存不够",
+            "爆内存",
             "内存不足",
             "内存溢出",
             "无法分配内存",
@@ -193,6 +199,9 @@ const PHRASES: &[(Says, &[&str])] = &[
             "container killed by",
             "term_memlimit",
             "zsh: killed",
+            "displayed \"killed\"",
+            "shows \"killed\"",
+            "says \"killed\"",
         ],
     ),
 ];
@@ -301,7 +310,12 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         .unwrap_or(after.len());
     let rest = after[..end].trim_end_matches('.');
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
-    if has(clause, ADVICE) {
+    // Not the end of a word: `THCudaCheck `.
+    let begins = |at: usize| !clause[..at].ends_with(|c: char| c.is_alphanumeric());
+    if ADVICE
+        .iter()
+        .any(|word| clause.match_indices(word).any(|(at, _)| begins(at)))
+    {
         return false;
     }
     // A command that looks for the words.
@@ -560,6 +574,7 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "device_memory",
         "devicememory",
         "on device",
+        "device buffer",
         "cublas",
         "cudnn",
         "metal",

@@ -288,6 +288,18 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "modules/processing",
             "modules\\processing",
             "Easy Diffusion",
+            "modules_forge",
+            "ERROR lora ",
+            "Patching LoRAs",
+            "[GPU Setting]",
+        ],
+    ),
+    (
+        Program::TextGenerationInference,
+        &[
+            "text_generation_server",
+            "text_generation_client",
+            "text_generation_launcher",
         ],
     ),
     (Program::Sglang, &["sglang", "Capture cuda graph failed"]),
@@ -323,6 +335,8 @@ const PROGRAMS: &[(Program, &[&str])] = &[
     ),
     (Program::TensorRt, &["[TensorRT]", "[TRT]", "trtexec"]),
     (Program::OnnxRuntime, &["onnxruntime"]),
+    (Program::Nccl, &["NCCL Init failed"]),
+    (Program::TensorRt, &["nvinfer", "rtSafe", "tactic 0x"]),
     (Program::Numba, &["numba"]),
     (Program::Cupy, &["cupy"]),
     (
@@ -377,6 +391,34 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         .filter(|program| *program != Program::Pytorch || !text.contains(".lua:"))
 }
 
+/// What runs containers, by its words.
+pub(super) fn container(text: &str) -> Option<Program> {
+    const WORDS: [(Program, &[&str]); 2] = [
+        (
+            Program::Kubernetes,
+            &[
+                "kubectl",
+                "kubernetes",
+                "kubelet",
+                "laststate",
+                "crashloopbackoff",
+                "k8s",
+                " pod ",
+                "pods ",
+                "possible container oom",
+            ],
+        ),
+        (
+            Program::Docker,
+            &["docker", "podman", "gitlab-runner", "container "],
+        ),
+    ];
+    let lower = text.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let found = WORDS.iter().find(|(_, words)| says(words))?;
+    Some(found.0)
+}
+
 /// What a program was doing, by the words of its functions and of its log; each completes `while …`.
 const DURING: &[(&str, &[&str])] = &[
     (
@@ -408,13 +450,15 @@ const DURING: &[(&str, &[&str])] = &[
         &[
             "compile permanent error",
             "during compilation",
-            "compile time",
+            "ran out at compile time",
         ],
     ),
     (
         "CUDA graphs were captured",
         &[
             "apture cuda graph",
+            "apturing cuda graph",
+            "apturing the model for CUDA graphs",
             "capture_model",
             "graph_capture",
             "cuda_graph_runner",
@@ -442,6 +486,9 @@ const DURING: &[(&str, &[&str])] = &[
         "weights were loaded",
         &[
             "load_weights",
+            "make_layers",
+            "initialize_model",
+            "create_weights",
             "load_model",
             "from_pretrained",
             "load_state_dict",
@@ -458,6 +505,7 @@ const DURING: &[(&str, &[&str])] = &[
             "/optim/",
             "'exp_avg'",
             "'momentum_buffer'",
+            "optimizer state",
         ],
     ),
     (

@@ -46,6 +46,19 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // A notice of the host's allocator in notebooks; what ends them then often says nothing.
+        markers: &["large alloc "],
+        read: |line, _, before| {
+            line.text.contains("tcmalloc").then_some(())?;
+            let mut message = line.message(Program::Unknown, MessageKind::Allocation);
+            message.memory = Memory::Host;
+            message.handled = true;
+            message.requested = super::words::size_after(line.from, "alloc ");
+            message.setting = Some("large alloc");
+            or_join(before, message)
+        },
+    },
+    Reader {
         // What it says follows on the lines below.
         markers: &["terminate called after throwing an instance of "],
         read: |line, noted, _| {

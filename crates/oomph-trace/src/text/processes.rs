@@ -183,6 +183,10 @@ pub(super) const READERS: &[Reader] = &[
                 let number = number.trim_start_matches(|c: char| !c.is_ascii_digit() && c != '-');
                 (integer(number) == Some(137)).then_some(())?;
             }
+            // A command that looks for the words.
+            if line.text.contains("grep ") {
+                return None;
+            }
             // A pod's state has it beside its reason.
             match before {
                 Some(before)
@@ -196,6 +200,7 @@ pub(super) const READERS: &[Reader] = &[
                 }
                 before => {
                     let mut message = ended(line, Program::Shell);
+                    message.pid = super::facts::pid(&line.near().to_ascii_lowercase());
                     // `kubectl describe`, or the same in JSON.
                     let limit = noted.limits_line.is_some();
                     if limit || noted.pod.is_some() || noted.container {

@@ -56,6 +56,16 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // DeepSpeed: the GPU is nearly full, and nothing failed yet.
+        markers: &["pytorch allocator cache flushes since last step"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Pytorch, MessageKind::Warning);
+            message.handled = true;
+            message.setting = Some("cache flushes");
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["attempting to recover from OOM"],
         read: |line, noted, _| {
             noted.recovers = Some(line.part);
@@ -75,7 +85,8 @@ pub(super) const READERS: &[Reader] = &[
             let says = head
                 .trim_end_matches(bare)
                 .to_ascii_lowercase()
-                .ends_with("out of memory");
+                .ends_with("memory")
+                && head.to_ascii_lowercase().contains("out of ");
             let more = [" total capacity; ", " has a total cap"];
             if !says && !more.iter().any(|words| line.text.contains(words)) {
                 return None;
@@ -250,7 +261,7 @@ fn older(message: &mut OomMessage, rest: &str) {
         // The last one may have been cut: `6.83 GiB rese`.
         let words = part.splitn(3, ' ').nth(2).unwrap_or_default();
         let cut = words.len() > 2 && "reserved in total by PyTorch".starts_with(words);
-        if part.ends_with("total capacity") {
+        if words.len() > 2 && "total capacity".starts_with(words) {
             message.total = value;
         } else if part.ends_with("already allocated") {
             message.printed_allocated = value;

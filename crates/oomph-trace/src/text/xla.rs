@@ -11,11 +11,20 @@ use super::{MessageKind, OomMessage};
 pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[
-            "OOM when allocating tensor with shape[",
-            "OOM when allocating tensor of shape [",
-            "OOM when allocating tensor with shapedim {",
+            " when allocating tensor with shape[",
+            " when allocating tensor of shape [",
+            " when allocating tensor with shapedim {",
         ],
         read: tensor,
+    },
+    Reader {
+        // A copy to the GPU that found no room there: TensorFlow's words do not say so.
+        markers: &["st tensor is not initialized", "st Tensor Not initialized"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Tensorflow, MessageKind::Allocation);
+            message.setting = Some("copy");
+            or_join(before, message)
+        },
     },
     Reader {
         // The first version left the shape out.
