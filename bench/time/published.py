@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PRICE = ROOT / "target" / "debug" / "examples" / "price"
 OOMPH = [sys.executable, "-m", "oomph"]
-# From one kernel to the next: the clocks count it, and so do times of whole CUDA graphs, but not those of single kernels.
+# From one kernel to the next: the clocks count it.
 GAP = 0.9e-6
 # NeuSight records an event before and one after each operator while the GPU idles, so its times have what the host takes to launch
 # it: an operator and a launch of `crates/oomph-clock/src/host.rs`, fitted to other machines.
@@ -154,9 +154,12 @@ def priced(gpu, lines):
             [PRICE, "--lines", gpu, file.name], capture_output=True, text=True, check=True
         )
     us = json.loads(done.stdout)["us"]
-    # Whole graphs were timed with the gaps.
-    graphs = len(lines[0]) > 7 or beside
-    more = us[len(lines) :] or [0 if graphs else (LAUNCHED - GAP) * 1e6] * len(lines)
+    # Graphs were timed with the gaps. From compute capability 9.0 on, a product begins before the one before it ends
+    # (`results/h200_graphs.jsonl`: 2.8 us each).
+    overlaps = float(figures(gpu)["compute_capability"]) >= 9
+    graphs = -GAP if overlaps else 0
+    launched = graphs if len(lines[0]) > 7 else LAUNCHED - GAP
+    more = us[len(lines) :] or [launched * 1e6] * len(lines)
     return [(one + other) / 1e6 for one, other in zip(us, more, strict=False)]
 
 

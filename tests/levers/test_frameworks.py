@@ -151,8 +151,9 @@ def test_micro_batches_under_lightning(tmp_path, options):
     assert distance(split.out[0], plain.out[0]) < 1e-6
 
 
-def test_accumulation_under_lightning(tmp_path):
-    code = LIGHTNING.replace("y[torch.rand(23) < 0.3] = -100", "pass")
+@pytest.mark.parametrize("ignored", [False, True])
+def test_accumulation_under_lightning(tmp_path, ignored):
+    code = LIGHTNING if ignored else LIGHTNING.replace("y[torch.rand(23) < 0.3] = -100", "pass")
     plain = lightning(tmp_path, "accumulate_grad_batches=2", code=code)
     split = lightning(
         tmp_path, "accumulate_grad_batches=2", ("micro_batch", {"parts": 3}), code=code

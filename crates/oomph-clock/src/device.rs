@@ -305,6 +305,10 @@ const SIMT: Products = Products {
     cached: 0.36,
 };
 
+/// Operands that lie beyond the L2 cache: seconds until they flow, and the part of the bandwidth that they reach then
+/// (`bench/time/results/h200_graphs.jsonl`).
+const COLD: (f64, f64) = (3.2e-6, 0.92);
+
 /// The part of its rate that no product exceeds: tiles are filled and emptied.
 const FULL: f64 = 0.95;
 
@@ -332,8 +336,12 @@ fn product(shape: &Product, gpu: &Figures) -> f64 {
     );
     let fitted = if plain { &SIMT } else { &TENSOR };
     let bytes = batch * kind.bytes() * (m * k + k * n + m * n);
-    let memory = cold / (fitted.memory * gpu.memory)
-        + moving(bytes - cold, fitted.memory, fitted.cached, gpu);
+    let read = if cold > 0.0 {
+        COLD.0 * gpu.cycle + cold / (COLD.1 * gpu.memory)
+    } else {
+        0.0
+    };
+    let memory = read + moving(bytes - cold, fitted.memory, fitted.cached, gpu);
     let computing = tiled(shape, fitted, gpu);
     fitted.least * 1e-6 * gpu.cycle + (computing * misaligned(kind, alignment)).max(memory)
 }
@@ -487,15 +495,16 @@ impl Shape {
             (Grouped, false, true, false) => form(3.3, 0.673, 0.00196, 0.517),
             (Grouped, false, true, true) => form(61.0, 0.0, 0.00823, 11.6),
             (Grouped, false, false, false) => form(12.6, 0.0, 0.0034, 5.28),
-            (Grouped, false, false, true) => form(40.0, 0.0, 0.0037, 3.39),
+            (Grouped, false, false, true) => form(44.4, 0.0, 0.0022, 4.67),
             (Grouped, true, true, false) => form(1.6, 0.711, 0.00143, 4.07),
             (Grouped, true, true, true) => form(12.5, 0.0, 0.0, 31.4),
-            (Grouped, true, false, _) => form(25.0, 0.0, 0.0006, 10.5),
+            (Grouped, true, false, false) => form(15.1, 0.0, 0.0024, 10.2),
+            (Grouped, true, false, true) => form(19.0, 0.0, 0.0124, 12.0),
             (Single, false, true, false) => form(4.3, 0.0, 0.0149, 1.89),
             (Single, false, true, true) => form(3.1, 0.0, 0.0384, 0.858),
             (Single, false, false, _) => form(7.6, 0.0, 0.0903, 0.0),
-            (Single, true, true, false) => form(0.0, 0.0, 0.102, 4.24),
-            (Single, true, true, true) => form(12.7, 0.0, 0.0, 1.8),
+            (Single, true, true, false) => form(3.7, 0.0, 0.0444, 4.7),
+            (Single, true, true, true) => form(21.5, 0.0, 0.0299, 2.58),
             (Single, true, false, _) => form(8.6, 0.0, 0.0, 5.43),
             (Wide, false, true, false) => form(14.4, 0.0, 0.0338, 0.0),
             (Wide, false, true, true) => form(12.8, 0.0, 0.0865, 0.0),

@@ -131,7 +131,7 @@ impl Estimate {
 
 /// Each step as it is played, the shortest first.
 fn played<'a>(steps: &'a Steps, gpu: &Figures, host: &Host) -> Vec<(Played, &'a [Line])> {
-    let whole: Vec<(u32, &[Line])> = match &steps.steps[..] {
+    let mut whole: Vec<(u32, &[Line])> = match &steps.steps[..] {
         [_, later @ ..] if !later.is_empty() => {
             later.iter().map(|step| (step.0, &step.1[..])).collect()
         }
@@ -141,6 +141,16 @@ fn played<'a>(steps: &'a Steps, gpu: &Figures, host: &Host) -> Vec<(Played, &'a 
             .map(|step| (step.0, after_setup(steps, &step.1)))
             .collect(),
     };
+    // A generation and the pass that it ends with are two ends, with nothing between them.
+    let works = |(_, step): &(u32, &[Line])| {
+        (step
+            .iter()
+            .filter_map(|&line| steps.table.get(line as usize)))
+        .any(|work| !matches!(work, Work::Place(_) | Work::Modules(_)))
+    };
+    if whole.iter().any(works) {
+        whole.retain(works);
+    }
     let mut played: Vec<_> = whole
         .into_iter()
         .flat_map(|(count, step)| {
@@ -366,6 +376,34 @@ mod tests {
             ..steps
         };
         assert_eq!(parts(&later, &gpu, &Host::default()).len(), 2);
+    }
+
+    #[test]
+    fn ends_of_steps_with_nothing_before_them_are_no_steps() {
+        let steps = Steps {
+            table: vec![
+                Work::Place(0),
+                Work::Moving(1e9, "fill".to_owned()),
+                Work::Modules([0.0; 3]),
+            ],
+            ..Steps::default()
+        };
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let seconds = |of: &[&[Line]]| {
+            let steps = Steps {
+                steps: of
+                    .iter()
+                    .map(|step| crate::Step(1, step.to_vec()))
+                    .collect(),
+                ..steps.clone()
+            };
+            Estimate::new(&steps, &gpu, &Host::default()).unwrap()
+        };
+        let (work, nothing): (&[Line], &[Line]) = (&[0, 1, 2], &[0, 2]);
+        let plain = seconds(&[work, work, work]);
+        let doubled = seconds(&[work, nothing, work, nothing, work, nothing]);
+        assert!((plain.step_seconds / doubled.step_seconds - 1.0).abs() < 1e-9);
+        assert!(!doubled.steps_differ && doubled.device_seconds > 1e-4);
     }
 
     /// A copy beside kernels is no part of what the device does, but of the times of scopes on a virtual clock.

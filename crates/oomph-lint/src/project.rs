@@ -1305,6 +1305,17 @@ mod tests {
     }
 
     #[test]
+    fn what_subclasses_have_to_define_says_nothing_of_a_method() {
+        let base = "class Base:\n    def score(self, x):\n        \"Of a state.\"\n        raise NotImplementedError\n";
+        let net = format!(
+            "import torch\n{base}class Net(Base):\n    def score(self, x): return self.net(x)\n"
+        );
+        let project = project(&[("net.py", &net), ("use.py", "import torch\nimport net\n")]);
+        let method = project.around(1).method("score");
+        assert!(method.is_some_and(|method| method.runs));
+    }
+
+    #[test]
     fn the_device_of_a_configuration_holds_in_the_files_that_import_it() {
         let project = project(&[
             ("a/settings.py", "import torch\nTRAIN = {'device': 'cpu'}\n"),

@@ -804,3 +804,35 @@ fn names_that_are_made_up_from_parts_reach_what_fits() {
     assert_eq!(found(&[("steps.py", &test)]), [""; 0]);
     assert_eq!(found(&[("test_steps.py", &test)]), ["OOM416"]);
 }
+
+#[test]
+fn a_class_of_data_of_another_file_decodes_what_it_reads() {
+    let train = "import glob
+import torch
+from torch.utils.data import DataLoader
+from data import Photos
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+loader = DataLoader(Photos(glob.glob('*.png')), batch_size=8, shuffle=True)
+for x in loader:
+    optimizer.zero_grad()
+    model(x.cuda()).mean().backward()
+    optimizer.step()
+";
+    let data = |read: &str, item: &str| {
+        format!(
+            "import torch
+from PIL import Image
+class Photos(torch.utils.data.Dataset):
+    def __init__(self, paths):
+        self.items = {read}
+    def __getitem__(self, index):
+        return {item}
+"
+        )
+    };
+    let each_time = data("paths", "Image.open(self.items[index])");
+    assert!(found(&[("train.py", train), ("data.py", &each_time)]).contains(&"OOM606"));
+    let at_once = data("[Image.open(path) for path in paths]", "self.items[index]");
+    assert!(!found(&[("train.py", train), ("data.py", &at_once)]).contains(&"OOM606"));
+}
