@@ -401,6 +401,20 @@ impl Collect {
     }
 
     fn note_call(&mut self, call: &ExprCall, takes: Option<usize>) {
+        // Half of all calls.
+        const OF_PYTHON: &[&str] = &[
+            "print",
+            "len",
+            "range",
+            "str",
+            "int",
+            "float",
+            "isinstance",
+            "super",
+            "enumerate",
+            "zip",
+            "list",
+        ];
         const OF_OTHERS: &[&str] = &[
             "torch", "nn", "F", "np", "numpy", "plt", "os", "tf", "math", "random", "time", "json",
         ];
@@ -410,6 +424,9 @@ impl Collect {
             None if matches!(&*call.func, Expr::Call(_)) => "",
             None => return,
         };
+        if call.func.is_name_expr() && OF_PYTHON.contains(&name) {
+            return;
+        }
         let target = self.target(&call.func);
         if matches!(&target, Some(Target::Name(path)) if path.len() > 1 && OF_OTHERS.contains(&path[0].as_str()))
             || target.is_none() && Call::is_common(name)

@@ -6,7 +6,7 @@ use rustc_hash::FxHashSet;
 
 use super::collect::{Bound, End};
 
-/// Names that a file has without binding them, those of Python 2 and of notebooks among them.
+/// Names that a file has without binding them, those of Python 2 and of notebooks among them, in order.
 const BUILTINS: &[&str] = &[
     "ArithmeticError",
     "AssertionError",
@@ -110,6 +110,7 @@ const BUILTINS: &[&str] = &[
     "complex",
     "copyright",
     "credits",
+    "dbutils",
     "delattr",
     "dict",
     "dir",
@@ -171,7 +172,6 @@ const BUILTINS: &[&str] = &[
     "slice",
     "sorted",
     "spark",
-    "dbutils",
     "staticmethod",
     "str",
     "sum",
@@ -240,7 +240,10 @@ impl Names {
     /// A name that is read in a block, if it is read whenever the block is run.
     pub(super) fn read(&mut self, name: &str, block: Option<usize>, at: TextSize, after: TextSize) {
         let Some(block) = block else { return };
-        if self.bound.contains(name) || name.starts_with('_') || BUILTINS.contains(&name) {
+        if self.bound.contains(name)
+            || name.starts_with('_')
+            || BUILTINS.binary_search(&name).is_ok()
+        {
             return;
         }
         let end = End {
@@ -262,5 +265,15 @@ impl Names {
             self.read.clear();
         }
         self.read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn builtins_are_in_order() {
+        assert!(BUILTINS.is_sorted());
     }
 }
