@@ -13,7 +13,9 @@ class AccentModel(pl.LightningModule):
         config = HubertConfig(num_hidden_layers=8, mask_time_prob=0.0, layerdrop=0.0)
         self.hubert = HubertModel(config)
         self.hubert.feature_extractor._freeze_parameters()
-        self.head = nn.Sequential(nn.Linear(768, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, n_classes))
+        self.head = nn.Sequential(
+            nn.Linear(768, 256), nn.Tanh(), nn.Dropout(0.1), nn.Linear(256, n_classes)
+        )
         self.loss = nn.CrossEntropyLoss(weight=torch.linspace(0.5, 2.0, n_classes))
 
     def forward(self, wave):
@@ -34,7 +36,9 @@ class AccentModel(pl.LightningModule):
 
 pl.seed_everything(7)
 seconds, batch = 8, 12
-waves = TensorDataset(torch.randn(batch * 8, 16_000 * seconds) * 0.1, torch.randint(0, 14, (batch * 8,)))
+waves = TensorDataset(
+    torch.randn(batch * 8, 16_000 * seconds) * 0.1, torch.randint(0, 14, (batch * 8,))
+)
 trainer = pl.Trainer(
     accelerator="gpu",
     devices=1,

@@ -19,7 +19,9 @@ class Crops(IterableDataset):
 
 def build():
     backbone = ConvNextConfig(
-        hidden_sizes=[96, 192, 384, 768], depths=[3, 3, 9, 3], out_features=["stage1", "stage2", "stage3", "stage4"]
+        hidden_sizes=[96, 192, 384, 768],
+        depths=[3, 3, 9, 3],
+        out_features=["stage1", "stage2", "stage3", "stage4"],
     )
     config = UperNetConfig(
         backbone_config=backbone,

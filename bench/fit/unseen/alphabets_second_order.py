@@ -8,20 +8,32 @@ from torch.func import functional_call
 
 def conv_block(i, o):
     return nn.Sequential(
-        nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o, track_running_stats=False), nn.ReLU(), nn.MaxPool2d(2)
+        nn.Conv2d(i, o, 3, padding=1),
+        nn.BatchNorm2d(o, track_running_stats=False),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
     )
 
 
 def backbone(ways, c=64, size=84):
     return nn.Sequential(
-        conv_block(1, c), conv_block(c, c), conv_block(c, c), conv_block(c, c), nn.Flatten(), nn.Linear(c * 25, ways)
+        conv_block(1, c),
+        conv_block(c, c),
+        conv_block(c, c),
+        conv_block(c, c),
+        nn.Flatten(),
+        nn.Linear(c * 25, ways),
     )
 
 
 def task(ways, shots, queries):
     proto = torch.rand(ways, 1, 84, 84, device="cuda")
-    support = proto.repeat_interleave(shots, 0) + 0.2 * torch.randn(ways * shots, 1, 84, 84, device="cuda")
-    query = proto.repeat_interleave(queries, 0) + 0.2 * torch.randn(ways * queries, 1, 84, 84, device="cuda")
+    support = proto.repeat_interleave(shots, 0) + 0.2 * torch.randn(
+        ways * shots, 1, 84, 84, device="cuda"
+    )
+    query = proto.repeat_interleave(queries, 0) + 0.2 * torch.randn(
+        ways * queries, 1, 84, 84, device="cuda"
+    )
     label = torch.arange(ways, device="cuda")
     return support, label.repeat_interleave(shots), query, label.repeat_interleave(queries)
 

@@ -14,7 +14,10 @@ class Spectrogram(nn.Module):
 
     @torch.no_grad()
     def forward(self, wave):
-        spec = torch.stft(wave, self.n_fft, self.hop, window=self.window, return_complex=True).abs() ** 2
+        spec = (
+            torch.stft(wave, self.n_fft, self.hop, window=self.window, return_complex=True).abs()
+            ** 2
+        )
         return torch.log(spec.transpose(1, 2) @ self.mel + 1e-6)
 
 
@@ -31,7 +34,11 @@ class CRNN(nn.Module):
         super().__init__()
         layers, c = [], 1
         for o, stride in ((48, (1, 2)), (96, (2, 2)), (128, (1, 2)), (128, (1, 2))):
-            layers += [nn.Conv2d(c, o, 3, stride, 1, bias=False), nn.BatchNorm2d(o), nn.Hardtanh(0, 20)]
+            layers += [
+                nn.Conv2d(c, o, 3, stride, 1, bias=False),
+                nn.BatchNorm2d(o),
+                nn.Hardtanh(0, 20),
+            ]
             layers += [nn.Conv2d(o, o, 3, 1, 1, bias=False), nn.BatchNorm2d(o), nn.ReLU()]
             c = o
         self.cnn = nn.Sequential(*layers)

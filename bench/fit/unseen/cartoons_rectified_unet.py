@@ -38,7 +38,12 @@ class Attn(nn.Module):
 
     def forward(self, x):
         b, c, h, w = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, h * w).transpose(3, 4).unbind(1)
+        q, k, v = (
+            self.qkv(self.norm(x))
+            .view(b, 3, self.heads, c // self.heads, h * w)
+            .transpose(3, 4)
+            .unbind(1)
+        )
         out = F.scaled_dot_product_attention(q, k, v)
         return x + self.proj(out.transpose(2, 3).reshape(b, c, h, w))
 
@@ -54,7 +59,11 @@ class UNet(nn.Module):
         self.down, chans, c = nn.ModuleList(), [base], base
         for i, m in enumerate(mult):
             for _ in range(2):
-                self.down.append(nn.ModuleList([Res(c, base * m, emb), Attn(base * m) if i in attn else nn.Identity()]))
+                self.down.append(
+                    nn.ModuleList(
+                        [Res(c, base * m, emb), Attn(base * m) if i in attn else nn.Identity()]
+                    )
+                )
                 c = base * m
                 chans.append(c)
             if i < len(mult) - 1:
@@ -65,11 +74,18 @@ class UNet(nn.Module):
         for i, m in reversed(list(enumerate(mult))):
             for _ in range(3):
                 self.up.append(
-                    nn.ModuleList([Res(c + chans.pop(), base * m, emb), Attn(base * m) if i in attn else nn.Identity()])
+                    nn.ModuleList(
+                        [
+                            Res(c + chans.pop(), base * m, emb),
+                            Attn(base * m) if i in attn else nn.Identity(),
+                        ]
+                    )
                 )
                 c = base * m
             if i:
-                self.up.append(nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(c, c, 3, padding=1)))
+                self.up.append(
+                    nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(c, c, 3, padding=1))
+                )
         self.out = nn.Sequential(nn.GroupNorm(32, c), nn.SiLU(), nn.Conv2d(c, 3, 3, padding=1))
 
     def forward(self, x, t, y):

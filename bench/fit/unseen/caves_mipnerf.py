@@ -90,8 +90,10 @@ def main():
         loss = 0
         for level, weight in ((0, 0.1), (1, 1.0)):
             if level:
-                t = resample(t, weights.detach(), opts.samples + 1)
-            density, rgb = model(integrated_encoding(*cone_gaussians(origins, directions, t)), views)
+                t = resample(t, weights.detach(), opts.samples + 1)  # noqa: F821
+            density, rgb = model(
+                integrated_encoding(*cone_gaussians(origins, directions, t)), views
+            )
             colors, weights = composite(density, rgb, t)
             loss = loss + weight * F.mse_loss(colors, truth)
         optimizer.zero_grad()

@@ -32,7 +32,9 @@ class SchNet(nn.Module):
         self.r_max = r_max
         self.embedding = nn.Embedding(100, width)
         self.blocks = nn.ModuleList([CFConv(width, filters, gaussians) for _ in range(blocks)])
-        self.head = nn.Sequential(nn.Linear(width, width // 2), nn.Softplus(), nn.Linear(width // 2, 1))
+        self.head = nn.Sequential(
+            nn.Linear(width, width // 2), nn.Softplus(), nn.Linear(width // 2, 1)
+        )
         self.register_buffer("centers", torch.linspace(0, r_max, gaussians))
 
     def forward(self, z, pos, i, j, crystal, n):
@@ -58,7 +60,11 @@ def crystals(n, atoms, neighbours):
         j=j,
         crystal=torch.arange(n).repeat_interleave(atoms),
     )
-    return {k: v.cuda() for k, v in batch.items()}, torch.randn(n).cuda(), torch.randn(total, 3).cuda()
+    return (
+        {k: v.cuda() for k, v in batch.items()},
+        torch.randn(n).cuda(),
+        torch.randn(total, 3).cuda(),
+    )
 
 
 def update(ema, model, decay=0.999):

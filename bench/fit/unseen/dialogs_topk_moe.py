@@ -41,11 +41,15 @@ class Experts(nn.Module):
         keep = position < slots
         index = torch.where(keep, expert.flatten() * slots + position, c.experts * slots)
         token = torch.arange(len(flat), device=x.device).repeat_interleave(c.top_k)
-        buffer = torch.zeros(c.experts * slots + 1, c.width, device=x.device).index_copy(0, index, flat[token])
+        buffer = torch.zeros(c.experts * slots + 1, c.width, device=x.device).index_copy(
+            0, index, flat[token]
+        )
         h = buffer[:-1].view(c.experts, slots, c.width)
         h = torch.bmm(F.gelu(torch.bmm(h, self.w_in)), self.w_out).flatten(0, 1)
         h = torch.cat([h, torch.zeros_like(h[:1])])
-        out = torch.zeros_like(flat).index_add(0, token, h[index] * (gate.flatten() * keep)[:, None])
+        out = torch.zeros_like(flat).index_add(
+            0, token, h[index] * (gate.flatten() * keep)[:, None]
+        )
         balance = c.experts * (probs.mean(0) * chosen.float().mean(0) * c.top_k).sum()
         return out.view_as(x), balance
 
@@ -59,7 +63,9 @@ class Block(nn.Module):
         self.mlp = (
             Experts(c)
             if sparse
-            else nn.Sequential(nn.Linear(c.width, 4 * c.width), nn.GELU(), nn.Linear(4 * c.width, c.width))
+            else nn.Sequential(
+                nn.Linear(c.width, 4 * c.width), nn.GELU(), nn.Linear(4 * c.width, c.width)
+            )
         )
 
     def forward(self, x):

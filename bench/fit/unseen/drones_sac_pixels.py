@@ -18,7 +18,12 @@ class ReplayBuffer:
     def sample(self, n, device):
         i = self.rng.integers(0, len(self.obs) - 1, n)
         to = lambda a: torch.as_tensor(a, device=device)
-        return to(self.obs[i]).float(), to(self.actions[i]), to(self.rewards[i]), to(self.obs[i + 1]).float()
+        return (
+            to(self.obs[i]).float(),
+            to(self.actions[i]),
+            to(self.rewards[i]),
+            to(self.obs[i + 1]).float(),
+        )
 
 
 def random_shift(x, pad=4):
@@ -34,7 +39,9 @@ def random_shift(x, pad=4):
 class PixelEncoder(nn.Module):
     def __init__(self, channels=9, out=50):
         super().__init__()
-        self.convs = nn.ModuleList([nn.Conv2d(channels, 32, 3, 2)] + [nn.Conv2d(32, 32, 3) for _ in range(3)])
+        self.convs = nn.ModuleList(
+            [nn.Conv2d(channels, 32, 3, 2)] + [nn.Conv2d(32, 32, 3) for _ in range(3)]
+        )
         self.head = nn.Sequential(nn.Linear(32 * 35 * 35, out), nn.LayerNorm(out), nn.Tanh())
 
     def forward(self, x):
@@ -45,7 +52,9 @@ class PixelEncoder(nn.Module):
 
 
 def q_net(i, hidden=1024):
-    return nn.Sequential(nn.Linear(i, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1))
+    return nn.Sequential(
+        nn.Linear(i, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, 1)
+    )
 
 
 class Critic(nn.Module):
@@ -63,7 +72,13 @@ class Actor(nn.Module):
     def __init__(self, actions, encoder):
         super().__init__()
         self.encoder = encoder
-        self.net = nn.Sequential(nn.Linear(50, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 2 * actions))
+        self.net = nn.Sequential(
+            nn.Linear(50, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 1024),
+            nn.ReLU(),
+            nn.Linear(1024, 2 * actions),
+        )
 
     def forward(self, obs):
         with torch.no_grad():
@@ -89,7 +104,10 @@ def main():
 
     for update in range(8):
         obs, action, reward, nxt = buffer.sample(batch, device)
-        views, next_views = [random_shift(obs) for _ in range(2)], [random_shift(nxt) for _ in range(2)]
+        views, next_views = (
+            [random_shift(obs) for _ in range(2)],
+            [random_shift(nxt) for _ in range(2)],
+        )
         with torch.no_grad():
             backup = 0
             for view in next_views:

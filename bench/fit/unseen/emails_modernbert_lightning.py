@@ -48,7 +48,9 @@ class Classifier(L.LightningModule):
 
     def configure_optimizers(self):
         opt = torch.optim.AdamW(self.parameters(), lr=self.hparams.lr, weight_decay=1e-5)
-        sched = torch.optim.lr_scheduler.OneCycleLR(opt, self.hparams.lr, total_steps=self.hparams.steps)
+        sched = torch.optim.lr_scheduler.OneCycleLR(
+            opt, self.hparams.lr, total_steps=self.hparams.steps
+        )
         return {"optimizer": opt, "lr_scheduler": {"scheduler": sched, "interval": "step"}}
 
 

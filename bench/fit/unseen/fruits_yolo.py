@@ -56,14 +56,17 @@ class Yolo(nn.Module):
     def __init__(self, nc=12, w=(32, 64, 128, 256, 384)):
         super().__init__()
         self.nc = nc
-        self.stem = nn.Sequential(Conv(3, w[0], 3, 2), Conv(w[0], w[1], 3, 2), C2f(w[1], w[1], 1, True))
+        self.stem = nn.Sequential(
+            Conv(3, w[0], 3, 2), Conv(w[0], w[1], 3, 2), C2f(w[1], w[1], 1, True)
+        )
         self.p3 = nn.Sequential(Conv(w[1], w[2], 3, 2), C2f(w[2], w[2], 2, True))
         self.p4 = nn.Sequential(Conv(w[2], w[3], 3, 2), C2f(w[3], w[3], 2, True))
         self.p5 = nn.Sequential(Conv(w[3], w[4], 3, 2), C2f(w[4], w[4], 1, True), SPPF(w[4]))
         self.t4, self.t3 = C2f(w[4] + w[3], w[3]), C2f(w[3] + w[2], w[2])
         self.d3, self.b4 = Conv(w[2], w[2], 3, 2), C2f(w[2] + w[3], w[3])
         self.heads = nn.ModuleList(
-            nn.Sequential(Conv(c, 96, 3), Conv(96, 96, 3), nn.Conv2d(96, 5 + nc, 1)) for c in (w[2], w[3], w[4])
+            nn.Sequential(Conv(c, 96, 3), Conv(96, 96, 3), nn.Conv2d(96, 5 + nc, 1))
+            for c in (w[2], w[3], w[4])
         )
 
     def forward(self, x):
@@ -86,7 +89,12 @@ def compute_loss(outputs, targets, nc):
         total = total + ((wh - box[..., 2:]).abs() * weight).sum() / weight.sum()
         total = total + F.binary_cross_entropy_with_logits(out[..., 4], obj)
         onehot = F.one_hot(cls, nc).float()
-        total = total + (F.binary_cross_entropy_with_logits(out[..., 5:], onehot, reduction="none") * weight).mean()
+        total = (
+            total
+            + (
+                F.binary_cross_entropy_with_logits(out[..., 5:], onehot, reduction="none") * weight
+            ).mean()
+        )
     return total
 
 
@@ -95,7 +103,13 @@ def make_targets(n, size, nc, device):
     for stride in (8, 16, 32):
         g = size // stride
         obj = (torch.rand(n, g, g, device=device) < 0.03).float()
-        out.append((obj, torch.rand(n, g, g, 4, device=device), torch.randint(0, nc, (n, g, g), device=device)))
+        out.append(
+            (
+                obj,
+                torch.rand(n, g, g, 4, device=device),
+                torch.randint(0, nc, (n, g, g), device=device),
+            )
+        )
     return out
 
 
@@ -119,7 +133,10 @@ def main(batch=16, size=640, nominal=64, iters=12):
     scaler = torch.amp.GradScaler("cuda")
     optimizer.zero_grad()
     for ni in range(iters):
-        imgs = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8).to(device).float() / 255
+        imgs = (
+            torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8).to(device).float()
+            / 255
+        )
         with torch.autocast("cuda"):
             pred = model(imgs)
         loss = compute_loss(pred, make_targets(batch, size, 12, device), 12) * batch / nominal

@@ -33,7 +33,9 @@ class Block(nn.Module):
     def forward(self, x, cos, sin):
         b, t, d = x.shape
         q, k, v = self.qkv(self.n1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True)
+        y = F.scaled_dot_product_attention(
+            rotate(q, cos, sin), rotate(k, cos, sin), v, is_causal=True
+        )
         x = x + self.o(y.transpose(1, 2).reshape(b, t, d))
         h = self.n2(x)
         return x + self.w2(F.silu(self.w1(h)) * self.w3(h))

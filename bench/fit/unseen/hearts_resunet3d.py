@@ -12,7 +12,9 @@ class ResBlock(nn.Module):
         self.norm1 = nn.InstanceNorm3d(cout, affine=True)
         self.conv2 = nn.Conv3d(cout, cout, 3, 1, 1, bias=False)
         self.norm2 = nn.InstanceNorm3d(cout, affine=True)
-        self.skip = nn.Identity() if cin == cout and stride == 1 else nn.Conv3d(cin, cout, 1, stride)
+        self.skip = (
+            nn.Identity() if cin == cout and stride == 1 else nn.Conv3d(cin, cout, 1, stride)
+        )
         self.act = nn.LeakyReLU(0.01)
 
     def forward(self, x):

@@ -4,7 +4,13 @@ import tempfile
 
 import torch
 from torch.utils.data import Dataset
-from transformers import BeitConfig, BeitForImageClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BeitConfig,
+    BeitForImageClassification,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 
 class Leaves(Dataset):

@@ -12,8 +12,12 @@ class EGCL(nn.Module):
         self.edge_mlp = nn.Sequential(
             nn.Linear(2 * hidden + 2, hidden), nn.SiLU(), nn.Linear(hidden, hidden), nn.SiLU()
         )
-        self.node_mlp = nn.Sequential(nn.Linear(2 * hidden, hidden), nn.SiLU(), nn.Linear(hidden, hidden))
-        self.coord_mlp = nn.Sequential(nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1, bias=False))
+        self.node_mlp = nn.Sequential(
+            nn.Linear(2 * hidden, hidden), nn.SiLU(), nn.Linear(hidden, hidden)
+        )
+        self.coord_mlp = nn.Sequential(
+            nn.Linear(hidden, hidden), nn.SiLU(), nn.Linear(hidden, 1, bias=False)
+        )
         self.att = nn.Sequential(nn.Linear(hidden, 1), nn.Sigmoid()) if attention else None
 
     def forward(self, h, x, row, col, edge_attr):

@@ -20,7 +20,9 @@ class WindowAttention(nn.Module):
         super().__init__()
         self.heads, self.scale = heads, (dim // heads) ** -0.5
         self.table = nn.Parameter(torch.zeros((2 * window - 1) ** 2, heads))
-        coords = torch.stack(torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")).flatten(1)
+        coords = torch.stack(
+            torch.meshgrid(torch.arange(window), torch.arange(window), indexing="ij")
+        ).flatten(1)
         rel = (coords[:, :, None] - coords[:, None]).permute(1, 2, 0) + window - 1
         self.register_buffer("index", rel[..., 0] * (2 * window - 1) + rel[..., 1])
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
@@ -55,7 +57,9 @@ class SwinLayer(nn.Module):
 class RSTB(nn.Module):
     def __init__(self, dim, depth, heads, window):
         super().__init__()
-        self.layers = nn.ModuleList([SwinLayer(dim, heads, window, 0 if i % 2 == 0 else window // 2) for i in range(depth)])
+        self.layers = nn.ModuleList(
+            [SwinLayer(dim, heads, window, 0 if i % 2 == 0 else window // 2) for i in range(depth)]
+        )
         self.conv = nn.Conv2d(dim, dim, 3, padding=1)
 
     def forward(self, x):
@@ -77,7 +81,9 @@ class SwinIR(nn.Module):
     def forward(self, x):
         shallow = self.first(x)
         deep = self.norm(self.body(shallow.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
-        return self.up(self.after(deep) + shallow) + F.interpolate(x, scale_factor=2, mode="bicubic")
+        return self.up(self.after(deep) + shallow) + F.interpolate(
+            x, scale_factor=2, mode="bicubic"
+        )
 
 
 def charbonnier(a, b, eps=1e-3):

@@ -62,7 +62,10 @@ class Generator(nn.Module):
         )
         self.const = nn.Parameter(torch.randn(1, CHANNELS[4], 4, 4))
         self.first = Layer(CHANNELS[4], CHANNELS[4], style)
-        self.layers, self.rgbs = nn.ModuleList(), nn.ModuleList([ModConv(CHANNELS[4], 3, 1, style, demod=False)])
+        self.layers, self.rgbs = (
+            nn.ModuleList(),
+            nn.ModuleList([ModConv(CHANNELS[4], 3, 1, style, demod=False)]),
+        )
         size = 4
         while size < 128:
             i, o = CHANNELS[size], CHANNELS[size * 2]
@@ -76,7 +79,9 @@ class Generator(nn.Module):
         rgb = self.rgbs[0](x, w)
         for (a, b), to_rgb in zip(self.layers, self.rgbs[1:]):
             x = b(a(x, w), w)
-            rgb = F.interpolate(rgb, scale_factor=2, mode="bilinear", align_corners=False) + to_rgb(x, w)
+            rgb = F.interpolate(rgb, scale_factor=2, mode="bilinear", align_corners=False) + to_rgb(
+                x, w
+            )
         return rgb
 
 

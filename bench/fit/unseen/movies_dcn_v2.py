@@ -50,12 +50,20 @@ def log_reader(batches, size):
 def main():
     model = DCNv2().cuda()
     tables = torch.optim.Adagrad(model.tables.parameters(), lr=0.02)
-    rest = torch.optim.Adam([p for n, p in model.named_parameters() if not n.startswith("tables")], lr=1e-3)
+    rest = torch.optim.Adam(
+        [p for n, p in model.named_parameters() if not n.startswith("tables")], lr=1e-3
+    )
     for i, (dense, sparse, labels) in enumerate(log_reader(8, 16_384)):
         dense, sparse, labels = dense.cuda(), sparse.cuda(), labels.cuda()
         click, finish = model(dense, sparse)
         loss = F.binary_cross_entropy_with_logits(click, labels[0])
-        loss = loss + 0.3 * (F.binary_cross_entropy_with_logits(finish, labels[1], reduction="none") * labels[0]).mean()
+        loss = (
+            loss
+            + 0.3
+            * (
+                F.binary_cross_entropy_with_logits(finish, labels[1], reduction="none") * labels[0]
+            ).mean()
+        )
         tables.zero_grad()
         rest.zero_grad()
         loss.backward()

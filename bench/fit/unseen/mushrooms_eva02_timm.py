@@ -30,7 +30,9 @@ def main():
     ap.add_argument("--amp", action=argparse.BooleanOptionalAction, default=True)
     args = ap.parse_args()
 
-    model = timm.create_model(args.model, pretrained=False, num_classes=150, drop_path_rate=0.1).cuda()
+    model = timm.create_model(
+        args.model, pretrained=False, num_classes=150, drop_path_rate=0.1
+    ).cuda()
     opt = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.02)
     sched = CosineLRScheduler(opt, t_initial=args.updates, warmup_t=2, warmup_lr_init=1e-6)
     criterion = LabelSmoothingCrossEntropy(0.1)

@@ -12,7 +12,9 @@ class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding = nn.Embedding(VOCAB, EMB, padding_idx=0)
-        self.rnn = nn.LSTM(EMB, HID, num_layers=2, bidirectional=True, batch_first=True, dropout=0.3)
+        self.rnn = nn.LSTM(
+            EMB, HID, num_layers=2, bidirectional=True, batch_first=True, dropout=0.3
+        )
         self.bridge_h, self.bridge_c = nn.Linear(2 * HID, HID), nn.Linear(2 * HID, HID)
 
     def forward(self, src):

@@ -23,7 +23,11 @@ class Adan(torch.optim.Optimizer):
                 g, s = p.grad, self.state[p]
                 if not s:
                     s["step"] = 0
-                    s["m"], s["v"], s["n"] = torch.zeros_like(p), torch.zeros_like(p), torch.zeros_like(p)
+                    s["m"], s["v"], s["n"] = (
+                        torch.zeros_like(p),
+                        torch.zeros_like(p),
+                        torch.zeros_like(p),
+                    )
                     s["prev"] = g.clone()
                 s["step"] += 1
                 diff = g - s["prev"]
@@ -44,11 +48,16 @@ class CausalSelfAttention(nn.Module):
         self.heads = heads
         self.c_attn, self.c_proj = nn.Linear(d, 3 * d), nn.Linear(d, d)
         self.drop = nn.Dropout(0.1)
-        self.register_buffer("mask", torch.tril(torch.ones(block, block)).view(1, 1, block, block), persistent=False)
+        self.register_buffer(
+            "mask", torch.tril(torch.ones(block, block)).view(1, 1, block, block), persistent=False
+        )
 
     def forward(self, x):
         b, t, d = x.shape
-        q, k, v = (y.view(b, t, self.heads, d // self.heads).transpose(1, 2) for y in self.c_attn(x).split(d, 2))
+        q, k, v = (
+            y.view(b, t, self.heads, d // self.heads).transpose(1, 2)
+            for y in self.c_attn(x).split(d, 2)
+        )
         att = q @ k.transpose(-2, -1) / math.sqrt(d // self.heads)
         att = att.masked_fill(self.mask[:, :, :t, :t] == 0, float("-inf"))
         att = self.drop(F.softmax(att, dim=-1))
@@ -60,7 +69,9 @@ class Block(nn.Module):
         super().__init__()
         self.ln1, self.ln2 = nn.LayerNorm(d), nn.LayerNorm(d)
         self.attn = CausalSelfAttention(d, heads, block)
-        self.mlp = nn.Sequential(nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d), nn.Dropout(0.1))
+        self.mlp = nn.Sequential(
+            nn.Linear(d, 4 * d), nn.GELU(), nn.Linear(4 * d, d), nn.Dropout(0.1)
+        )
 
     def forward(self, x):
         x = x + self.attn(self.ln1(x))

@@ -36,7 +36,9 @@ class S4D(nn.Module):
     def forward(self, u):
         length = u.shape[-1]
         k = self.kernel(length)
-        y = torch.fft.irfft(torch.fft.rfft(u, n=2 * length) * torch.fft.rfft(k, n=2 * length), n=2 * length)
+        y = torch.fft.irfft(
+            torch.fft.rfft(u, n=2 * length) * torch.fft.rfft(k, n=2 * length), n=2 * length
+        )
         y = y[..., :length] + u * self.D[:, None]
         return self.out(self.drop(self.act(y)))
 
@@ -60,7 +62,9 @@ def setup_optimizer(model, lr):
     slow = [p for n, p in model.named_parameters() if "kernel" in n]
     rest = [p for n, p in model.named_parameters() if "kernel" not in n]
     return torch.optim.AdamW(
-        [{"params": slow, "lr": lr / 10, "weight_decay": 0.0}, {"params": rest}], lr=lr, weight_decay=0.01
+        [{"params": slow, "lr": lr / 10, "weight_decay": 0.0}, {"params": rest}],
+        lr=lr,
+        weight_decay=0.01,
     )
 
 

@@ -23,7 +23,9 @@ class LARS(torch.optim.Optimizer):
                 if p.ndim > 1:
                     d = d.add(p, alpha=group["weight_decay"])
                     pn, un = p.norm(), d.norm()
-                    q = torch.where((pn > 0) & (un > 0), group["eta"] * pn / un, torch.ones_like(pn))
+                    q = torch.where(
+                        (pn > 0) & (un > 0), group["eta"] * pn / un, torch.ones_like(pn)
+                    )
                     d = d * q
                 state = self.state[p]
                 if "mu" not in state:
@@ -33,7 +35,9 @@ class LARS(torch.optim.Optimizer):
 
 
 def mlp(i, hidden=4096, o=256):
-    return nn.Sequential(nn.Linear(i, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, o))
+    return nn.Sequential(
+        nn.Linear(i, hidden), nn.BatchNorm1d(hidden), nn.ReLU(inplace=True), nn.Linear(hidden, o)
+    )
 
 
 class BYOL(nn.Module):
@@ -49,7 +53,9 @@ class BYOL(nn.Module):
         pa, pb = self.predictor(self.online(a)), self.predictor(self.online(b))
         with torch.no_grad():
             ta, tb = self.target(a), self.target(b)
-        return (2 - 2 * F.cosine_similarity(pa, tb)).mean() + (2 - 2 * F.cosine_similarity(pb, ta)).mean()
+        return (2 - 2 * F.cosine_similarity(pa, tb)).mean() + (
+            2 - 2 * F.cosine_similarity(pb, ta)
+        ).mean()
 
     @torch.no_grad()
     def momentum(self, tau):

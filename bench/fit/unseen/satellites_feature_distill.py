@@ -20,7 +20,9 @@ class Matcher(nn.Module):
 
     def __init__(self, pairs):
         super().__init__()
-        self.maps = nn.ModuleList([nn.Sequential(nn.Conv2d(a, b, 1), nn.BatchNorm2d(b)) for a, b in pairs])
+        self.maps = nn.ModuleList(
+            [nn.Sequential(nn.Conv2d(a, b, 1), nn.BatchNorm2d(b)) for a, b in pairs]
+        )
 
     def forward(self, student, teacher):
         loss = 0.0
@@ -53,8 +55,15 @@ def main():
             with torch.no_grad():
                 soft = teacher(x)
             logits = student(x)
-            kd = F.kl_div(F.log_softmax(logits / 4, 1), F.softmax(soft / 4, 1), reduction="batchmean") * 16
-            hint = matcher([features["s." + s] for s in stages], [features["t." + s] for s in stages])
+            kd = (
+                F.kl_div(
+                    F.log_softmax(logits / 4, 1), F.softmax(soft / 4, 1), reduction="batchmean"
+                )
+                * 16
+            )
+            hint = matcher(
+                [features["s." + s] for s in stages], [features["t." + s] for s in stages]
+            )
             loss = F.cross_entropy(logits, y) + 0.9 * kd + 50 * hint
         optimizer.zero_grad()
         scaler.scale(loss).backward()

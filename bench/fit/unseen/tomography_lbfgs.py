@@ -13,7 +13,10 @@ class Volume(torch.nn.Module):
         super().__init__()
         self.grid = torch.nn.Parameter(torch.randn(1, channels, size, size, size) * 0.01)
         self.net = torch.nn.Sequential(
-            torch.nn.Linear(channels, hidden), torch.nn.SiLU(), torch.nn.Linear(hidden, 1), torch.nn.Softplus()
+            torch.nn.Linear(channels, hidden),
+            torch.nn.SiLU(),
+            torch.nn.Linear(hidden, 1),
+            torch.nn.Softplus(),
         )
 
     def forward(self, points):
@@ -32,7 +35,10 @@ def rays(n_views, n_det, n_samples, device):
 
 
 def total_variation(g):
-    return sum((g.narrow(d, 1, g.shape[d] - 1) - g.narrow(d, 0, g.shape[d] - 1)).abs().mean() for d in (2, 3, 4))
+    return sum(
+        (g.narrow(d, 1, g.shape[d] - 1) - g.narrow(d, 0, g.shape[d] - 1)).abs().mean()
+        for d in (2, 3, 4)
+    )
 
 
 torch.manual_seed(0)

@@ -7,7 +7,10 @@ import torch.nn as nn
 class RevIN(nn.Module):
     def __init__(self, channels):
         super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.weight, self.bias = (
+            nn.Parameter(torch.ones(channels)),
+            nn.Parameter(torch.zeros(channels)),
+        )
 
     def norm(self, x):
         self.mean = x.mean(1, keepdim=True).detach()
