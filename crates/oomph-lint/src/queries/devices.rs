@@ -717,13 +717,12 @@ fn branches_around<'m, 'a>(
     model: &'m Model<'a>,
     range: TextRange,
 ) -> impl Iterator<Item = (&'a StmtIf, Place, Option<FuncId>)> + 'm {
-    model.stmts.iter().filter_map(move |info| {
+    // The outermost first.
+    let around: Vec<_> = model.stmts_around(range).collect();
+    around.into_iter().rev().filter_map(move |info| {
         let Stmt::If(branch) = info.node else {
             return None;
         };
-        if !branch.range.contains_range(range) {
-            return None;
-        }
         let in_body = branch
             .body
             .iter()

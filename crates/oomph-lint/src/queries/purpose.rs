@@ -148,10 +148,7 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
 /// switches off.
 fn is_skipped(model: &Model<'_>, range: TextRange) -> bool {
     let top = model.module.body().as_ptr();
-    model.stmts.iter().any(|info| {
-        if !info.node.range().contains_range(range) {
-            return false;
-        }
+    model.stmts_around(range).any(|info| {
         // The top of a script is the project's business, and cells of a notebook are run one by one.
         let func = model.func_of(info.ctx);
         let ends = |stmt: &Stmt| match stmt {

@@ -14,7 +14,7 @@ use std::cell::OnceCell;
 use std::rc::Rc;
 
 use oomph_python_source::ast::{Expr, ExprCall, Stmt, StmtClassDef, StmtFunctionDef, StmtWith};
-use oomph_python_source::{Module, Ranged, TextRange, dotted_name, last_name};
+use oomph_python_source::{Module, Ranged, TextRange, TextSize, dotted_name, last_name};
 
 use crate::project::Around;
 use crate::queries::devices::Evidence;
@@ -298,6 +298,8 @@ pub(crate) struct Model<'a> {
     pub(crate) uses_torch: bool,
     pub(crate) ctxs: Vec<Ctx<'a>>,
     pub(crate) stmts: Vec<StmtInfo<'a>>,
+    /// Where each statement starts, how far those up to it reach, and its place in `stmts`; by start.
+    pub(super) starts: OnceCell<Vec<(TextSize, TextSize, usize)>>,
     pub(crate) calls: Vec<Call<'a>>,
     pub(crate) assigns: Vec<Assign<'a>>,
     pub(crate) backwards: Vec<Backward<'a>>,
@@ -326,6 +328,27 @@ pub(crate) struct ByFunction {
 }
 
 impl<'a> Model<'a> {
+    /// The statements that a place is in, the innermost first. Looks at those before it in the same top-level statement only.
+    pub(crate) fn stmts_around(&self, range: TextRange) -> impl Iterator<Item = &StmtInfo<'a>> {
+        let starts = self.starts.get_or_init(|| {
+            let mut starts: Vec<_> = (self.stmts.iter().enumerate())
+                .map(|(place, info)| (info.node.range().start(), info.node.range().end(), place))
+                .collect();
+            starts.sort_unstable();
+            let mut reach = TextSize::default();
+            for (_, end, _) in &mut starts {
+                reach = reach.max(*end);
+                *end = reach;
+            }
+            starts
+        });
+        let before = starts.partition_point(|(start, _, _)| *start <= range.start());
+        (starts[..before].iter().rev())
+            .take_while(move |(_, reach, _)| *reach >= range.end())
+            .map(|(_, _, place)| &self.stmts[*place])
+            .filter(move |info| info.node.range().contains_range(range))
+    }
+
     pub(crate) fn ctx(&self, id: CtxId) -> &Ctx<'a> {
         &self.ctxs[id.index()]
     }

@@ -17,6 +17,7 @@ mod results;
 mod statements;
 mod usage;
 
+use std::cell::OnceCell;
 use std::rc::Rc;
 
 use oomph_python_source::{Module, TextRange, TextSize};
@@ -173,6 +174,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 uses_torch: false,
                 ctxs: Vec::new(),
                 stmts: Vec::new(),
+                starts: OnceCell::new(),
                 calls: Vec::new(),
                 assigns: Vec::new(),
                 backwards: Vec::new(),
