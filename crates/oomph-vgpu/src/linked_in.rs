@@ -152,7 +152,8 @@ pub unsafe fn take_over(name: &CStr, own: *mut c_void, open: impl FnOnce() -> *m
         return;
     };
     let handle = open();
-    if handle.is_null() {
+    // This library itself, where it keeps its symbols, is another name of what is wanted.
+    if handle.is_null() || handle == own {
         return;
     }
     // SAFETY: the handle is open, so the loader's record of it begins with the address of the library in memory; the functions are

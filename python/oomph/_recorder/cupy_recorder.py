@@ -11,6 +11,7 @@ import contextlib
 import pickle
 import sys
 import time
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -127,7 +128,6 @@ class CupyRecorder(FrameworkRecorder):
 
     def chunk(self, device: int, address: int, size: int) -> None:
         """The driver gave the pool memory."""
-        # As the driver counts it.
         self._chunks[device, address] = size
         self._count_bytes("reserved", device, size)
         self._add(device, "segment_alloc", address, size, self._stack())
@@ -207,12 +207,20 @@ class CupyRecorder(FrameworkRecorder):
         if not self._traces:
             return 0
         count = max(self._traces) + 1
-        blocks = [self._blocks[key] for key in sorted(self._blocks)]
         found = []
-        for device, address in sorted(self._chunks):
-            one = segments.segment(device, address, self._chunks[device, address], expandable=False)
-            end = address + one["total_size"]
-            found += segments.filled([one], [b for b in blocks if address <= b["address"] < end])
+        for device in range(count):
+            chunks = sorted((at, size) for (of, at), size in self._chunks.items() if of == device)
+            starts = [at for at, _ in chunks]
+            # A pool that the script gave an allocator of its own has blocks elsewhere.
+            blocks = [
+                self._blocks[key]
+                for key in sorted(self._blocks)
+                if key[0] == device
+                and (place := bisect_right(starts, key[1]))
+                and key[1] < sum(chunks[place - 1])
+            ]
+            own = [segments.segment(device, at, size, expandable=False) for at, size in chunks]
+            found += segments.filled(own, blocks)
         snapshot = dict(
             segments=found,
             device_traces=[self._traces.get(device, []) for device in range(count)],

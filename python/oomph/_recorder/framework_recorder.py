@@ -143,6 +143,7 @@ class FrameworkRecorder:
             # The script may have caught the error, but computed nothing after it.
             self._oom["raised"] = True
         found, about = self.devices()
+        cuda = about.pop("cuda")
         used = [device for device in found if device["used"]]
         if used:
             for kind, what in self.assumed:
@@ -151,7 +152,7 @@ class FrameworkRecorder:
         self.directory.write_json(
             File.RECORD,
             dict(
-                format=FORMAT, torch="", framework=about, cuda=about.pop("cuda", None), python=sys.version.split()[0],
+                format=FORMAT, torch="", framework=about, cuda=cuda, python=sys.version.split()[0],
                 argv=sys.argv, process=self.process, virtual=True, seconds=time.monotonic() - self._began,
                 outcome=outcome, used_cuda=bool(used), devices=found, steps=0, inferences=0,
                 oom=self._oom, oom_count=self._count, scopes=[], marks=[], boundaries=[], has_scopes=False, max_events=events,

@@ -12,7 +12,7 @@ from torch import nn
 from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.deferred_rows import LazyRows, whole
+from oomph.levers._shared.deferred_rows import ELEMENTWISE, LazyRows, is_pair, whole
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Backward, Job
 from oomph.levers._shared.quantized_linear import QuantizedLinear
@@ -289,7 +289,7 @@ class Logits(LazyRows):
             result = REDUCTIONS[name](self, func, args, kwargs)
         elif name in ("cross_entropy", "nll_loss"):
             result = _loss(self, func, args, kwargs)
-        elif name == "__getitem__" and _is_pair(self, args[0]):
+        elif name == "__getitem__" and is_pair(self, args[0]) and args[0][0].numel():
             rows, classes = args[0]
             classes = torch.where(classes < 0, classes + self.classes, classes)
             picked = self.like(self.hidden[rows])
@@ -333,35 +333,6 @@ class Logits(LazyRows):
 WRITES = frozenset(
     f"__{name}__" for name in ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow")
 )
-
-ELEMENTWISE = frozenset(
-    (
-        "div",
-        "true_divide",
-        "divide",
-        "__truediv__",
-        "mul",
-        "multiply",
-        "__mul__",
-        "__rmul__",
-        "add",
-        "__add__",
-        "__radd__",
-        "sub",
-        "subtract",
-        "__sub__",
-        "tanh",
-        "neg",
-        "negative",
-        "__neg__",
-        "exp",
-        "sigmoid",
-        "half",
-        "bfloat16",
-        "double",
-    )
-)
-"""Functions of each entry alone, where all else that they are given is numbers."""
 
 
 def _is_number(value: Any) -> bool:
@@ -464,20 +435,6 @@ REDUCTIONS = dict.fromkeys(("argmax", "max", "amax", "logsumexp", "sum", "mean")
     topk=_top, gather=_gather
 )
 """Functions that reduce each row to a few numbers."""
-
-
-def _is_pair(logits: Logits, index: Any) -> bool:
-    """Whether `logits[index]` takes one entry of each of some rows."""
-    return (
-        type(index) is tuple
-        and len(index) == 2
-        and logits.hidden.dim() == 2
-        and all(
-            type(i) is torch.Tensor and i.dim() == 1 and i.dtype == torch.int64 and i.numel()
-            for i in index
-        )
-        and index[0].shape == index[1].shape
-    )
 
 
 def _loss(logits: Logits, func: Any, args: tuple, kwargs: dict) -> Any:

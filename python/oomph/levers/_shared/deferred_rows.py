@@ -45,6 +45,36 @@ METADATA = frozenset(
 }
 
 
+ELEMENTWISE = frozenset(
+    (
+        "div",
+        "true_divide",
+        "divide",
+        "__truediv__",
+        "mul",
+        "multiply",
+        "__mul__",
+        "__rmul__",
+        "add",
+        "__add__",
+        "__radd__",
+        "sub",
+        "subtract",
+        "__sub__",
+        "tanh",
+        "neg",
+        "negative",
+        "__neg__",
+        "exp",
+        "sigmoid",
+        "half",
+        "bfloat16",
+        "double",
+    )
+)
+"""Functions of each entry alone, whatever numbers they are given beside."""
+
+
 class LazyRows(torch.Tensor):
     """Wide rows that are not computed yet; only their inputs exist.
 
@@ -223,3 +253,13 @@ def _lazily(logits: LazyRows, func: Any, args: tuple, kwargs: dict) -> LazyRows 
 def _here(device: Any, tensor: torch.Tensor) -> bool:
     device = torch.device(device)
     return device.type == tensor.device.type and device.index in (None, tensor.device.index)
+
+
+def is_pair(lazy: LazyRows, index: Any) -> bool:
+    """Whether `lazy[index]` takes one entry of each of some rows."""
+    return (
+        type(index) is tuple
+        and len(index) == len(lazy.shape) == 2
+        and all(type(i) is torch.Tensor and i.dim() == 1 and i.dtype == torch.int64 for i in index)
+        and index[0].shape == index[1].shape
+    )

@@ -9,54 +9,29 @@ import torch
 
 from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
-from oomph.levers._shared.deferred_rows import LazyRows, whole
+from oomph.levers._shared.deferred_rows import ELEMENTWISE, LazyRows, is_pair, whole
 
 FINER = 4
 """A part of rows is so many times smaller than one whose steps are written out: each step has a result of its own."""
 
-ENTRIES = frozenset(
-    [
-        "div",
-        "true_divide",
-        "divide",
-        "__truediv__",
-        "mul",
-        "multiply",
-        "__mul__",
-        "__rmul__",
-        "add",
-        "__add__",
-        "__radd__",
-        "sub",
-        "subtract",
-        "__sub__",
-        "__rsub__",
-        "rsub",
-        "tanh",
-        "neg",
-        "negative",
-        "__neg__",
-        "exp",
-        "log",
-        "log1p",
-        "sigmoid",
-        "logsigmoid",
-        "clamp",
-        "clip",
-        "pow",
-        "__pow__",
-        "square",
-        "abs",
-        "relu",
-        "masked_fill",
-        "where",
-        "half",
-        "bfloat16",
-        "double",
-        "detach",
-        "clone",
-    ]
-)
+ENTRIES = ELEMENTWISE | {
+    "__rsub__",
+    "rsub",
+    "log",
+    "log1p",
+    "logsigmoid",
+    "clamp",
+    "clip",
+    "pow",
+    "__pow__",
+    "square",
+    "abs",
+    "relu",
+    "masked_fill",
+    "where",
+    "detach",
+    "clone",
+}
 """Functions of each entry by itself."""
 OVER_CLASSES = frozenset(("softmax", "log_softmax"))
 """Functions of each row that are as wide."""
@@ -255,7 +230,7 @@ def rather(func: Any, args: tuple, kwargs: dict) -> Any:
             return _gathered(lazy, name, args[1:], kwargs)
         if name in FEWER:
             return _fewer(lazy, func, name, args[1:], kwargs)
-        if name == "__getitem__" and _is_pair(lazy, args[1]):
+        if name == "__getitem__" and is_pair(lazy, args[1]):
             rows, classes = args[1]
             classes = torch.where(classes < 0, classes + lazy.classes, classes)[:, None]
             return _gathered(lazy.viewed(lambda t: t[rows]), "gather", (1, classes), {})[:, 0]
@@ -353,16 +328,6 @@ def _gathered(lazy: LazyRows, name: str, args: tuple, kwargs: dict) -> Any:
         return NotImplemented
     flat = index.reshape(-1, index.shape[-1])
     return few([lazy], lambda rows, part: rows.gather(1, flat[part]))
-
-
-def _is_pair(lazy: LazyRows, index: Any) -> bool:
-    """Whether `lazy[index]` takes one entry of each of some rows."""
-    return (
-        type(index) is tuple
-        and len(index) == len(lazy.shape) == 2
-        and all(type(i) is torch.Tensor and i.dim() == 1 and i.dtype == torch.int64 for i in index)
-        and index[0].shape == index[1].shape
-    )
 
 
 def _divergence(
