@@ -351,7 +351,7 @@ fn cells_of_a_notebook_are_one_program() {
     );
     let edit = &actions[0]["edit"]["changes"][cell("b")][0];
     assert_eq!(edit["range"], range(8, 21, 21));
-    // A cell that goes takes its findings along.
+    // A cell that goes takes its findings along. What was read of the project meanwhile may show them once more before.
     client.say(
         "notebookDocument/didChange",
         change(
@@ -362,6 +362,7 @@ fn cells_of_a_notebook_are_one_program() {
     loop {
         if let Message::Notification(note) = client.receive()
             && note.params["uri"] == cell("b")
+            && note.params["version"].is_null()
         {
             assert_eq!(note.params["diagnostics"], json!([]));
             break;
