@@ -34,7 +34,7 @@ use crate::{ExitStatus, json, stderr, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
-    ranks, signals,
+    ranks, shell_line, signals,
 };
 
 /// Arguments of `oomph run`.
@@ -233,7 +233,8 @@ impl Args {
             }
             let here = calibrate::Here::read();
             match here.figures(gpu.spec.found.gpu) {
-                _ if summary.framework.is_some() => {}
+                // The clock is PyTorch's, and of the GPU.
+                _ if summary.framework.is_some() || summary.peak.used_bytes == 0 => {}
                 Ok(figures) => {
                     let host = here.host();
                     summary.time = step_time(record, &figures, &host)
@@ -280,6 +281,7 @@ impl Args {
             && summary.framework.as_ref().is_none_or(|other| other.name != "jax")
             && !self.no_measure
             && signals::received().is_none()
+            && !signals::interrupted()
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
@@ -561,11 +563,16 @@ impl Args {
         if let Some(most) = attempt.processes.cards.peaks.iter().max()
             && !held.is_empty()
         {
-            eprintln!(
-                "oomph: {} ran without oomph's recorder and used {} of GPU memory",
-                processes(held),
-                format_bytes(*most)
-            );
+            let most = format_bytes(*most);
+            // A black box is the recorder's: what it says of the process was said above.
+            if one.is_some() {
+                eprintln!("oomph: the job used {most} of GPU memory");
+            } else {
+                eprintln!(
+                    "oomph: {} ran without oomph's recorder and used {most} of GPU memory",
+                    processes(held)
+                );
+            }
             return Ok(if held.iter().any(|one| one.refused_bytes.is_some()) {
                 eprintln!("oomph: out of memory");
                 ExitStatus::Findings
@@ -620,6 +627,11 @@ impl Args {
             Some(&place.file(RunFile::Log)),
             "running without a limit",
         )?;
+        if signals::interrupted() {
+            // `oomph explain` would take it for the whole job.
+            let _ = fs::remove_dir_all(place.path());
+            return Ok(None);
+        }
         let measured = attempt
             .record
             .as_ref()
@@ -672,9 +684,38 @@ impl Args {
                 report.as_deref().unwrap_or(directory.path()),
                 width(),
                 self.verbose,
+                self.next(summary).as_deref(),
             ))?;
         }
         Ok(report.is_some())
+    }
+
+    /// The command that looks for a plan, if one may help.
+    fn next(&self, summary: &Summary) -> Option<String> {
+        let is_for_plans = summary.verdict == Verdict::OutOfMemory
+            && summary.growth.is_none()
+            && summary.framework.is_none()
+            && summary.ranks.is_empty()
+            && self.plan.is_none()
+            && !self.fit;
+        if !is_for_plans {
+            return None;
+        }
+        let mut words = vec!["oomph".to_owned()];
+        match &self.gpu {
+            Some(gpu) => words.extend(["fit", "--gpu", gpu].map(str::to_owned)),
+            None => words.extend(["run", "--fit"].map(str::to_owned)),
+        }
+        if let Some(memory) = self.memory {
+            words.extend(["--memory".to_owned(), format!("{memory}B")]);
+        }
+        let script = self.script.argv();
+        words.extend(
+            script
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned()),
+        );
+        Some(shell_line(words.iter().map(String::as_str)))
     }
 }
 
