@@ -554,6 +554,16 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_job_that_never_used_the_gpu_has_no_peak_of_nothing() {
+        let mut fit = found(vec![plan("none", true)]);
+        fit.outcome = Outcome::AlreadyFits;
+        fit.plain.used_bytes = 0;
+        let text = fit_report(&fit, 100, false);
+        assert!(text.contains("the script used no GPU memory"), "{text}");
+        assert!(!text.contains("0 B"), "{text}");
+    }
+
     /// A floor above the budget is a proof; one below says that there is none.
     #[test]
     fn where_nothing_fits_the_floor_is_said_and_what_it_proves() {

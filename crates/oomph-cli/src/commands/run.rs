@@ -231,17 +231,7 @@ impl Args {
             if summary.gpu.name.is_empty() {
                 summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
             }
-            let here = calibrate::Here::read();
-            match here.figures(gpu.spec.found.gpu) {
-                // The clock is PyTorch's, and of the GPU.
-                _ if summary.framework.is_some() || summary.peak.used_bytes == 0 => {}
-                Ok(figures) => {
-                    let host = here.host();
-                    summary.time = step_time(record, &figures, &host)
-                        .map(|time| time.with_parts(record, &figures, &host));
-                }
-                Err(reason) => summary.time_unknown = Some(reason.to_string()),
-            }
+            add_time(&mut summary, record, gpu);
         }
         if let Some(one) = ended::first(&ended)
             && summary.verdict == Verdict::ScriptFailed
@@ -302,6 +292,10 @@ impl Args {
             );
             return Ok(ExitStatus::AbovePeak);
         }
+        if summary.verdict == Verdict::Refused {
+            let reason = summary.failure.as_deref().unwrap_or("no reason was given");
+            eprintln!("error: {reason}");
+        }
         Ok(match summary.verdict {
             // A verdict whose files are not all there. What went wrong was said.
             Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
@@ -309,11 +303,7 @@ impl Args {
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::Failed,
             Verdict::NoVerdict => ExitStatus::NoVerdict,
-            Verdict::Refused => {
-                let reason = summary.failure.as_deref().unwrap_or("no reason was given");
-                eprintln!("error: {reason}");
-                ExitStatus::Error
-            }
+            Verdict::Refused => ExitStatus::Error,
         })
     }
 
@@ -709,13 +699,31 @@ impl Args {
         if let Some(memory) = self.memory {
             words.extend(["--memory".to_owned(), format!("{memory}B")]);
         }
-        let script = self.script.argv();
+        // A launcher is not planned for.
+        let script = self.script.of_python("").ok()?;
         words.extend(
             script
                 .iter()
                 .map(|word| word.to_string_lossy().into_owned()),
         );
         Some(shell_line(words.iter().map(String::as_str)))
+    }
+}
+
+/// How long a step takes on a virtual GPU, or why nobody knows.
+fn add_time(summary: &mut Summary, record: &Record, gpu: &VirtualGpu) {
+    // The clock is PyTorch's, and the GPU's.
+    if summary.framework.is_some() || summary.peak.used_bytes == 0 {
+        return;
+    }
+    let here = calibrate::Here::read();
+    match here.figures(gpu.spec.found.gpu) {
+        Ok(figures) => {
+            let host = here.host();
+            summary.time = step_time(record, &figures, &host)
+                .map(|time| time.with_parts(record, &figures, &host));
+        }
+        Err(reason) => summary.time_unknown = Some(reason.to_string()),
     }
 }
 
