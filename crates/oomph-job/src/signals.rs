@@ -60,6 +60,11 @@ pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Acquire)
 }
 
+/// The same, to look at again and again.
+pub fn interrupts() -> Arc<AtomicBool> {
+    INTERRUPTED.clone()
+}
+
 fn name(signal: i32) -> Option<&'static str> {
     match signal {
         SIGTERM => Some("SIGTERM"),
