@@ -52,6 +52,7 @@ rules! {
     loader_without_workers,
     empty_cache_in_loop,
     empty_cache_before_collect,
+    several_waits_in_a_step,
     data_parallel,
     ddp_copies_gradients,
     environment_set_too_late,
