@@ -414,7 +414,11 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 let text = self.module.slice(def.range());
                 self.facts.gives_state_on_cpu |=
                     def.name.as_str() == "state_dict" && text.contains(".cpu()");
-                if !self.in_class && ["autograd.grad(", ".backward("].iter().any(|call| text.contains(call)) {
+                if !self.in_class
+                    && ["autograd.grad(", ".backward("]
+                        .iter()
+                        .any(|call| text.contains(call))
+                {
                     self.facts.backward_functions.push(def.name.to_string());
                 }
                 if self.in_class {
@@ -607,8 +611,13 @@ struct OfFile {
 
 /// What the files that imports connect say together.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 struct Part {
     saves: bool,
+    saves_from_cpu: bool,
     evidence: Evidence,
     detaches_gradients: bool,
     trains: bool,
@@ -692,7 +701,8 @@ impl Project {
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
             part.trainers.extend(facts.trainers.iter().cloned());
-            part.backward_functions.extend(facts.backward_functions.iter().cloned());
+            part.backward_functions
+                .extend(facts.backward_functions.iter().cloned());
             part.decoders.extend(facts.decoders.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
@@ -739,7 +749,8 @@ impl Project {
                     device,
                     ..
                 } = part.evidence;
-                part.saves &= !from_cpu.contains(&root) && (accelerator || device);
+                part.saves_from_cpu = from_cpu.contains(&root);
+                part.saves &= !part.saves_from_cpu && (accelerator || device);
                 (root, Arc::new(part))
             })
             .collect();
@@ -811,7 +822,11 @@ impl Assumed {
     fn usual(&self, question: Question) -> Answer {
         Answer::Is(match question {
             Question::Constant | Question::Method => return Answer::Nothing,
-            Question::IsImported | Question::MovesNear | Question::UsedOnGpu | Question::Trains | Question::Saves => true,
+            Question::IsImported
+            | Question::MovesNear
+            | Question::UsedOnGpu
+            | Question::Trains
+            | Question::Saves => true,
             Question::ChoosesCpu => self.evidence.chooses_cpu && !self.evidence.accelerator,
             Question::BatchesOnCpu => self.evidence.leaves_batches(),
             _ => false,
@@ -838,6 +853,7 @@ enum Question {
     DecodesFiles,
     RunsBackward,
     IsImported,
+    SavesFromCpu,
     Trains,
     BatchesOnCpu,
     DetachesGradients,
@@ -965,6 +981,7 @@ impl Around {
                     || part.methods.get(name).is_some_and(|method| method.trains)
             }
             Question::IsImported => file.is_imported,
+            Question::SavesFromCpu => part.saves_from_cpu,
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
             Question::DetachesGradients => part.detaches_gradients,
@@ -1008,6 +1025,11 @@ impl Around {
     /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
     pub(crate) fn saves(&self) -> bool {
         self.is(Question::Saves, "")
+    }
+
+    /// Whether a file of the project moves the weights that it saves to the CPU before.
+    pub(crate) fn saves_from_cpu(&self) -> bool {
+        self.is(Question::SavesFromCpu, "")
     }
 
     /// Whether a file of the project names the CPU as its device, and none names a GPU.

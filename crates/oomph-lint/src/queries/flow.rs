@@ -575,7 +575,9 @@ impl<'a> Read<'_, '_, 'a> {
         // `loss, cer = calculate_metrics(pred, gold)`: what is called a loss has its graph.
         let effect = match (effect, sink) {
             (Effect::Cuts, Sink::Bound(names))
-                if method.is_none() && qual.is_none_or(|qual| !qual.starts_with("torch")) && names.iter().any(|name| name.contains("loss")) =>
+                if method.is_none()
+                    && qual.is_none_or(|qual| !qual.starts_with("torch"))
+                    && names.iter().any(|name| name.contains("loss")) =>
             {
                 Effect::Carries
             }

@@ -187,7 +187,11 @@ pub(crate) fn is_frozen(
         // Lightning's.
         if call.is_method("freeze") && call.node.arguments.is_empty() {
             let all = call.recv_place().is_some_and(|recv| names.contains(&recv));
-            set(true, all && model.func_of(call.ctx) == func, call.node.start());
+            set(
+                true,
+                all && model.func_of(call.ctx) == func,
+                call.node.start(),
+            );
         }
         if call.is_method("requires_grad_") {
             let all = model.func_of(call.ctx) == func

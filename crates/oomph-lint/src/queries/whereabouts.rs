@@ -372,7 +372,9 @@ fn mentions_move(text: &str) -> bool {
     // `x.cuda()`, `to_cuda(x)`
     text.contains("cuda(")
         || text.match_indices("device").any(|(at, _)| {
-            !["_ids", "_count"].iter().any(|end| text[at + "device".len()..].starts_with(end))
+            !["_ids", "_count"]
+                .iter()
+                .any(|end| text[at + "device".len()..].starts_with(end))
         })
         || text
             .split(".to(")

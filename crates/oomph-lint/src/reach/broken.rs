@@ -34,9 +34,9 @@ impl Reach<'_> {
             .filter(|(stem, _)| stem.contains(|each: char| each.is_ascii_uppercase()))
             .flat_map(|(stem, files)| {
                 let lower = stem.to_ascii_lowercase();
-                files.iter().filter_map(move |at| {
-                    Some((clean(all[*at].path.parent()?).join(&lower), *at))
-                })
+                files
+                    .iter()
+                    .filter_map(move |at| Some((clean(all[*at].path.parent()?).join(&lower), *at)))
             })
             .collect();
         let taken = self.taken();
@@ -97,7 +97,10 @@ impl Reach<'_> {
             .filter_map(|(file, _)| file.path.parent().map(clean))
             .collect();
         for (file, stop) in self.files.iter().zip(&mut stops) {
-            let inside = file.path.parent().is_some_and(|folder| broken.contains(&clean(folder)));
+            let inside = file
+                .path
+                .parent()
+                .is_some_and(|folder| broken.contains(&clean(folder)));
             // What does something itself may be run as a script.
             if inside && file.says.calls.iter().all(|call| call.of.is_some()) {
                 *stop = first(*stop, Some(WHOLE));

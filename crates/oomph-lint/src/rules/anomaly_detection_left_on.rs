@@ -114,7 +114,9 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
 }
 
 fn is_conditional(model: &Model<'_>, call: &Call<'_>) -> bool {
-    model
+    // `def set_debug_mode():`
+    let asked_for = model.func_name(call.ctx).is_some_and(|name| name.to_ascii_lowercase().contains("debug"));
+    asked_for || model
         .within_function(call.ctx)
         .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
 }

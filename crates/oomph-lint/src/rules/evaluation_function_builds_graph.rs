@@ -77,7 +77,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 }
 
 /// `evaluate = eval_f1`, and nothing calls `eval_f1` itself: whether gradients are on is said where `evaluate` is called.
-fn has_another_name(model: &Model<'_>, name: &str) -> bool {
+pub(super) fn has_another_name(model: &Model<'_>, name: &str) -> bool {
     model.assigns.iter().any(|assign| assign.expr.and_then(dotted_name).as_deref() == Some(name))
         && !model.calls.iter().any(|call| dotted_name(&call.node.func).as_deref() == Some(name))
 }

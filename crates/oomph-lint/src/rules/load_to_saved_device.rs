@@ -80,7 +80,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         .calls
         .iter()
         .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
-    if saves_from_cpu || (!saves && !trains && !model.around.saves()) || on_cpu_only(model) {
+    let elsewhere = || model.around.saves() || trains && !model.around.saves_from_cpu();
+    if saves_from_cpu || !saves && !elsewhere() || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {

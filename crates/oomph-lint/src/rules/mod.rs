@@ -23,6 +23,7 @@ rules! {
     fake_not_detached,
     anomaly_detection_left_on,
     weight_gradients_unused,
+    discriminator_not_frozen,
     evaluation_builds_graph,
     evaluation_function_builds_graph,
     no_grad_without_effect,

@@ -12,8 +12,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`
-    /// or `float()` of different values that the step made. Also for `torch.cuda.synchronize()` in every step, except
+    /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
+    /// `float()`, or `add_scalar()` of different values that the step made. Also for `torch.cuda.synchronize()` in every step, except
     /// where times are taken around something, and for loops over all parameters that read a number of each gradient.
     ///
     /// ## Why it costs memory
@@ -66,7 +66,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: how often the numbers are wanted is yours to say.
-    OOM613 "several-waits-in-a-step" { fix: None, default: true }
+    OOM614 "several-waits-in-a-step" { fix: None, default: true }
 }
 
 /// With fewer, a step is left alone: most print their loss.
@@ -140,7 +140,7 @@ fn step_of(model: &Model<'_>, backward: &Backward<'_>) -> Option<Step> {
     // A function that runs backward and steps once: somebody calls it for each batch.
     let info = model.func(func?);
     let is_step = info.has_step && model.loops_around(backward.ctx).next().is_none();
-    is_step.then(|| Step {
+    is_step.then_some(Step {
         func,
         looped: None,
         range: info.node.range,
@@ -165,7 +165,9 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
         let Some(what) = read_by(call).filter(|_| step.range.contains_range(call.node.range())) else {
             continue;
         };
-        let (kind, device) = if call.method.is_some() {
+        let (kind, device) = if call.is_method("add_scalar") {
+            (&call.args[1].kind, call.args[1].device)
+        } else if call.method.is_some() {
             (&call.recv.kind, call.recv.device)
         } else {
             (&call.args[0].kind, call.args[0].device)
@@ -186,6 +188,8 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
 fn read_by<'a>(call: &Call<'a>) -> Option<&'a Expr> {
     match call.method {
         Some("item" | "tolist" | "cpu") if call.node.arguments.is_empty() => call.recv_expr(),
+        // It asks for the number.
+        Some("add_scalar") if call.args.get(1)?.has_graph() => call.node.arguments.find_positional(1),
         // Of a collection, `float()` would fail.
         None if last_name(&call.node.func) == Some("float") && call.args.first()?.has_graph() => {
             call.node.arguments.find_positional(0)
@@ -213,8 +217,8 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
 
 /// Whether an expression calls something, other than what makes numbers or arrays, or computes with what has names.
 fn comes_from_the_gpu(model: &Model<'_>, expr: &Expr) -> bool {
-    let text = model.text(expr);
     const ON_CPU: &[&str] = &[".cpu()", ".numpy()", ".item()", "np.", "numpy.", "\"cpu\"", "'cpu'"];
+    let text = model.text(expr);
     !expr.is_literal_expr() && !ON_CPU.iter().any(|word| text.contains(word))
 }
 
@@ -242,8 +246,10 @@ fn waits_for_each_parameter<'m, 'a>(model: &'m Model<'a>, stmt: &Stmt, ctx: CtxI
     if !over.contains("param") || !inside.contains(".grad") || in_unit_test(model, ctx) {
         return None;
     }
+    // Once an epoch, it is little.
+    let in_epoch = model.loops_around(ctx).find(|each| each.range != node.range).is_some_and(|each| !each.trains);
     // What some steps only look at is left alone.
-    let sometimes = model.within_function(ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains('%')));
+    let sometimes = in_epoch || model.within_function(ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains('%')));
     let func = model.func_of(ctx);
     model.calls_in_function(func).find(|call| {
         !sometimes
