@@ -942,15 +942,15 @@ def step(model, loader, optimizer, criterion):
 fn what_another_file_differentiates_needs_its_graph() {
     let with = |body: &str| {
         let main = "import torch
-import nets
 from inner import adapt
+from nets import Net, loader
 def evaluate(model, loader):
     model.cuda()
     model.eval()
     for x, y in loader:
         loss = (model(x.cuda()) - y.cuda()).abs().mean()
         print(adapt(model, loss))
-evaluate(nets.a, nets.b)
+evaluate(Net(), loader)
 ";
         let inner = format!("import torch\ndef adapt(model, loss):\n    return {body}\n");
         found(&[("main.py", main), ("inner.py", &inner)])
@@ -1006,15 +1006,15 @@ main(1, 2)
 fn a_model_that_lightning_froze_records_no_graph() {
     let with = |freeze: &str| {
         let text = format!(
-            "import nets
-import torch
+            "import torch
+from nets import Net, loader
 def show(model, loader):
     model.cuda()
     model.eval()
     {freeze}
     for x in loader:
         print(model(x.cuda()).argmax())
-show(nets.a, nets.b)
+show(Net(), loader)
 "
         );
         found(&[("main.py", &text)])
