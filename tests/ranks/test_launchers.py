@@ -265,12 +265,18 @@ def test_one_rank_of_a_large_job_runs_without_the_others(ranks):
         """
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
+        # Another thread that calls the store, which is Python here, aborts the process if Python ends meanwhile.
+        from oomph._recorder import rehearsal
+        asked, begun = [], time.monotonic()
+        rehearsal._Store.check = lambda store, keys: asked.append(keys) or False
         mesh = init_device_mesh("cuda", (64, 16), mesh_dim_names=("replicate", "shard"))
         m = nn.Linear(8192, 8192)  # on the CPU, which is not written
         fully_shard(m.cuda(), mesh=mesh)
         o = torch.optim.AdamW(m.parameters())
         m(torch.randn(4, 8192, device="cuda")).sum().backward(); o.step()
         print(f"rank {rank} of {world}, {local}, {torch.cuda.memory_allocated()}", flush=True)
+        time.sleep(max(0, begun + 1.2 - time.monotonic()))
+        assert not asked
         """,
         0,
         "--world-size", "1024", "--ranks", "3,1023",

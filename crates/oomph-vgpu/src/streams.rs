@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use crate::clock::EVENT;
 use crate::sync::Mutex;
-use crate::watchdog;
 use crate::work::{self, Work};
+use crate::{ledger, watchdog};
 
 /// Handles start here: far from null and from the special streams 1 (legacy) and 2 (per thread).
 const FIRST_HANDLE: u64 = 0x1000;
@@ -37,6 +37,10 @@ const ASK: Duration = Duration::from_micros(2);
 const PATIENCE: u32 = 200;
 
 thread_local! {
+    /// Whether another thread than the main one and PyTorch's own puts work on streams here.
+    static IS_ASIDE: bool = is_aside();
+    /// How much work the main thread had put on streams when this one, aside of it, last did.
+    static BESIDE: Cell<Option<u64>> = const { Cell::new(None) };
     /// Whether the thread puts work on streams. What the others ask (those that pin memory) moves no clock.
     static WORKS: Cell<bool> = const { Cell::new(false) };
     /// The event that the thread last asked for in vain since it put work on a stream, and how often.
@@ -104,6 +108,8 @@ struct Tables {
     due: BTreeMap<(u32, u64), Duration>,
     /// Where the host is on its clock.
     host: Duration,
+    /// How much work came from the main thread and PyTorch's own.
+    main: u64,
 }
 
 impl Tables {
@@ -514,6 +520,28 @@ pub fn spend(device: u32, stream: u64, time: Duration) {
     }
     tables.host += HOST;
     tables.spend(device, stream, time);
+    if !IS_ASIDE.with(|is| *is) {
+        tables.main += 1;
+        return;
+    }
+    let main = tables.main;
+    drop(tables);
+    if BESIDE
+        .replace(Some(main))
+        .is_some_and(|before| before != main)
+    {
+        ledger::assume(
+            "threads",
+            "threads of the script put work on the GPU side by side; what each of them holds when is a race, here as on a GPU, and \
+             another run may differ",
+        );
+    }
+}
+
+fn is_aside() -> bool {
+    // SAFETY: no arguments, and they cannot fail.
+    let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    !is_main && !watchdog::is_named(b"pt_autograd")
 }
 
 /// Makes an empty graph.

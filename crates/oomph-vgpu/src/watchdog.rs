@@ -1,18 +1,18 @@
 //! PyTorch's watchdog of collectives, on the virtual clock.
 //!
-//! `ProcessGroupNCCL` keeps the tensors of a collective until the program waits for its work. Of a work that nobody waits for,
-//! as `DistributedDataParallel`'s, a thread of PyTorch, the watchdog, finds that it is done: it asks for all of them every tenth of a second, and
-//! what it found done gives its tensors back with the process group's next collective. On a GPU that is a race. Here the watchdog finds at each
-//! tenth of a second of the host's clock ([`crate::streams`]) what is done by then, and the first collective after it waits
-//! until the watchdog has looked. So each run of a job gives the same.
+//! `ProcessGroupNCCL` keeps the tensors of a collective until the program waits for it. If nobody waits, as under
+//! `DistributedDataParallel`, a thread of PyTorch, the watchdog, sees every tenth of a second which collectives are done. The
+//! next collective of the process group then gives their tensors back. On a GPU that is a race. Here the watchdog sees at
+//! each tenth of a second of the host's clock ([`crate::streams`]) what is done by then, and the first collective after it
+//! waits until the watchdog has looked. So every run of a job gives the same.
 
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::streams;
 use crate::sync::Mutex;
+use crate::{ledger, streams};
 
 /// How often PyTorch's watchdog looks.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -54,7 +54,8 @@ thread_local! {
     static IS_WATCHDOG: bool = is_named(b"pt_nccl_watchdg");
 }
 
-fn is_named(start: &[u8]) -> bool {
+/// Whether the calling thread's name begins so.
+pub fn is_named(start: &[u8]) -> bool {
     let mut name = [0_u8; 16];
     // SAFETY: the buffer has the length that is stated, which is that of every thread's name.
     let status = unsafe {
@@ -105,7 +106,10 @@ pub fn settled(event: u64) {
 
 /// The communicator ends, for which the watchdog must be through.
 pub fn let_go(communicator: u64) {
-    STATE.lock().pending.retain(|_, event| event.communicator != communicator);
+    STATE
+        .lock()
+        .pending
+        .retain(|_, event| event.communicator != communicator);
 }
 
 /// Whether `event` has passed for the watchdog, which asks.
@@ -156,8 +160,12 @@ pub fn catch_up() {
         let state = STATE.lock();
         !state.held && last > state.seen
     };
-    if is_later {
-        look(last);
+    if is_later && look(last) {
+        ledger::assume(
+            "ProcessGroupNCCL",
+            "tensors of collectives that nobody waits for come back at each tenth of a second of the virtual clock, when \
+             PyTorch's watchdog looks; on a GPU that is a race",
+        );
     }
 }
 
@@ -185,17 +193,14 @@ pub fn release() {
     state.pending.clear();
 }
 
-/// Waits until the watchdog has seen everything until `seen`.
-fn look(seen: Duration) {
+/// Waits until the watchdog has seen everything until `seen`; whether there was anything.
+fn look(seen: Duration) -> bool {
     let since = Instant::now();
     let mut state = STATE.lock();
     state.seen = seen.max(state.seen);
     let limit = state.seen;
-    loop {
-        let is_open = |event: &Pending| event.due <= limit;
-        if !state.pending.values().any(is_open) {
-            return;
-        }
+    let before = state.pending.len();
+    while state.pending.values().any(|event| event.due <= limit) {
         let left = PATIENCE.saturating_sub(since.elapsed());
         if left.is_zero() {
             break;
@@ -204,8 +209,48 @@ fn look(seen: Duration) {
         state = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
     let state = &mut *state;
-    for event in state.pending.values().filter(|event| event.due <= limit && !event.asked) {
-        state.unwatched.insert(event.communicator);
+    for event in state.pending.values() {
+        if event.due <= limit && !event.asked {
+            state.unwatched.insert(event.communicator);
+        }
     }
     state.pending.retain(|_, event| event.due > limit);
+    state.pending.len() < before
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_waits_for_is_done_when_the_watchdog_has_looked() -> std::io::Result<()> {
+        const STREAM: u64 = 7;
+        let due = |event| {
+            called(1, STREAM);
+            recorded(event, STREAM, Duration::from_secs(event));
+        };
+        (1..=3).for_each(due);
+        settled(2);
+        called(1, STREAM);
+        left();
+        recorded(4, STREAM, Duration::ZERO);
+        assert_eq!(STATE.lock().pending.len(), 2);
+        let watchdog = std::thread::Builder::new().name("pt_nccl_watchdg".to_owned());
+        let watchdog = watchdog.spawn(|| {
+            assert!(is_this_thread() && answer(2) && answer(4));
+            while !answer(1) {
+                std::thread::yield_now();
+            }
+            // It is through with the first event when it calls the next time.
+            goes_on();
+            answer(3)
+        })?;
+        assert!(look(Duration::from_secs(2)));
+        assert!(!look(Duration::from_secs(2)));
+        assert!(matches!(watchdog.join(), Ok(false)));
+        assert!(!is_this_thread());
+        let_go(1);
+        assert!(STATE.lock().pending.is_empty());
+        Ok(())
+    }
 }

@@ -16,6 +16,7 @@ from typing import Any
 
 from oomph._virtual_gpu.library import library
 
+
 def watch_ranks(recorder: Any) -> None:
     """Torch is imported: find out which rank this is, and write to the board how it ends."""
     gpu = library() if recorder.virtual else None
