@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -50,6 +54,35 @@ def steps_by_rows(optimizer: torch.optim.Optimizer) -> bool:
 def fills_with_zeros(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the state of an optimizer that steps by rows begins as zeros, in the first step."""
     return BY_ROWS[type(optimizer)]
+
+
+class OnGradient:
+    """Calls a function with each parameter of some optimizers as soon as its gradient is complete."""
+
+    def __init__(self, function: Callable[[torch.Tensor], None]) -> None:
+        """Of none yet."""
+        self.function = function
+        self.hooked: set[int] = set()
+        """Ids of the parameters."""
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        original = torch.optim.Optimizer.add_param_group
+
+        @functools.wraps(original)
+        def add(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if optimizer in self._optimizers:
+                self.of(optimizer)
+
+        torch.optim.Optimizer.add_param_group = add  # type: ignore[method-assign]
+
+    def of(self, optimizer: torch.optim.Optimizer) -> None:
+        """Its parameters, and those that it gets later."""
+        self._optimizers.add(optimizer)
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                if p.requires_grad and id(p) not in self.hooked:
+                    self.hooked.add(id(p))
+                    p.register_post_accumulate_grad_hook(self.function)
 
 
 def step_only(
