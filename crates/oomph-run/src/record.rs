@@ -318,6 +318,9 @@ pub struct Optimizer {
     /// Whether a gradient of it was sparse, at its first step.
     #[serde(default)]
     pub sparse: bool,
+    /// `element` or `parameter`: what it updates by itself; `None` if it may look at all of them.
+    #[serde(default)]
+    pub updates: Option<String>,
 }
 
 /// How the script ended.

@@ -212,9 +212,12 @@ class Facts:
         if not all(map(_is_lightnings, given)):
             self._closure = True
         if id(optimizer) not in self._optimizers:
+            from oomph.levers._shared.parameter_steps import how_it_updates
+
             gradients = (p.grad for g in optimizer.param_groups for p in g["params"])
             self._optimizers[id(optimizer)] = dict(
                 kind=type(optimizer).__name__,
+                updates=how_it_updates(optimizer),
                 fused=bool(optimizer.defaults.get("fused")),
                 foreach=optimizer.defaults.get("foreach"),
                 sparse=any(grad is not None and grad.is_sparse for grad in gradients),

@@ -65,7 +65,7 @@ class GradientsOnCpu(Lever):
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        only_per_parameter(self, optimizer)
+        only_per_parameter(self, optimizer, steps=False)
         self._hooks.of(optimizer)
 
     # ---- to the host ----
@@ -207,6 +207,7 @@ class GradientsOnCpu(Lever):
         """Step all parameters whose gradients wait, some at a time; the script's own step has the others left."""
         self._settle()
         mine = [p for g in optimizer.param_groups for p in g["params"] if p in self._waiting]
+        only_per_parameter(self, optimizer)
         parts = list(_parts(mine))
         for index, part in enumerate(parts):
             for coming in (part, *parts[index + 1 : index + 2]):

@@ -17,6 +17,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.parameter_steps import (
     fills_with_zeros,
+    is_known,
     only_per_parameter,
     step_only,
     steps_by_element,
@@ -75,7 +76,7 @@ class OptimizerOnCpu(Lever):
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
 
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
-        only_per_parameter(self, optimizer)
+        only_per_parameter(self, optimizer, steps=False)
         optimizer.register_load_state_dict_post_hook(self._loaded)
         self._came.add(optimizer)  # Adagrad makes its state at once
 
@@ -161,6 +162,7 @@ class OptimizerOnCpu(Lever):
             self._leaving.popleft().settle()
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        only_per_parameter(self, optimizer)
         self._settle()
         for _, states in self._coming.values():
             states[0].drop()
@@ -177,6 +179,8 @@ class OptimizerOnCpu(Lever):
         ]
         moved = self._pass(_moving(self, optimizer, steps, _at_once(steps)))
         self._settle()
+        if not is_known(optimizer):
+            step_only(optimizer, set(), counts=True)
         self.applied += moved or any(one.bytes for one in rows)
 
     def _pass(self, moving: list[_State], leaving: int = 0) -> bool:

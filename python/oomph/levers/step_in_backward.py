@@ -52,7 +52,7 @@ class StepInBackward(Lever):
                 "it has several optimizers, and it is unclear which one a backward pass belongs to",
                 manually=True,
             )
-        only_per_parameter(self, optimizer)
+        only_per_parameter(self, optimizer, steps=False)
         self.optimizer = weakref.ref(optimizer)
         self.hooks.of(optimizer)
 
@@ -62,6 +62,8 @@ class StepInBackward(Lever):
             return
         if id(p) in self.done:
             raise self._accumulates()
+        if not self.done:
+            only_per_parameter(self, optimizer)
         self.done.add(id(p))
         nested(self.job.around_early_step, optimizer, p, lambda: step_only(optimizer, {id(p)}))
         p.grad = None
