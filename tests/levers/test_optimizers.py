@@ -459,3 +459,31 @@ def test_how_optimizers_update_is_tried_out(tmp_path):
     for lever in ("step_in_backward", "optimizer_on_cpu"):
         refused = run(tmp_path, SETUP + OWN + "\n    optimizer = Lamb(model.parameters())\n" + LOOP, (lever, {}))
         assert "does not update each parameter separately" in refused.refusal
+
+
+@pytest.mark.parametrize("search", ["None", "'strong_wolfe'"])
+def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
+    code = f"""
+    import io, torch
+    torch.manual_seed(0)
+    x = torch.randn(1000, device="cuda").requires_grad_()
+    scales = torch.rand(1000, device="cuda") + 0.1
+    optimizer = torch.optim.LBFGS([x], history_size=4, max_iter=6, line_search_fn={search})
+    def closure():
+        optimizer.zero_grad()
+        loss = (scales * x ** 2).sum() + (x ** 4).sum()
+        loss.backward()
+        return loss
+    losses = [optimizer.step(closure).item() for _ in range(3)]
+    print(losses)
+    torch.save(optimizer.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    state = torch.load(file)["state"][0]  # only plain classes
+    print(sum(v.is_cuda for name in ("old_dirs", "old_stps") for v in state[name]), len(state["old_dirs"]))
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n')
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    assert found.out.splitlines()[:2] == [plain[0], "0 4"] and plain[1] == "8 4"

@@ -46,6 +46,7 @@ class Facts:
     def __init__(self) -> None:
         """Creates an empty set of facts."""
         self.compiled = False
+        self.compilations = 0
         self._loaders: dict[tuple[int, bool], int] = {}
         self._length = 0
         self._loading_ns: list[int] = []
@@ -279,6 +280,7 @@ class Facts:
             backwards=self.backwards,
             closure=self._closure,
             compiled=self.compiled,
+            compilations=self.compilations,
             kept_gradients=self._kept_gradients,
             graph=self.graph,
             cache=self._cache,
