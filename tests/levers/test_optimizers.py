@@ -348,6 +348,7 @@ import torch
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Embedding(2000, 64), nn.Flatten(), nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10)).cuda()
+before = [p.detach().clone() for p in model.parameters()]
 head, rest = [model[2].weight], [p for p in model.parameters() if p is not model[2].weight]
 optimizers = [torch.optim.AdamW(rest, lr=1e-2), torch.optim.SGD(head, lr=0.1, momentum=0.9)]
 norms, held = [], 0
@@ -363,7 +364,7 @@ for step in range(4):
         for optimizer in optimizers:
             optimizer.step()
     model.zero_grad()
-print(json.dumps([norms, [p.double().abs().sum().item() for p in model.parameters()]]))
+print(json.dumps([norms, [(p - q).double().norm().item() for p, q in zip(model.parameters(), before)]]))
 print(held)
 """
 
@@ -487,3 +488,34 @@ def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
     found = oomph(code, "--compute", "1GiB", "--plan", str(path))
     assert found.status == 0, found.err
     assert found.out.splitlines()[:2] == [plain[0], "0 4"] and plain[1] == "8 4"
+
+
+def test_gradients_on_the_host_are_weighted_over_micro_batches(oomph, tmp_path):
+    """Parts have different numbers of targets that count: known after the last part, when gradients have left."""
+    code = """
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(2000, 64), nn.Linear(64, 50)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    ids, labels = torch.randint(0, 2000, (24, 8)), torch.randint(0, 50, (24, 8))
+    labels[::3, 2:] = -100
+    data = torch.utils.data.TensorDataset(ids, labels)
+    for ids, labels in torch.utils.data.DataLoader(data, batch_size=6):
+        loss = nn.functional.cross_entropy(model(ids.cuda()).flatten(0, 1), labels.cuda().flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    print([(p - q).double().norm().item() for p, q in zip(model.parameters(), before)])
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'format = "oomph.plan/1"\n[[lever]]\nname = "gradients_on_cpu"\n[[lever]]\nname = "micro_batch"\nparts = 2\n'
+    )
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()[0]
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    numbers = [[float(one.strip("[],")) for one in line.split()] for line in (plain, found.out.splitlines()[0])]
+    assert numbers[1] == pytest.approx(numbers[0], rel=1e-5)

@@ -45,7 +45,7 @@ class GradientsOnCpu(Lever):
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
         self._leaving: deque[tuple[torch.Tensor, Any]] = deque()
         """On their way to the host."""
-        self._inside = False
+        self._inside = self._stepped = False
 
     def install(self, job: Job) -> None:
         """Hook the parameters when an optimizer has them, and go inside of the hooks that PyTorch puts around its step."""
@@ -208,6 +208,7 @@ class GradientsOnCpu(Lever):
         self._settle()
         mine = [p for g in optimizer.param_groups for p in g["params"] if p in self._waiting]
         only_per_parameter(self, optimizer)
+        self._stepped = self._stepped or bool(mine)
         parts = list(_parts(mine))
         for index, part in enumerate(parts):
             for coming in (part, *parts[index + 1 : index + 2]):
@@ -228,8 +229,8 @@ class GradientsOnCpu(Lever):
         """Report why nothing moved."""
         if not self.applied:
             self.add_note("no parameter of an optimizer got a gradient of 256 KiB or more on a GPU")
-        elif self._waiting:
-            self.add_note("no step of the script followed the last backward pass")
+        elif not self._stepped:
+            self.add_note("no step of the script followed a backward pass")
 
 
 class _Waiting:

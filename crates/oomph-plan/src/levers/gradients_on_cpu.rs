@@ -1,6 +1,6 @@
 //! `gradients_on_cpu`: each gradient goes to host memory as soon as it is there, and comes back for the step.
 //!
-//! Offered where `step_in_backward` is not, since gradients are clipped, accumulated or belong to several optimizers.
+//! Offered where parameters cannot step within the backward pass, since gradients are clipped or belong to several optimizers.
 //! Memory: the gradients under way. Time: their way there and back, and there and back again for each further
 //! backward pass that adds to them. Results: to rounding.
 
@@ -10,10 +10,10 @@ use oomph_trace::{Category, Phase};
 
 use crate::by_hand::Script;
 use crate::draft::Draft;
+use crate::gradients;
 use crate::host_copies;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
-use crate::levers::step_in_backward::{self, StepInBackward};
 use crate::model::{Event, Model, Tensor};
 use crate::optimizers;
 use crate::search::Options;
@@ -48,7 +48,7 @@ impl Facets for GradientsOnCpu {
         Stage::Combined(Group::Optimizer)
     }
 
-    fn candidates(model: &Model, options: &Options) -> Vec<Self> {
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
         let facts = &model.facts;
         let tensors = model.template.tensors.iter();
         let bytes: u64 = tensors.filter(|one| leaves(one)).map(|one| one.bytes).sum();
@@ -58,7 +58,7 @@ impl Facets for GradientsOnCpu {
             && !facts.evaluates_closures()
             && optimizers::step_by_parameter(model)
             && facts.backwards > 0
-            && StepInBackward::candidates(model, options).is_empty();
+            && !gradients::step_early(model);
         offered.then_some(Self {}).into_iter().collect()
     }
 
@@ -80,7 +80,7 @@ impl Facets for GradientsOnCpu {
 
     fn apply(&self, draft: &mut Draft<'_>) {
         draft.without_step_temporaries(true);
-        let complete = step_in_backward::complete(draft);
+        let complete = gradients::complete(draft);
         let template = &mut draft.template;
         let gone: Vec<bool> = template.tensors.iter().map(leaves).collect();
         let is = |number: u32| gone.get(number as usize).copied().unwrap_or(false);
@@ -150,7 +150,5 @@ impl Facets for GradientsOnCpu {
 
 /// Whether a tensor is a gradient that goes to the host.
 fn leaves(tensor: &Tensor) -> bool {
-    tensor.category == Category::Gradient
-        && tensor.phase == Phase::Backward
-        && tensor.bytes >= LEAST
+    gradients::is(tensor) && tensor.bytes >= LEAST
 }

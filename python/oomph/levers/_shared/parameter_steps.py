@@ -81,7 +81,11 @@ def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
     return ("element" if all(rows) else "parameter") if all(equal) else None
 
 
-_OWN = {*vars(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "_opt_called", "step"}
+class _Bare(torch.optim.Optimizer):
+    """Not a class of PyTorch's, whose step its first instance wraps in the hooks that levers change."""
+
+
+_OWN = {*vars(_Bare([torch.zeros(1)], {})), "_opt_called", "step"}
 """What each optimizer has, or a scheduler gives it."""
 
 
