@@ -458,7 +458,11 @@ def test_how_optimizers_update_is_tried_out(tmp_path):
     by = ["element", "parameter", None, None, "element", "parameter", None]
     assert run(tmp_path, code).out == by
     for lever in ("step_in_backward", "optimizer_on_cpu"):
-        refused = run(tmp_path, SETUP + OWN + "\n    optimizer = Lamb(model.parameters())\n" + LOOP, (lever, {}))
+        refused = run(
+            tmp_path,
+            SETUP + OWN + "\n    optimizer = Lamb(model.parameters())\n" + LOOP,
+            (lever, {}),
+        )
         assert "does not update each parameter separately" in refused.refusal
 
 
@@ -517,5 +521,8 @@ def test_gradients_on_the_host_are_weighted_over_micro_batches(oomph, tmp_path):
     plain = oomph(code, "--compute", "1GiB").out.splitlines()[0]
     found = oomph(code, "--compute", "1GiB", "--plan", str(path))
     assert found.status == 0, found.err
-    numbers = [[float(one.strip("[],")) for one in line.split()] for line in (plain, found.out.splitlines()[0])]
+    numbers = [
+        [float(one.strip("[],")) for one in line.split()]
+        for line in (plain, found.out.splitlines()[0])
+    ]
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-5)

@@ -211,7 +211,7 @@ def _manual(lever: SplittingLever, module: Any) -> None:
     module._ManualOptimization.run = run
 
 
-def have_gradients(job: Job) -> bool:
+def have_gradients(job: Any) -> bool:
     """Whether earlier batches are in the gradients."""
     groups = [group for optimizer in list(job.optimizers) for group in optimizer.param_groups]
     elsewhere = job.gradients_elsewhere

@@ -205,7 +205,14 @@ def _counters(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], di
     """Numbers and small tensors of its groups and its own, with where they are."""
     places = [*optimizer.param_groups, vars(optimizer)]
     return [
-        (place, {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in place.items() if _counts(v)})
+        (
+            place,
+            {
+                k: v.clone() if isinstance(v, torch.Tensor) else v
+                for k, v in place.items()
+                if _counts(v)
+            },
+        )
         for place in places
     ]
 
