@@ -64,9 +64,14 @@ def how_it_updates(optimizer: torch.optim.Optimizer) -> str | None:
 _found: weakref.WeakKeyDictionary[torch.optim.Optimizer, str | None] = weakref.WeakKeyDictionary()
 
 
+_OF_ALL = {"defaults", "param_groups", "state", "step", "_opt_called"}
+"""What each optimizer has, or a scheduler gives it; so are hooks, named `_optimizer_…`."""
+
+
 def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
     """Step small parameters on the CPU: all at once, one after the other, and row after row."""
-    if not all(_is_plain(value) for name, value in vars(optimizer).items() if name not in _OWN):
+    own = {name: value for name, value in vars(optimizer).items() if name not in _OF_ALL}
+    if not all(name.startswith("_optimizer_") or _is_plain(value) for name, value in own.items()):
         return None  # it may step parameters that it holds elsewhere
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
@@ -79,14 +84,6 @@ def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
         except RuntimeError:
             return None
     return ("element" if all(rows) else "parameter") if all(equal) else None
-
-
-class _Bare(torch.optim.Optimizer):
-    """Not a class of PyTorch's, whose step its first instance wraps in the hooks that levers change."""
-
-
-_OWN = {*vars(_Bare([torch.zeros(1)], {})), "_opt_called", "step"}
-"""What each optimizer has, or a scheduler gives it."""
 
 
 def _is_plain(value: object) -> bool:
