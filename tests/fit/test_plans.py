@@ -364,7 +364,7 @@ CLIPPED_WIDE = """
 
 
 def test_clipped_gradients_are_planned_on_the_host(tmp_path):
-    found = fit(tmp_path, CLIPPED_WIDE, "--memory", "600MiB", "--allow", "gradients_on_cpu")
+    found = fit(tmp_path, CLIPPED_WIDE, "--memory", "450MiB", "--allow", "gradients_on_cpu")
     least = found.json["least"]
     assert found.status == 3 and [lever["name"] for lever in least["levers"]] == [
         "gradients_on_cpu"
