@@ -39,6 +39,8 @@ const CONVOLUTIONS: [(c_int, c_int); 3] = [(703, 705), (709, 711), (715, 717)];
 const CONVOLVED: [Option<c_int>; 3] = [Some(704), Some(710), Some(716)];
 const PRODUCT_A: c_int = 1520;
 const PRODUCT_B: c_int = 1521;
+/// Queries and keys of attention that is one operation, and the products that it makes of them.
+const ATTENTION: [(c_int, c_int, u8); 2] = [(2800, 2801, 2), (2851, 2852, 5)];
 
 /// How much slower a plan is than the one before it.
 const STEP: f64 = 0.03;
@@ -73,7 +75,7 @@ struct Described {
     tensors: HashMap<u64, Tensor>,
     /// The descriptors that each operation was given, by attribute.
     operations: HashMap<u64, Vec<(c_int, u64)>>,
-    /// Descriptors of `GENERATED_INDEX`.
+    /// Descriptors of `GENERATED_INDEX`, and of operations that are that.
     indices: HashSet<u64>,
     graphs: HashMap<u64, Vec<u64>>,
     /// The graph finalized last, for which plans are made: its time, its work, and how many it has.
@@ -130,7 +132,11 @@ pub unsafe fn described(
         (GRAPH_OPERATIONS, TYPE_DESCRIPTOR) => {
             all.graphs.insert(descriptor, wide().collect());
         }
-        (700..=799 | 1500..=2699, TYPE_DESCRIPTOR) => {
+        (700..=799 | 1500..=2899, TYPE_DESCRIPTOR) => {
+            // What tells the kind of an operation may be gone before the operation.
+            if attribute == POINTWISE_DESCRIPTOR && wide().any(|kind| all.indices.contains(&kind)) {
+                all.indices.insert(descriptor);
+            }
             all.operations
                 .entry(descriptor)
                 .or_default()
@@ -302,7 +308,9 @@ impl Described {
             .map(|tensor| tensor.elements() * tensor.bytes_per_element())
             .sum();
         let mut scores: Option<[u64; 4]> = None;
-        let (mut products, mut causal) = (0, false);
+        let mut products = 0;
+        let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
+        let causal = operations.iter().any(|each| self.indices.contains(each));
         for given in self.given(graph) {
             let find = |attribute| {
                 given
@@ -339,6 +347,17 @@ impl Described {
                     last: result.strides.get(1) == Some(&1),
                 });
             }
+            for (queries, keys, of_each) in ATTENTION {
+                if let (Some(queries), Some(keys)) = (find(queries), find(keys))
+                    && let (&[.., rows, features], &[.., a, b]) =
+                        (&queries.dims[..], &keys.dims[..])
+                {
+                    let heads = queries.elements() / (rows * features).max(1);
+                    let columns = if b == features { a } else { b };
+                    scores.get_or_insert([heads, rows, columns, features]);
+                    products += of_each;
+                }
+            }
             if let (Some(left), Some(right)) = (find(PRODUCT_A), find(PRODUCT_B))
                 && let (Some(&[m, k]), Some(&n)) = (left.dims.last_chunk(), right.dims.last())
             {
@@ -347,9 +366,6 @@ impl Described {
                 scores.get_or_insert([heads, m, n, k]);
                 products += 1;
             }
-            causal |= (given.iter()).any(|(attribute, descriptor)| {
-                *attribute == POINTWISE_DESCRIPTOR && self.indices.contains(descriptor)
-            });
         }
         Some(match scores {
             Some([heads, queries, keys, features]) => Work::Attention {
@@ -550,7 +566,27 @@ mod tests {
                 (&raw const mode).cast(),
             );
         }
+        give(masking, POINTWISE_DESCRIPTOR, &[index]);
+        forgotten(index);
         assert!(causal());
+        // Attention without a mask is one operation.
+        created(graph, GRAPH_DESCRIPTOR);
+        give(product, ATTENTION[0].0, &[q]);
+        give(product, ATTENTION[0].1, &[k]);
+        give(graph, GRAPH_OPERATIONS, &[product]);
+        let work = DESCRIBED.lock().graph_work(graph);
+        assert!(
+            matches!(
+                work,
+                Some(Work::Attention {
+                    keys: 256,
+                    products: 2,
+                    causal: false,
+                    ..
+                })
+            ),
+            "{work:?}"
+        );
     }
 
     #[test]
