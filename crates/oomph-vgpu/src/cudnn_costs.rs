@@ -571,6 +571,7 @@ mod tests {
         assert!(causal());
         // Attention without a mask is one operation.
         created(graph, GRAPH_DESCRIPTOR);
+        forgotten(product);
         give(product, ATTENTION[0].0, &[q]);
         give(product, ATTENTION[0].1, &[k]);
         give(graph, GRAPH_OPERATIONS, &[product]);
