@@ -243,7 +243,7 @@ def test_ctrl_c_between_two_runs_of_a_job_ends_it_with_what_is_known(tmp_path, r
     os.killpg(job.pid, signal.SIGINT)
     out, err = job.communicate(timeout=100)
     assert job.returncode == 3, err
-    assert "at least 20.0 GiB of" in out and "my job.py:2" in out
+    assert "one request asked for 20.0 GiB, with up to" in out and "my job.py:2" in out
     assert "oomph fit --gpu t4 'my job.py'" in out
 
 

@@ -304,9 +304,8 @@ fn too_much(summary: &Summary, capacity: &str) -> String {
         }
         // Without an unlimited run: what was held, and what was refused.
         None => format!(
-            "at least {} of {capacity} was needed: one request asked for {}",
-            format_bytes(used.max(asked)),
-            format_bytes(asked),
+            "one request asked for {}, with up to {needed} of {capacity} in use",
+            format_bytes(asked)
         ),
     }
 }
