@@ -12,6 +12,7 @@ mod facts;
 mod general;
 mod kernel;
 mod llama;
+mod named;
 mod nccl;
 mod onnx;
 mod origin;
@@ -34,7 +35,7 @@ use crate::input;
 use crate::units::Bytes;
 
 use origin::Origin;
-pub use program::{Hardware, Memory, Program};
+pub use program::{Hardware, Memory, Named, Program, Uses};
 use readers::{Found, Noted};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
@@ -579,6 +580,10 @@ struct Log {
 /// Whether the digits that `text` begins with may be the end of a size: not if a date, a time or a word goes on behind them.
 fn ends_a_number(text: &str) -> bool {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+    // `1. ` begins a list.
+    if text[..text.len() - rest.len()].ends_with('.') {
+        return false;
+    }
     rest.chars()
         .next()
         .is_none_or(|c| c.is_whitespace() || matches!(c, ')' | ']' | ',' | ';' | '\'' | '"'))
@@ -847,14 +852,23 @@ impl Log {
             let mut lines = self.recent.iter().rev();
             lines.find_map(|line| origin::inside(line))
         };
+        let named = || {
+            named::of(text).or_else(|| {
+                let files = message.traceback.iter().rev().map(|frame| &frame.file);
+                let mut lines = self.recent.iter().rev().chain(files);
+                lines.find_map(|line| named::of(line))
+            })
+        };
         if message.program == Program::Unknown
             && matches!(message.kind, MessageKind::Unknown | MessageKind::Budget)
         {
-            if let Some(program) = inside.or_else(recent) {
+            if let Some(program) = inside.or_else(recent).or_else(named) {
                 message.program = program;
             }
-            if message.program.serves() && message.memory == Memory::Unknown {
-                message.memory = Memory::Device;
+            message.memory = message.memory.or(message.program.memory());
+        } else if message.program == Program::Unknown {
+            if let Some(program) = named() {
+                message.program = program;
             }
         } else if message.inside.is_none() {
             message.inside = inside
@@ -862,7 +876,8 @@ impl Log {
                 .or_else(|| {
                     let inside = message.program.runs_inside().then(recent).flatten()?;
                     (inside.starts_others() || inside.serves()).then_some(inside)
-                });
+                })
+                .or_else(|| (message.program == Program::Cuda).then(named).flatten());
         }
         for line in self.recent.iter().rev().map(String::as_str).chain([text]) {
             runs_in(message, line);
@@ -940,6 +955,12 @@ impl Log {
             .iter()
             .fold(message.hardware, |known, line| known.or(Hardware::of(line)));
         self.name_container(&mut message);
+        if message.setting.is_none()
+            && message.kind != MessageKind::Killed
+            && general::is_one_buffer(&message.text.to_ascii_lowercase())
+        {
+            message.setting = Some("one allocation");
+        }
         // The framework whose allocator printed its figures is the one that the message is in.
         if message.inside == Some(Program::Tensorflow) {
             let [limit, in_use] = std::mem::take(&mut self.noted.arena);
@@ -1195,23 +1216,24 @@ fn named_below(message: &mut OomMessage, text: &str) {
     if !library && !unknown {
         return;
     }
-    let named = origin::inside(text).or_else(|| {
-        let library = unknown && message.text.contains("OutOfMemoryError");
-        (library && text.contains("-packages/torch/")).then_some(Program::Pytorch)
-    });
+    let named = origin::inside(text)
+        .or_else(|| named::of(text))
+        .or_else(|| {
+            let library = unknown && message.text.contains("OutOfMemoryError");
+            (library && text.contains("-packages/torch/")).then_some(Program::Pytorch)
+        });
     let Some(program) = named.filter(|program| *program != message.program) else {
         return;
     };
     message.hardware = message.hardware.or(Hardware::of(text));
     if unknown {
         message.program = program;
-        // Its error of that name is about the GPU.
-        if program == Program::Pytorch && message.memory == Memory::Unknown {
-            message.memory = Memory::Device;
-        }
+        message.memory = message.memory.or(program.memory());
     } else if program.starts_others()
-        || (matches!(program, Program::LlamaCpp | Program::Tensorflow)
-            && message.program == Program::Cuda)
+        || (matches!(
+            program,
+            Program::LlamaCpp | Program::Tensorflow | Program::Named(_)
+        ) && message.program == Program::Cuda)
         || (program.serves() && matches!(message.program, Program::Pytorch | Program::Cuda))
     {
         message.inside = Some(program);

@@ -782,7 +782,11 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             allocated.0,
             format!(
                 "in use by PyTorch, of {reserved} reserved{}",
-                if some_free { "" } else { ": memory was full" }
+                if some_free || reserved == Bytes::ZERO {
+                    ""
+                } else {
+                    ": memory was full"
+                }
             ),
         ));
     }
@@ -804,6 +808,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     );
     let known = ["the optimizer stepped", "weights were loaded"];
     if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
+        && message.reserved != Some(Bytes::ZERO)
         && !message.during.is_some_and(|what| known.contains(&what))
     {
         evidence.push(Evidence::new(
@@ -841,6 +846,14 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                 format!(
                     "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
                      the message does not say what it was for"
+                )
+            }
+            (Some(Bytes(0)), Some(total), Some(asked), free)
+                if free.is_none_or(|free| free < asked) =>
+            {
+                format!(
+                    "PyTorch held nothing yet when it could not get {asked}, of {total}: other processes hold the memory, or the \
+                 driver allows no single piece of that size; the message does not say which"
                 )
             }
             (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
