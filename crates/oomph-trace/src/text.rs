@@ -875,7 +875,9 @@ impl Log {
                 .filter(|inside| message.program.runs_inside() && *inside != message.program)
                 .or_else(|| {
                     let inside = message.program.runs_inside().then(recent).flatten()?;
-                    (inside.starts_others() || inside.serves()).then_some(inside)
+                    (inside.starts_others() || inside.serves() || message.program == Program::Cuda)
+                        .then_some(inside)
+                        .filter(another)
                 })
                 .or_else(|| (message.program == Program::Cuda).then(named).flatten());
         }

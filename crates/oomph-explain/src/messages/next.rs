@@ -226,7 +226,7 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("fewer tasks on each GPU or node, or more of them to share the work"),
         ],
         Uses::Converts => vec![advice(
-            "smaller images or pieces of a recording, fewer at once, fewer threads or workers on one GPU",
+            "smaller images or pieces of a recording, fewer at once (a batch, threads, workers); a smaller model, if it has one",
         )],
         Uses::Spark => vec![
             step(
@@ -244,6 +244,10 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
                 "fewer workers with more memory each (dask worker --memory-limit)",
             ),
             advice("smaller partitions or chunks; nothing large in one task's result"),
+        ],
+        Uses::Notebook if message.memory == Memory::Device => vec![
+            advice("a smaller batch, smaller inputs or a smaller model; 16 bits"),
+            advice("start the session again: earlier cells may still hold the GPU's memory"),
         ],
         Uses::Notebook => vec![advice(NOTEBOOK)],
         Uses::Java => vec![step(
@@ -440,7 +444,9 @@ fn script(message: &OomMessage) -> String {
 }
 
 fn pytorch(message: &OomMessage) -> Vec<NextStep> {
-    match message.inside {
+    // Far more was free: no setting for less memory is a cure.
+    let far = super::free_all_the_same(message).is_some_and(|(_, far)| far);
+    match message.inside.filter(|_| !far) {
         Some(Program::Vllm) if message.during == Some("it measured what it needs") => {
             return vec![
                 step(

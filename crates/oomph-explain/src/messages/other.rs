@@ -259,7 +259,7 @@ fn part_of_the_host(message: &OomMessage) -> Option<String> {
 fn is_own_limit(name: &str) -> bool {
     [
         "Java's heap",
-        "the heap of Node.js",
+        "the JavaScript heap",
         "PHP's memory",
         "a worker's own",
         "what Windows gives",

@@ -176,7 +176,6 @@ const BEFORE: &[(Role, &[&str])] = &[
             "maximum",
             "has",
             "budget",
-            "out of",
             "总共",
             "总量",
             "总计",
@@ -316,7 +315,8 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
     if after.trim() == "of" {
         return Some(Role::InUse);
     }
-    if before.trim() == "of" {
+    // `11 of 12 GB`, `11 GB out of 12 GB`.
+    if before.trim() == "of" || before.trim() == "out of" {
         return Some(Role::Total);
     }
     if rest.starts_with('/') {

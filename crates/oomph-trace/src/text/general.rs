@@ -165,6 +165,13 @@ const PHRASES: &[(Says, &[&str])] = &[
             "fit the",
             "requires more",
             "not initialized",
+            " all the ",
+            " all of ",
+            " all my ",
+            " all available ",
+            " entire ",
+            " whole ",
+            " 100% ",
         ],
     ),
     (
@@ -440,6 +447,13 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
                         ],
                     ) && has(&near, &["memory", "vram", "gpu", "ram", "card"])
                 }
+                // `takes up all the 12 GB RAM and then crashes`.
+                " all the" | " all of" | " all my" | " all available" | " entire" | " whole"
+                | " 100%" => {
+                    let close: String = near.chars().take(24).collect();
+                    has(&format!("{close} "), &["memory", "vram", " ram", "ram "])
+                        && has(&whole, &["crash", "kill", "freez", "dies", "error", "fail"])
+                }
                 "not initialized" => clause.trim_end().ends_with("dst tensor is"),
                 _ => memory(&near) || (memory(tail(&before, 60)) && fails()),
             }
@@ -586,7 +600,7 @@ fn pool(lower: &str) -> Option<&'static str> {
             "Java's heap",
             &["java heap", "gc overhead", "java.lang.outofmemory"],
         ),
-        ("the heap of Node.js", &["javascript heap"]),
+        ("the JavaScript heap", &["javascript heap"]),
         ("PHP's memory", &["allowed memory size of"]),
         (
             "a worker's own share of the host's memory",

@@ -124,6 +124,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "ffmpeg" "FFmpeg" Converts Unknown: "ffmpeg", "h264_nvenc", "hevc_nvenc", "[h264", "nvdec", "cuvid";
     "hashcat" "hashcat" Computes Device: "hashcat";
     "whisper.cpp" "whisper.cpp" Converts Unknown: "whisper.cpp", "whisper_init", "whisper-cli";
+    "whisper" "Whisper" Converts Unknown: "whisper";
     "guppy" "a basecaller" Converts Unknown: "guppy_basecaller", "dorado";
     "topaz" "Topaz" Converts Unknown: "topaz video", "topaz photo";
     "spark" "Spark" Spark Host: "spark", "yarn", "executorlost", "containers.monitor";

@@ -299,6 +299,7 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "ERROR lora ",
             "Patching LoRAs",
             "[GPU Setting]",
+            "webui",
             "txt2img",
             "img2img",
             "hires.fix",
