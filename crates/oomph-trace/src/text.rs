@@ -1214,16 +1214,23 @@ fn named_below(message: &mut OomMessage, text: &str) {
         message.program = Program::Jax;
     }
     let library = message.program.runs_inside() && message.inside.is_none();
-    let unknown = message.program == Program::Unknown && message.kind == MessageKind::Unknown;
+    let known = message.program != Program::Unknown;
+    let unknown = message.kind == MessageKind::Unknown
+        && (!known || matches!(message.program, Program::Named(_)));
     if !library && !unknown {
         return;
     }
-    let named = origin::inside(text)
-        .or_else(|| named::of(text))
-        .or_else(|| {
-            let library = unknown && message.text.contains("OutOfMemoryError");
-            (library && text.contains("-packages/torch/")).then_some(Program::Pytorch)
-        });
+    // An error of this name below a library of PyTorch's is PyTorch's, whoever was named first.
+    let torch =
+        unknown && message.text.contains("OutOfMemoryError") && text.contains("-packages/torch/");
+    let others = || origin::inside(text).or_else(|| named::of(text));
+    let named = if torch {
+        Some(Program::Pytorch)
+    } else if unknown && known {
+        None
+    } else {
+        others()
+    };
     let Some(program) = named.filter(|program| *program != message.program) else {
         return;
     };

@@ -148,7 +148,6 @@ const BEFORE: &[(Role, &[&str])] = &[
         &[
             "in use",
             "used",
-            "using",
             "usage",
             "already",
             "allocated",
@@ -313,6 +312,10 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
     }
     // `5.5 GB of 5.5 GB … used`.
     if after.trim() == "of" {
+        return Some(Role::InUse);
+    }
+    // `using 6 GB`, not `using a card with 6 GB`.
+    if before.trim_end().ends_with("using") {
         return Some(Role::InUse);
     }
     // `11 of 12 GB`, `11 GB out of 12 GB`.

@@ -165,10 +165,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "fit the",
             "requires more",
             "not initialized",
-            " all the ",
-            " all of ",
-            " all my ",
-            " all available ",
+            " all ",
             " entire ",
             " whole ",
             " 100% ",
@@ -448,8 +445,7 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
                     ) && has(&near, &["memory", "vram", "gpu", "ram", "card"])
                 }
                 // `takes up all the 12 GB RAM and then crashes`.
-                " all the" | " all of" | " all my" | " all available" | " entire" | " whole"
-                | " 100%" => {
+                " all" | " entire" | " whole" | " 100%" => {
                     let close: String = near.chars().take(24).collect();
                     has(&format!("{close} "), &["memory", "vram", " ram", "ram "])
                         && has(&whole, &["crash", "kill", "freez", "dies", "error", "fail"])
@@ -763,7 +759,6 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "devmem",
         "bitsandbytes",
         "cumem",
-        "cuinit",
         "dxvk",
         "direct3d",
         "d3d1",

@@ -76,7 +76,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "dxvk" "DXVK" Plays Device: "dxvk";
     "direct3d" "Direct3D" Plays Device: "direct3d", "d3d9", "d3d11", "d3d12", "dxgi_", "ddraw", "dderr_";
     "unity" "Unity" Plays Unknown: "unityplayer", "unityengine", "unity editor";
-    "rendersystem" "a game" Plays Device: "[rendersystem]", "video card", "vmaallocate";
+    "rendersystem" "a game" Plays Device: "[rendersystem]", "vmaallocate";
     "opengl" "OpenGL" Plays Device: "gl_out_of_memory", "opengl";
     "webgl" "the browser" Plays Device: "webgl", "webgpu", "chrome_child";
     "lmdeploy" "LMDeploy" Chats Device: "lmdeploy", "turbomind";
@@ -119,7 +119,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "isaac" "Isaac Sim" Simulates Unknown: "isaacgym", "isaac sim", "isaacsim", "physx";
     "taichi" "Taichi" Simulates Unknown: "taichi";
     "cryosparc" "cryoSPARC" Converts Unknown: "cryosparc";
-    "colmap" "COLMAP" Converts Unknown: "colmap", "siftgpu";
+    "colmap" "COLMAP" Converts Unknown: "colmap feature_", "colmap mapper", "colmap patch_", "siftgpu";
     "opencv" "OpenCV" Converts Unknown: "opencv";
     "ffmpeg" "FFmpeg" Converts Unknown: "ffmpeg", "h264_nvenc", "hevc_nvenc", "[h264", "nvdec", "cuvid";
     "hashcat" "hashcat" Computes Device: "hashcat";
