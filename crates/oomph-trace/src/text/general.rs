@@ -235,7 +235,6 @@ const PHRASES: &[(Says, &[&str])] = &[
             "oom killed",
             "oom-killed",
             "oom_killed",
-            "oomkill",
             "container killed by",
             "term_memlimit",
             "zsh: killed",
@@ -368,13 +367,17 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         .or_else(|| before.rfind("; "))
         .or_else(|| before.rfind(", "))
         .map_or(before.as_str(), |at| &before[at..]);
+    let words = text
+        .get(start..end)
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     // A point in a number ends no sentence.
-    let end = [". ", ";"]
+    let stop = [". ", ";"]
         .iter()
         .filter_map(|mark| after.find(mark))
         .min()
         .unwrap_or(after.len());
-    let rest = after[..end].trim_end_matches('.');
+    let rest = after[..stop].trim_end_matches('.');
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
     // Not the end of a word: `THCudaCheck `.
     let begins = |at: usize| !clause[..at].ends_with(|c: char| c.is_alphanumeric());
@@ -397,9 +400,7 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
     };
     let near: String = rest.chars().take(80).collect();
     match kind {
-        Says::RanOut if text.get(start..end).is_some_and(|word| word.len() == 3) => {
-            own() && !after.starts_with("-kill")
-        }
+        Says::RanOut if words == "oom" => own() && !after.starts_with("-kill"),
         Says::RanOut | Says::Nearly | Says::Account => true,
         Says::Stopped => !has(&whole, &["segmentation", "timeout"]),
         Says::Lacks => {
@@ -407,10 +408,6 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
             if near.contains("expected ") && near.contains(" got ") {
                 return false;
             }
-            let words = text
-                .get(start..end)
-                .unwrap_or_default()
-                .to_ascii_lowercase();
             let wants = |text: &str| {
                 has(
                     text,
@@ -455,7 +452,6 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
             }
         }
         Says::Exceeded => {
-            let words = text.get(start..end).unwrap_or_default();
             let line = format!("{} {words} {near}", tail(&before, 80)).to_ascii_lowercase();
             let of_memory = has(
                 &line,
