@@ -526,3 +526,19 @@ def test_gradients_on_the_host_are_weighted_over_micro_batches(oomph, tmp_path):
         for line in (plain, found.out.splitlines()[0])
     ]
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-5)
+
+
+def test_gradients_that_are_not_cleared_by_zero_grad_stay(oomph, tmp_path):
+    """On the host nobody sees `p.grad = None`, and a script that clears nothing adds to the gradients of the step before."""
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "gradients_on_cpu"\n')
+    code = """
+    import torch
+    model = torch.nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 512, device="cuda")).sum().backward()
+        optimizer.step()
+    """
+    found = oomph(code, "--plan", str(path))
+    assert found.status == 2 and "by other means than zero_grad" in found.err

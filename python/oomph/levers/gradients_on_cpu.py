@@ -40,6 +40,8 @@ class GradientsOnCpu(Lever):
         super().__init__()
         self._waiting: Any = WeakTensorKeyDictionary()
         """Gradients on the host, by parameter."""
+        self._spent: Any = WeakTensorKeyDictionary()
+        """Parameters that have stepped, whose gradients the script has not cleared since."""
         self._homes: Any = WeakTensorKeyDictionary()
         """The memory there, by parameter."""
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
@@ -85,6 +87,10 @@ class GradientsOnCpu(Lever):
 
     def take(self, p: torch.Tensor, grad: torch.Tensor) -> None:
         """Begin to copy a gradient of `p` to the host, with what waits there of earlier ones."""
+        if p in self._spent:
+            raise self.refuse(
+                "it clears gradients by other means than zero_grad (p.grad = None, say), or adds to those of the step before"
+            )
         known = self._waiting.get(p)
         if known is not None:
             grad = known.here().add_(grad)
@@ -142,6 +148,7 @@ class GradientsOnCpu(Lever):
             parameters = (p for group in target.param_groups for p in group["params"])
         for p in parameters:
             self._waiting.pop(p, None)
+            self._spent.pop(p, None)
         return proceed()
 
     def _clip(self, parameters: Clipped, proceed: Callable[[], Any]) -> Any:
@@ -224,6 +231,7 @@ class GradientsOnCpu(Lever):
                 step_only(optimizer, {id(p) for p in part})
             for p in part:
                 p.grad = None
+                self._spent[p] = True
 
     def finish(self) -> None:
         """Report why nothing moved."""

@@ -73,6 +73,8 @@ def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
     own = {name: value for name, value in vars(optimizer).items() if name not in _OF_ALL}
     if not all(name.startswith("_optimizer_") or _is_plain(value) for name, value in own.items()):
         return None  # it may step parameters that it holds elsewhere
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return None  # its step may wait for the other ranks
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
             whole, apart, by_rows = (_tried(optimizer, *how) for how in ((1, 0), (1, 1), (2, 1)))
