@@ -338,8 +338,8 @@ fn on_the_cpu() -> Duration {
 
 #[test]
 fn three_megabytes_on_one_line_take_well_under_a_second() {
-    /// In a build without optimisation on a busy machine; released ones take a tenth.
-    const MOST: Duration = Duration::from_secs(2);
+    /// In a build without optimisation on a very busy machine. A quadratic step takes half a minute on an idle one.
+    const MOST: Duration = Duration::from_secs(10);
     const SIZE: usize = 3 << 20;
     let all: Vec<String> = fixtures("messages.toml")
         .into_iter()

@@ -237,6 +237,9 @@ pub struct Facts {
     pub closure: bool,
     /// Whether `torch.compile` was used.
     pub compiled: bool,
+    /// How often the script asked for it: for each of its blocks, say.
+    #[serde(default)]
+    pub compilations: u32,
     /// Whether gradients were cleared to zero rather than to none.
     pub kept_gradients: bool,
     /// `torch.backends.cudnn.benchmark`.
@@ -318,6 +321,9 @@ pub struct Optimizer {
     /// Whether a gradient of it was sparse, at its first step.
     #[serde(default)]
     pub sparse: bool,
+    /// `element` or `parameter`: what it updates by itself; `None` if it may look at all of them.
+    #[serde(default)]
+    pub updates: Option<String>,
 }
 
 /// How the script ended.

@@ -1535,7 +1535,7 @@ mod tests {
             );
         }
         // A quadratic step takes half a minute.
-        assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+        assert!(started.elapsed().as_secs() < 25, "{:?}", started.elapsed());
     }
 
     /// Words of programs' own sources, which no fixture has.

@@ -133,7 +133,7 @@ idle! {
     cusparseDestroyMatDescr cusparseSetMatDiagType cusparseSetMatFillMode
     cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
     cublasLtMatmulAlgoConfigSetAttribute cublasSetSmCountTarget
-    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke
+    ncclCommDeregister ncclCommRegister ncclCommResume ncclCommRevoke
     ncclCommSuspend ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
     ncclDevCommDestroy ncclGroupSimulateEnd nvshmem_barrier_all
     nvshmem_free nvshmem_info_get_version

@@ -196,6 +196,7 @@ class Recorder:
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
     def _compiles(self, what: str = _COMPILED) -> None:
+        self._facts.compilations += 1
         if self._modules.stop():
             self._facts.compiled = True
             self._progress.words[BoxWord.COMPILED] = 1

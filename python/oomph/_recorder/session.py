@@ -19,7 +19,11 @@ from oomph._protocol import File, Refused, RunDirectory, Settings
 from oomph._recorder import jax_setup, sources
 from oomph._recorder.black_box import BlackBox
 from oomph._recorder.cupy_setup import installed_cupy
-from oomph._recorder.process_groups import end_process_groups
+from oomph._recorder.process_groups import (
+    end_process_groups,
+    settle_first_buckets,
+    watch_ranks,
+)
 from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
 from oomph._virtual_gpu.library import Unusable, library
 
@@ -202,9 +206,9 @@ class Session:
 
             rehearsal.install(recorder)
         if settings.several:
-            from oomph._recorder.process_groups import watch_ranks
-
             watch_ranks(recorder)
+        if settings.virtual:
+            settle_first_buckets(recorder)
         if settings.levers:
             recorder.levers = levers.Levers(settings.levers)
             recorder.levers.install()
