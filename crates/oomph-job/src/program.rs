@@ -1,5 +1,6 @@
 //! What is run: a script with its arguments, or a launcher that starts ranks.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -43,6 +44,11 @@ impl Program {
             }
             bail!("{}: no such file. Give a Python script", path.display());
         };
+        if first == "-" {
+            bail!(
+                "-: a script from standard input can be read only once, and may have to run twice. Save it to a file"
+            );
+        }
         if first == "-m" {
             let launches = argv
                 .get(1)
@@ -182,6 +188,13 @@ impl Program {
 
 /// Says in a line what Python would say in many.
 pub fn check_script(path: &Path) -> anyhow::Result<()> {
+    // Python would call the first name in it undefined.
+    if path.extension().is_some_and(|end| end == "toml") {
+        let path = path.display();
+        bail!(
+            "{path}: this is no Python script. A plan stands before one: --plan {path} script.py"
+        );
+    }
     let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if file
         .metadata()
@@ -193,6 +206,15 @@ pub fn check_script(path: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Words as a line that a shell reads as these words.
+pub fn shell_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    // No word that was an argument has a zero byte.
+    let words: Vec<_> = (words.into_iter())
+        .map(|word| shlex::try_quote(word).unwrap_or(Cow::Borrowed(word)))
+        .collect();
+    words.join(" ")
 }
 
 fn with_python(host: &Host, rest: &[OsString]) -> Vec<OsString> {

@@ -949,7 +949,8 @@ def evaluate(model, loader):
     model.eval()
     for x, y in loader:
         loss = (model(x.cuda()) - y.cuda()).abs().mean()
-        print(adapt(model, loss))
+        weights = adapt(model, loss)
+        print(len(weights))
 evaluate(Net(), loader)
 ";
         let inner = format!("import torch\ndef adapt(model, loss):\n    return {body}\n");

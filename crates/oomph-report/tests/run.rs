@@ -135,6 +135,7 @@ fn report(verdict: Verdict, width: usize, verbose: bool) -> String {
         place,
         width,
         verbose,
+        (verdict == Verdict::OutOfMemory).then_some("oomph fit --gpu rtx-4090 train.py"),
     ))
 }
 
