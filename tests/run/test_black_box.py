@@ -124,10 +124,12 @@ def shown(text):
 
 def looked_in_step_21(done):
     """Wait until what is on disk knows of step 21: the recorder looks every second, or later on a busy machine."""
+    time.sleep(1.5)
     until = time.monotonic() + 120
-    while "step 21, forward" not in shown(done.explain("--no-report").stdout):
+    parts = "step 21, forward", f"job.py:{LINE}"
+    while not all(part in shown(done.explain("--no-report").stdout) for part in parts):
         assert time.monotonic() < until
-        time.sleep(0.5)
+        time.sleep(1)
 
 
 @pytest.mark.parametrize(

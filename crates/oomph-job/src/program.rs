@@ -206,6 +206,13 @@ impl Program {
 
 /// Says in a line what Python would say in many.
 pub fn check_script(path: &Path) -> anyhow::Result<()> {
+    // Python would call the first name in it undefined.
+    if path.extension().is_some_and(|end| end == "toml") {
+        let path = path.display();
+        bail!(
+            "{path}: this is no Python script. A plan stands before one: --plan {path} script.py"
+        );
+    }
     let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if file
         .metadata()
