@@ -52,6 +52,8 @@ class Reads:
         part = t.storage_offset()
         if part or name in _AT_PLACES:
             address = base_pointer(t)
+            if address <= 0:
+                return  # an empty part of memory that is not there yet
             first = self._parts.setdefault(address, part)
             if (first != part or not part) and len(self._filled) < _MOST_FILLED:
                 self._filled[address] = now()

@@ -77,9 +77,9 @@ def _sees_sizes(worker: Any, recorder: Any) -> None:
                 name="vLLM", version=importlib.metadata.version("vllm"),
                 allowed_bytes=int(self.requested_memory),
                 weights_bytes=int(self.model_runner.model_memory_usage),
-                activation_bytes=int(getattr(self, "peak_activation_memory", 0)),
-                outside_bytes=int(getattr(self, "non_torch_memory", 0)),
-                graph_bytes=int(getattr(self, "cudagraph_memory_estimate", 0)),
+                activation_bytes=max(int(getattr(self, "peak_activation_memory", 0)), 0),
+                outside_bytes=max(int(getattr(self, "non_torch_memory", 0)), 0),
+                graph_bytes=max(int(getattr(self, "cudagraph_memory_estimate", 0)), 0),
                 max_model_len=self.model_config.max_model_len,
             )  # fmt: skip
 
