@@ -22,7 +22,7 @@ PLANNED = "XLA plans a program for the memory that there is: on a GPU with less,
 TRIED = "XLA chooses kernels by estimated times, and tries one of Triton's for a matrix product: on a GPU it may choose others"
 
 _ONE_TRITON = (
-    "--xla_gpu_override_gemm_autotuner='block_m: 64 block_n: 64 block_k: 32 split_k: 1 num_stages: 2 num_warps: 4 num_ctas: 1'"
+    "--xla_gpu_override_gemm_autotuner='block_m: 64 block_n: 64 block_k: 32 num_stages: 2 num_warps: 4 num_ctas: 1'"
 )
 """Products by Triton have one time on the virtual clock, whatever their tiles. To compile all that XLA would try takes three
 quarters of its time. This one fits into the shared memory of each GPU."""
