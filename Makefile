@@ -9,7 +9,7 @@ PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.dat
 UV := uv==0.13.9
 
 # Where tests find JAX and CuPy.
-FRAMEWORKS := $(VENV)/frameworks
+FRAMEWORKS := $(VENV)/frameworks/site-packages
 
 # Packages are not compiled to bytecode in advance; where Python may not keep what it compiles, each of some hundred scripts
 # of the tests would compile torch again, which doubles its start.

@@ -70,9 +70,11 @@ def started(monkeypatch):
 @pytest.fixture
 def frameworks(started, monkeypatch):
     """For tests of JAX and CuPy, which scripts find in a directory of their own (`requirements-frameworks.txt`)."""
-    place = os.path.join(sys.prefix, "frameworks")
+    place = os.path.join(sys.prefix, "frameworks", "site-packages")
     if not os.path.isdir(os.path.join(place, "jax")):
-        pytest.skip("JAX and CuPy are not installed: make .venv/.packages, with Python 3.11 or later")
+        pytest.skip(
+            "JAX and CuPy are not installed: make .venv/.packages, with Python 3.11 or later"
+        )
     monkeypatch.setenv("PYTHONPATH", place)
 
 

@@ -21,9 +21,7 @@ VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose 
 PLANNED = "XLA plans a program for the memory that there is: on a GPU with less, the same script may run with a lower peak"
 TRIED = "XLA chooses kernels by estimated times, and tries one of Triton's for a matrix product: on a GPU it may choose others"
 
-_ONE_TRITON = (
-    "--xla_gpu_override_gemm_autotuner='block_m: 64 block_n: 64 block_k: 32 num_stages: 2 num_warps: 4 num_ctas: 1'"
-)
+_ONE_TRITON = "--xla_gpu_override_gemm_autotuner='block_m: 64 block_n: 64 block_k: 32 num_stages: 2 num_warps: 4 num_ctas: 1'"
 """Products by Triton have one time on the virtual clock, whatever their tiles. To compile all that XLA would try takes three
 quarters of its time. This one fits into the shared memory of each GPU."""
 _KNOW_FLAG = ("0.10.", "0.11.")
@@ -61,6 +59,19 @@ class JaxRecorder(FrameworkRecorder):
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
         self.watch_errors()
+        if sys.version_info < (3, 12):
+            on_import("jax.errors", self._watch_made)
+
+    def _watch_made(self, errors: Any) -> None:
+        """See JAX's errors where they are made, which is below the line that waits."""
+
+        original = errors.JaxRuntimeError.__init__
+
+        def begin(error: BaseException, *words: Any, **named: Any) -> None:
+            original(error, *words, **named)
+            self.raises(error)
+
+        errors.JaxRuntimeError.__init__ = begin
 
     # ---- the GPU is used, or the run has failed ----
 
