@@ -66,6 +66,11 @@ def test_the_cells_of_a_notebook_run_in_one_process(tmp_path):
             b'{"cells": [{"cell_type": "code", "source": "x ="}]}',
             "wrong.ipynb:cell 1:1: this is not valid Python",
         ),
+        (
+            "plan.toml",
+            b"format = 'oomph.plan/1'\n",
+            "plan.toml: this is no Python script. A plan stands",
+        ),
     ],
 )
 def test_what_is_no_python_is_said_in_a_line(tmp_path, name, text, said):
