@@ -200,6 +200,12 @@ def variants(model):
         "split_forward 2": ("split_forward", dict(parts=2)),
         "split_forward 4": ("split_forward", dict(parts=4)),
         "step_in_backward": ("step_in_backward", {}),
+        "gradients_on_cpu": ("gradients_on_cpu", {}),
+        "gradients_on_cpu, optimizer_on_cpu": [("gradients_on_cpu", {}), ("optimizer_on_cpu", {})],
+        "gradients_on_cpu, split_forward 4": [
+            ("gradients_on_cpu", {}),
+            ("split_forward", dict(parts=4)),
+        ],
         "optimizer_8bit": ("optimizer_8bit", {}),
         "optimizer_on_cpu": ("optimizer_on_cpu", {}),
         "step_in_backward, optimizer_on_cpu": [("step_in_backward", {}), ("optimizer_on_cpu", {})],

@@ -132,7 +132,10 @@ def attention(clone):
                 gpu,
                 "attention",
                 row["latency"] / 1e3,
-                ["fused", operations, moved, length, BF16, 8 * batch * length * keys * size],
+                [
+                    *("attention", batch * heads, length, length, size, 1, 2, BF16, moved),
+                    8 * batch * length * keys * size,
+                ],
                 operations,
                 moved,
             )
@@ -141,8 +144,8 @@ def attention(clone):
 def priced(gpu, lines):
     """Seconds of each line, those of kernels that run beside it included."""
     names = sorted({line[1] for line in lines if line[0] == "kernel"})
-    # Attention has the bytes that another kernel moves.
-    beside = [["moving", line[5], "cache"] for line in lines if line[0] == "fused"]
+    # Attention has last the bytes that another kernel moves.
+    beside = [["moving", line[-1], "cache"] for line in lines if line[0] == "attention"]
     table = [
         [line[0], names.index(line[1]), *line[2:]] if line[0] == "kernel" else line
         for line in lines

@@ -11,12 +11,16 @@ from tests.support import pages, reference
 
 PAGES = pages.pages()
 
-# Those that CI follows: one runs a script, the others read a log. The rest is slow.
+# Those that CI follows: each runs a script or reads a log, in some seconds. The rest is slow.
 QUICK = [
+    "symptoms/absurd-request.md",
     "symptoms/after-hours.md",
+    "symptoms/collected-predictions.md",
     "symptoms/disguised.md",
     "symptoms/killed.md",
+    "symptoms/plenty-free.md",
     "symptoms/servers.md",
+    "symptoms/used-by-nobody.md",
 ]
 
 NOT_RUN = 9

@@ -148,7 +148,7 @@ def test_the_directory_of_the_socket_goes_with_the_command(tmp_path, monkeypatch
         for number in signals:
             os.killpg(running.pid, number) if number != signal.SIGKILL else running.kill()
             time.sleep(1)
-        running.wait(30)
+        running.wait(60)
         until = time.monotonic() + 60
         while list(tmp_path.glob("oomph-forks-*")) and time.monotonic() < until:
             time.sleep(0.1)

@@ -350,6 +350,29 @@ def test_a_step_in_backward_waits_for_all_uses_of_a_parameter(tmp_path):
     assert least["notes"] == []
 
 
+CLIPPED_WIDE = """
+    import torch
+    from torch import nn
+    model = nn.Sequential(*(nn.Linear(2048, 2048, bias=False) for _ in range(16))).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(64, 2048, device="cuda")).pow(2).mean().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+"""
+
+
+def test_clipped_gradients_are_planned_on_the_host(tmp_path):
+    found = fit(tmp_path, CLIPPED_WIDE, "--memory", "450MiB", "--allow", "gradients_on_cpu")
+    least = found.json["least"]
+    assert found.status == 3 and [lever["name"] for lever in least["levers"]] == [
+        "gradients_on_cpu"
+    ]
+    assert 0.97 < least["predicted"]["allocated_bytes"] / least["peak"]["allocated_bytes"] < 1.03
+    assert least["notes"] == []
+
+
 EVALUATED_FIRST = TRAIN.replace(
     "    for (x,) in data:",
     """

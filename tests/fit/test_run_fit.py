@@ -191,8 +191,8 @@ def test_ctrl_c_ends_the_search_and_nothing_is_started(run_fit, started):
     time.sleep(1)
     began = time.monotonic()
     os.killpg(command.pid, signal.SIGINT)
-    _, said = command.communicate(timeout=30)
-    assert time.monotonic() - began < 2  # a second, on a machine that does nothing else
+    _, said = command.communicate(timeout=60)
+    assert time.monotonic() - began < 30  # the script would sleep for 60
     assert command.returncode == 130, said
     assert said.strip() == "oomph: interrupted before a plan was known: nothing was started"
     assert not list(run_fit.place.glob("oomph-report/script-2"))

@@ -42,6 +42,7 @@ MAY_IMPORT = {
         "_untraced",
         "_user_code",
         "_virtual_gpu",
+        "levers._shared",
         "levers",
     },
     "_ranks": {"_protocol", "_recorder", "_virtual_gpu", "levers"},

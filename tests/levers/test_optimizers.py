@@ -1,4 +1,6 @@
-"""`step_in_backward`, `optimizer_8bit`, `optimizer_on_cpu`."""
+"""`step_in_backward`, `gradients_on_cpu`, `optimizer_8bit`, `optimizer_on_cpu`."""
+
+import json
 
 import pytest
 
@@ -339,3 +341,204 @@ def test_state_that_comes_ahead_in_the_backward_pass(oomph, tmp_path):
     assert found.status == 0, found.err
     weights, on_gpu = found.out.splitlines()[:2]
     assert weights == plain[0] and int(on_gpu) == 0 < int(plain[1])
+
+
+CLIPPED = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(2000, 64), nn.Flatten(), nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 10)).cuda()
+before = [p.detach().clone() for p in model.parameters()]
+head, rest = [model[2].weight], [p for p in model.parameters() if p is not model[2].weight]
+optimizers = [torch.optim.AdamW(rest, lr=1e-2), torch.optim.SGD(head, lr=0.1, momentum=0.9)]
+norms, held = [], 0
+for step in range(4):
+    for part in range(2):  # accumulated
+        ids, labels = torch.randint(0, 2000, (16, 8)), torch.randint(0, 10, (16,))
+        nn.functional.cross_entropy(model(ids.cuda()), labels.cuda()).backward()
+    held = max(held, sum(p.grad.nbytes for p in model.parameters() if p.grad is not None))
+    norms.append(nn.utils.clip_grad_norm_(head, 0.02).item())
+    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.05, norm_type=3.0 if step % 2 else 2.0).item())
+    nn.utils.clip_grad_value_(rest, 0.001)
+    if step != 2:  # a step that is left out
+        for optimizer in optimizers:
+            optimizer.step()
+    model.zero_grad()
+print(json.dumps([norms, [(p - q).double().norm().item() for p, q in zip(model.parameters(), before)]]))
+print(held)
+"""
+
+
+@pytest.mark.parametrize("others", [[], ["optimizer_on_cpu"], ["split_forward"]], ids="-".join)
+def test_gradients_wait_on_the_host(oomph, tmp_path, others):
+    """Clipped in part and as a whole by several norms, accumulated, of two optimizers, and dropped."""
+    path = tmp_path / "plan.toml"
+    plan = ['format = "oomph.plan/1"']
+    for name in ("gradients_on_cpu", *others):
+        plan += ["[[lever]]", f'name = "{name}"', *["parts = 2"] * (name == "split_forward")]
+    path.write_text("\n".join(plan))
+    code = "import json\n" + CLIPPED
+    plain, plain_held = oomph(code, "--compute", "1GiB").out.splitlines()[:2]
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    changed, held = found.out.splitlines()[:2]
+    for one, other in zip(json.loads(changed), json.loads(plain), strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    assert int(held) < 100_000 < 2_000_000 < int(plain_held)
+
+
+OWN = """
+    class Lion(torch.optim.Optimizer):
+        counts = 0
+        def __init__(self, params, lr=1e-2, beta=0.9):
+            super().__init__(params, dict(lr=lr, beta=beta))
+            self.counts = 0
+        @torch.no_grad()
+        def step(self, closure=None):
+            self.counts += 1
+            for group in self.param_groups:
+                group["step"] = group.get("step", 0) + 1
+                for p in group["params"]:
+                    if p.grad is None:
+                        continue
+                    state = self.state[p]
+                    if not state:
+                        state["mean"] = torch.zeros_like(p)
+                    p.mul_(1 - 0.01 * group["lr"] / group["step"])
+                    p.add_(state["mean"].lerp(p.grad, 0.3).sign(), alpha=-group["lr"] / self.counts)
+                    state["mean"].lerp_(p.grad, 1 - group["beta"])
+    class Lars(Lion):
+        def step(self, closure=None):
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.mul_(p.detach().norm() / (p.grad.norm() + 1e-6))
+            super().step()
+    class Lamb(Lion):
+        def step(self, closure=None):
+            norm = sum(p.grad.norm() for g in self.param_groups for p in g["params"] if p.grad is not None)
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        p.grad.div_(norm)
+            super().step()
+    class Lookahead(Lion):
+        def __init__(self, params):
+            super().__init__(params)
+            self.slow = [p.detach().clone() for group in self.param_groups for p in group["params"]]
+"""
+
+
+@pytest.mark.parametrize(
+    "levers",
+    [["step_in_backward"], ["optimizer_on_cpu"], ["step_in_backward", "optimizer_on_cpu"]],
+    ids="-and-".join,
+)
+@pytest.mark.parametrize("kind", ["Lion", "Lars"])
+def test_optimizers_of_the_scripts_own(tmp_path, kind, levers):
+    """What they count in groups or themselves goes up once a step."""
+    code = SETUP + ANYWHERE + OWN + f"\n    optimizer = {kind}(model.parameters())\n" + LOOP
+    code += "    out += [optimizer.counts, optimizer.param_groups[0]['step']]\n"
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, *[(lever, {}) for lever in levers])
+    assert changed.refusal is None, changed.refusal
+    assert same(changed.out, plain.out)
+
+
+def test_how_optimizers_update_is_tried_out(tmp_path):
+    code = (
+        SETUP
+        + OWN
+        + """
+    from oomph.levers._shared.parameter_steps import how_it_updates
+    kinds = [Lion, Lars, Lamb, Lookahead, torch.optim.AdamW, torch.optim.Adafactor, torch.optim.LBFGS]
+    out = [how_it_updates(kind(model.parameters())) for kind in kinds]
+    """
+    )
+    by = ["element", "parameter", None, None, "element", "parameter", None]
+    assert run(tmp_path, code).out == by
+    for lever in ("step_in_backward", "optimizer_on_cpu"):
+        refused = run(
+            tmp_path,
+            SETUP + OWN + "\n    optimizer = Lamb(model.parameters())\n" + LOOP,
+            (lever, {}),
+        )
+        assert "does not update each parameter separately" in refused.refusal
+
+
+@pytest.mark.parametrize("search", ["None", "'strong_wolfe'"])
+def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
+    code = f"""
+    import io, torch
+    torch.manual_seed(0)
+    x = torch.randn(1000, device="cuda").requires_grad_()
+    scales = torch.rand(1000, device="cuda") + 0.1
+    optimizer = torch.optim.LBFGS([x], history_size=4, max_iter=6, line_search_fn={search})
+    def closure():
+        optimizer.zero_grad()
+        loss = (scales * x ** 2).sum() + (x ** 4).sum()
+        loss.backward()
+        return loss
+    losses = [optimizer.step(closure).item() for _ in range(3)]
+    print(losses)
+    torch.save(optimizer.state_dict(), file := io.BytesIO())
+    file.seek(0)
+    state = torch.load(file)["state"][0]  # only plain classes
+    print(sum(v.is_cuda for name in ("old_dirs", "old_stps") for v in state[name]), len(state["old_dirs"]))
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n')
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    assert found.out.splitlines()[:2] == [plain[0], "0 4"] and plain[1] == "8 4"
+
+
+def test_gradients_on_the_host_are_weighted_over_micro_batches(oomph, tmp_path):
+    """Parts have different numbers of targets that count: known after the last part, when gradients have left."""
+    code = """
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(2000, 64), nn.Linear(64, 50)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    ids, labels = torch.randint(0, 2000, (24, 8)), torch.randint(0, 50, (24, 8))
+    labels[::3, 2:] = -100
+    data = torch.utils.data.TensorDataset(ids, labels)
+    for ids, labels in torch.utils.data.DataLoader(data, batch_size=6):
+        loss = nn.functional.cross_entropy(model(ids.cuda()).flatten(0, 1), labels.cuda().flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+    print([(p - q).double().norm().item() for p, q in zip(model.parameters(), before)])
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'format = "oomph.plan/1"\n[[lever]]\nname = "gradients_on_cpu"\n[[lever]]\nname = "micro_batch"\nparts = 2\n'
+    )
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()[0]
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    numbers = [
+        [float(one.strip("[],")) for one in line.split()]
+        for line in (plain, found.out.splitlines()[0])
+    ]
+    assert numbers[1] == pytest.approx(numbers[0], rel=1e-5)
+
+
+def test_gradients_that_are_not_cleared_by_zero_grad_stay(oomph, tmp_path):
+    """On the host nobody sees `p.grad = None`, and a script that clears nothing adds to the gradients of the step before."""
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "gradients_on_cpu"\n')
+    code = """
+    import torch
+    model = torch.nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.randn(8, 512, device="cuda")).sum().backward()
+        optimizer.step()
+    """
+    found = oomph(code, "--plan", str(path))
+    assert found.status == 2 and "by other means than zero_grad" in found.err

@@ -122,6 +122,16 @@ def shown(text):
     return " ".join(text.split())
 
 
+def looked_in_step_21(done):
+    """Wait until what is on disk knows of step 21: the recorder looks every second, or later on a busy machine."""
+    time.sleep(1.5)
+    until = time.monotonic() + 120
+    parts = "step 21, forward", f"job.py:{LINE}"
+    while not all(part in shown(done.explain("--no-report").stdout) for part in parts):
+        assert time.monotonic() < until
+        time.sleep(1)
+
+
 @pytest.mark.parametrize(
     ("end", "where"),
     [(end, where) for where in ("real", "virtual") for end in ENDS],
@@ -163,9 +173,9 @@ def test_a_killed_command_leaves_all_of_it(run, tmp_path):
     for line in process.stdout:
         if line == "ready\n":
             break
-    time.sleep(1.5)
+    looked_in_step_21(Done(process, "", "", tmp_path / "run"))
     process.kill()
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=120)
     done = Done(process, out, err, tmp_path / "run")
     text = shown(done.explain().stdout)
     assert "step 21, forward" in text and f"job.py:{LINE}" in text
@@ -179,9 +189,9 @@ def test_a_job_that_is_going_on_is_explained_and_left_alone(run, tmp_path):
         for line in process.stdout:
             if line == "ready\n":
                 break
-        time.sleep(1.5)
-        before = {path.name for path in (tmp_path / "run").iterdir()}
         done = Done(process, "", "", tmp_path / "run")
+        looked_in_step_21(done)
+        before = {path.name for path in (tmp_path / "run").iterdir()}
         text = shown(done.explain("--no-report").stdout)
         assert "going on" in text and "step 21, forward" in text
         assert {path.name for path in (tmp_path / "run").iterdir()} == before
@@ -218,19 +228,20 @@ HANGS = {
     "in Python": ("[None for _ in iter(int, 1)]", "job.py"),
     "in a lock": ("threading.Lock().acquire(), threading.Event().wait()", "job.py"),
     # A native call that keeps the interpreter's lock: no thread of Python runs.
-    "in a native call": ("ctypes.PyDLL(None).sleep(8)", "job.py"),
+    "in a native call": ("ctypes.PyDLL(None).sleep(100)", "job.py"),
 }
 
 
 @pytest.mark.parametrize("hang", HANGS)
 def test_a_hang_is_noticed_and_not_ended(run, tmp_path, hang):
     code, where = HANGS[hang]
-    end = f"threading.Timer(8, os._exit, [0]).start(); {code}"
-    process = run.begin(f"train(20, lambda: exec({end!r}))", "--stall", "2")
-    _, err = process.communicate(timeout=120)
-    lines = [line for line in err.splitlines() if line.startswith("oomph: no pass began")]
-    assert len(lines) == 1, err
-    assert "step 21, forward" in lines[0] and where in lines[0] and "goes on" in lines[0]
+    process = run.begin(f"train(20, lambda: exec({code!r}))", "--stall", "2")
+    said = next(line for line in process.stderr if line.startswith("oomph: no pass began"))
+    assert "step 21, forward" in said and where in said and "goes on" in said
+    assert process.poll() is None
+    process.kill()
+    _, more = process.communicate(timeout=120)
+    assert "no pass began" not in more
     stacks = (tmp_path / "run/stacks.txt").read_text()
     assert "Thread 0x" in stacks or "Current thread" in stacks
     assert "job.py" in stacks and "in forward" in stacks
@@ -310,7 +321,7 @@ def test_each_rank_has_its_own_and_the_one_that_died_is_named(tmp_path):
         RANKS.replace("END", "time.sleep(1.5); os.kill(os.getpid(), signal.SIGKILL)")
     )
     process = subprocess.run(
-        [OOMPH, "run", "--gpu", "t4:2", "--out", "run", "--", "torchrun", "--nproc-per-node", "2", "job.py"],
+        [OOMPH, "run", "--gpu", "t4:2", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "job.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     done = Done(process, process.stdout, process.stderr, tmp_path / "run")
@@ -325,7 +336,7 @@ def test_each_rank_has_its_own_and_the_one_that_died_is_named(tmp_path):
 def test_a_rank_that_hangs_is_named(tmp_path):
     (tmp_path / "job.py").write_text(RANKS.replace("END", "time.sleep(7)"))
     process = subprocess.run(
-        [OOMPH, "run", "--gpu", "t4:2", "--stall", "3", "--out", "run", "--", "torchrun", "--nproc-per-node", "2", "job.py"],
+        [OOMPH, "run", "--gpu", "t4:2", "--stall", "3", "--out", "run", "--", "torchrun", "--standalone", "--nproc-per-node", "2", "job.py"],
         cwd=tmp_path, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     said = [line for line in process.stderr.splitlines() if "no pass began" in line]

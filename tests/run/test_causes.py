@@ -1658,6 +1658,20 @@ def test_the_workspace_of_a_factorization_is_not_that_of_a_product(oomph):
     assert run.json["fixes"][0]["advice"] == "smaller_factorization"
 
 
+RECURRENT = """
+    import torch
+
+    lstm = torch.nn.LSTM(64, 1024, 3, batch_first=True).cuda()
+    lstm(torch.zeros(512, 255, 64, device="cuda"))[0].sum().backward()
+"""
+
+
+def test_the_workspace_of_a_recurrent_layer_is_not_that_of_a_product(oomph):
+    run = oomph(RECURRENT, "--memory", "11GiB")
+    assert run.json["cause"]["id"] == "workspace", run.json["cause"]
+    assert run.json["fixes"][0]["advice"] == "smaller_recurrence"
+
+
 def test_a_batch_is_cut_into_as_many_parts_as_are_enough(oomph):
     run = oomph(UNROLLED.replace("randn(512,", "randn(4096,"), "--memory", "1.2GiB")
     assert run.json["cause"]["id"] == "batch_too_large", run.json["cause"]

@@ -185,7 +185,7 @@ def test_what_the_recorder_writes_is_for_its_owner_alone(tmp_path):
 def test_a_run_is_for_its_owner_alone(tmp_path, gpu):
     (tmp_path / "script.py").write_text("import torch; torch.zeros(1 << 35, device='cuda')")
     # The run without a limit, which follows where memory runs out, writes the same files once more.
-    ranks = ["--no-measure", "--", "torchrun", "--nproc-per-node=2", "script.py"]
+    ranks = ["--no-measure", "--", "torchrun", "--standalone", "--nproc-per-node=2", "script.py"]
     words = ["script.py"] if gpu == "t4" else ranks
     done = subprocess.run(
         [OOMPH, "run", "--gpu", gpu, "--out", "run", *words], cwd=tmp_path,

@@ -78,7 +78,7 @@ def is_running(script):
 
 def ends(script):
     """Whether the process whose id is in the file `script` ends soon."""
-    until = time.monotonic() + 5
+    until = time.monotonic() + 60
     while is_running(script) and time.monotonic() < until:
         time.sleep(0.05)
     return not is_running(script)
@@ -115,7 +115,7 @@ def test_ranks_save_under_their_launcher(begun, tmp_path):
     while True:
         time.sleep(0.1)
     """
-    words = ["torchrun", "--nproc-per-node=1", "script.py"]
+    words = ["torchrun", "--standalone", "--nproc-per-node=1", "script.py"]
     command = begun(code, "--no-fork", "--", *words)
     command.send_signal(signal.SIGTERM)
     command.communicate(timeout=60)
@@ -127,7 +127,7 @@ def test_the_grace_ends(begun, tmp_path):
     sent = time.monotonic()
     command.send_signal(signal.SIGTERM)
     out, err = command.communicate(timeout=60)
-    assert 1 <= time.monotonic() - sent < 10
+    assert 1 <= time.monotonic() - sent < 25  # 30 without the option
     assert out == "no\n" and "SIGTERM ended the script before there was a record" in err
     assert command.returncode == 1
     assert ends(tmp_path / "script")
@@ -138,7 +138,7 @@ def test_a_second_signal_ends_at_once(begun, tmp_path):
     command.send_signal(signal.SIGTERM)
     assert command.stdout.readline() == "no\n"
     command.send_signal(signal.SIGTERM)
-    command.communicate(timeout=5)
+    command.communicate(timeout=25)
     assert command.returncode == -signal.SIGTERM
     assert ends(tmp_path / "script")
 
@@ -146,7 +146,7 @@ def test_a_second_signal_ends_at_once(begun, tmp_path):
 def test_a_killed_command_takes_the_script_along(begun, tmp_path):
     command = begun(STUBBORN)
     command.kill()
-    command.communicate(timeout=5)
+    command.communicate(timeout=25)
     assert ends(tmp_path / "script")
 
 

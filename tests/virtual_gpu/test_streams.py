@@ -1,5 +1,7 @@
 """How far the GPU is behind the host: what `record_stream` marked comes back when the other stream has passed."""
 
+import pytest
+
 CODE = """
     import torch
     host = torch.zeros(64 << 20, dtype=torch.uint8, pin_memory=True)
@@ -47,3 +49,69 @@ def test_an_event_that_is_polled_passes(oomph):
         print("passed")
     """, gpu="h200")  # fmt: skip
     assert "passed" in run.out, run.err
+
+
+SEVERAL = """
+    import os, random, time
+    import torch, torch.distributed as dist
+    from torch import nn
+    def pause(*_):
+        time.sleep(random.random() * {delay})
+    dist.init_process_group("nccl", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+    model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(6)]).cuda()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(pause)
+    side = torch.cuda.Stream()
+    data = [torch.randn(1024, 1024) for _ in range(24)]
+    {make}
+    optimizer = torch.optim.AdamW(net.parameters())
+    for x in data:
+        pause()
+        net(x.to("cuda", non_blocking=True)).square().mean().backward()
+        pause()
+        {each}
+        optimizer.step(), optimizer.zero_grad()
+    print("peaks", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
+    dist.destroy_process_group()
+"""
+
+DDP = "net = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=8)"
+
+JOBS = {
+    # Compressed gradients come back when PyTorch's watchdog of collectives has looked.
+    "hook": (
+        f"""{DDP}
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    net.register_comm_hook(None, fp16_compress_hook)""",
+        "",
+    ),
+    # Two threads and the copies of a loader, beside new buckets after the first step.
+    "loader": (
+        f"""{DDP}
+    data = torch.utils.data.DataLoader(data, batch_size=None, pin_memory=True)""",
+        "",
+    ),
+    # Collectives that nobody waits for, and memory that another stream uses.
+    "streams": (
+        "net = model",
+        """for p in net.parameters():
+            part = p.grad * 2
+            dist.all_reduce(part, async_op=True)
+            with torch.cuda.stream(side):
+                side.wait_stream(torch.cuda.default_stream())
+                part.record_stream(side)
+                (part @ part if part.dim() == 2 else part * 3).sum()
+            pause()""",
+    ),
+}
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_how_long_the_host_takes_changes_nothing(oomph, job):
+    make, each = JOBS[job]
+    runs = [
+        oomph(SEVERAL.format(delay=delay, make=make, each=each), gpu="h200") for delay in (0, 0.05)
+    ]
+    quick, slow = (run.out.split("peaks")[1].split("\n")[0] for run in runs)
+    assert quick == slow
+    assert runs[0].json["peak"] == runs[1].json["peak"]

@@ -62,6 +62,31 @@ pub(crate) struct Block {
     allocated: bool,
 }
 
+impl Block {
+    /// A block that nobody has, without neighbours.
+    const fn unused(
+        addr: u64,
+        size: u64,
+        stream: u64,
+        pool: Place<Pool>,
+        backing: Backing,
+    ) -> Self {
+        Self {
+            addr,
+            size,
+            requested: 0,
+            stream,
+            gc_base: 0,
+            created: 0,
+            prev: None,
+            next: None,
+            pool,
+            backing,
+            allocated: false,
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 struct Pool {
     is_small: bool,
@@ -445,19 +470,7 @@ impl<D: Driver> Simulator<D> {
         }
         let addr = self.driver.malloc(segment)?;
         self.reserve(segment);
-        Some(self.new_block(Block {
-            addr,
-            size: segment,
-            requested: 0,
-            stream,
-            gc_base: 0,
-            created: 0,
-            prev: None,
-            next: None,
-            pool,
-            backing: Backing::Plain,
-            allocated: false,
-        }))
+        Some(self.new_block(Block::unused(addr, segment, stream, pool, Backing::Plain)))
     }
 
     fn reserve(&mut self, size: u64) {
@@ -480,17 +493,11 @@ impl<D: Driver> Simulator<D> {
         let id = if split {
             // The request takes the low end; the rest keeps its identity and moves up.
             let front = Block {
-                addr: block.addr,
-                size: rounded,
                 requested,
-                stream: block.stream,
-                gc_base: 0,
-                created: 0,
                 prev: block.prev,
                 next: Some(id),
-                pool: block.pool,
-                backing: block.backing,
                 allocated: true,
+                ..Block::unused(block.addr, rounded, block.stream, block.pool, block.backing)
             };
             let before = front.prev;
             let front = self.new_block(front);
@@ -792,19 +799,13 @@ impl<D: Driver> Simulator<D> {
         let size = self.reservation(page);
         let start = self.driver.reserve(size)?;
         let segment = self.expandable.add(Expandable { start, page });
-        let id = self.new_block(Block {
-            addr: start,
+        let id = self.new_block(Block::unused(
+            start,
             size,
-            requested: 0,
             stream,
-            gc_base: 0,
-            created: 0,
-            prev: None,
-            next: None,
             pool,
-            backing: Backing::Unmapped(segment),
-            allocated: false,
-        });
+            Backing::Unmapped(segment),
+        ));
         self.add_unmapped(id);
         (size >= rounded).then_some(id)
     }
@@ -842,17 +843,15 @@ impl<D: Driver> Simulator<D> {
         if mapped < whole {
             let rest_addr = addr.saturating_add(mapped);
             let rest = self.new_block(Block {
-                addr: rest_addr,
-                size: whole - mapped,
-                requested: 0,
-                stream,
-                gc_base: 0,
-                created: 0,
                 prev: Some(id),
                 next,
-                pool,
-                backing: Backing::Unmapped(segment),
-                allocated: false,
+                ..Block::unused(
+                    rest_addr,
+                    whole - mapped,
+                    stream,
+                    pool,
+                    Backing::Unmapped(segment),
+                )
             });
             if let Some(next) = next {
                 self.with(next, |block| block.prev = Some(rest));
@@ -916,17 +915,9 @@ impl<D: Driver> Simulator<D> {
         self.remove_free(id);
         let piece =
             |addr: u64, size: u64, prev: Option<Place<Block>>, next: Option<Place<Block>>| Block {
-                addr,
-                size,
-                requested: 0,
-                stream,
-                gc_base: 0,
-                created: 0,
                 prev,
                 next,
-                pool,
-                backing: Backing::Mapped(segment),
-                allocated: false,
+                ..Block::unused(addr, size, stream, pool, Backing::Mapped(segment))
             };
         let before = unmapped_addr - addr;
         if before > 0 {

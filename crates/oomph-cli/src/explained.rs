@@ -123,6 +123,7 @@ fn seen(trace: &Trace, record: &Record, ended: bool) -> Seen {
         uses_checkpointing: record.uses_checkpointing,
         goes_backward: record.goes_backward,
         wants_freezing: record.wants_freezing,
+        autocast: !record.facts.autocast.is_empty(),
         autocast_elsewhere: record.facts.autocast_elsewhere,
         optimizer_times: times_of("optimizer"),
         pass_times: times_of("inference"),

@@ -105,21 +105,41 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
         }
     };
     colorize(cli.color);
+    if cli.command.reports_after_scripts()
+        && let Err(error) = oomph_job::signals::survive_interrupts()
+    {
+        eprintln!("error: cannot listen for Ctrl-C: {error}");
+        return ExitStatus::Error;
+    }
     match cli.command.run() {
         Ok(status) => status,
         Err(error) => {
             eprintln!("error: {error:#}");
-            if oomph_job::signals::received().is_some() {
-                return ExitStatus::NoVerdict;
+            if oomph_job::signals::interrupted() {
+                ExitStatus::Interrupted
+            } else if oomph_job::signals::received().is_some() {
+                ExitStatus::NoVerdict
+            } else {
+                ExitStatus::Error
             }
-            ExitStatus::Error
         }
     }
 }
 
 /// The definition of the command line, its help as wide as the terminal.
 pub fn command() -> clap::Command {
-    help::laid_out(Cli::command(), width())
+    help::laid_out(Cli::command(), width()).mut_subcommands(|command| command.mut_args(of_numbers))
+}
+
+/// What stands where a number is expected is one that may be wrong, and no option: `--steps -1`.
+fn of_numbers(argument: clap::Arg) -> clap::Arg {
+    const NUMBERS: [&str; 4] = ["DURATION", "N", "SECONDS", "SIZE"];
+    let names = argument.get_value_names().unwrap_or_default();
+    if names.iter().any(|name| NUMBERS.contains(&name.as_str())) {
+        argument.allow_hyphen_values(true)
+    } else {
+        argument
+    }
 }
 
 /// clap compares letters in their places, which is too strict for words as short as `run`.

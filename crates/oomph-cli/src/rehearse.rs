@@ -88,7 +88,7 @@ impl Asked<'_> {
     /// Finds out how to run the job.
     pub(crate) fn rehearse(&self) -> anyhow::Result<Rehearsed> {
         self.search.check()?;
-        let stop = self.search.stop()?;
+        let stop = self.search.stop();
         let gpus = self.gpus()?;
         let file = self.file(&gpus.spec);
         let mut kept = match &file {

@@ -8,6 +8,7 @@ use oomph_allocator::Config;
 use oomph_bytes::parse_bytes;
 use oomph_fit::{Clock, Goal, Wanted};
 use oomph_gpus::GpuSpec;
+use oomph_job::signals;
 use oomph_plan::{NAMES, Stop};
 
 use crate::commands::calibrate;
@@ -87,11 +88,11 @@ impl Search {
     }
 
     /// Ends the search on Ctrl-C, or when its time is up.
-    pub(crate) fn stop(&self) -> anyhow::Result<Stop> {
-        let stop = Stop::after(self.max_time);
-        signal_hook::flag::register(signal_hook::consts::SIGINT, stop.interrupted.clone())
-            .context("cannot listen for Ctrl-C")?;
-        Ok(stop)
+    pub(crate) fn stop(&self) -> Stop {
+        Stop {
+            interrupted: signals::interrupts(),
+            ..Stop::after(self.max_time)
+        }
     }
 
     /// What is wanted of a search for one plan, and for nothing else.

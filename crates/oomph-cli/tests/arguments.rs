@@ -270,6 +270,24 @@ proptest! {
     }
 }
 
+/// A number below zero is a wrong number, and not an unknown option.
+#[test]
+fn a_negative_number_is_said_to_be_wrong() {
+    let place = directory();
+    for (option, value) in [("--steps", "-1"), ("--memory", "-5GiB"), ("--grace", "-3")] {
+        let output = oomph(
+            place.path(),
+            &["run", option, value, "train.py"].map(OsString::from),
+        );
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{err}");
+        assert!(
+            err.contains(&format!("invalid value '{value}' for '{option} ")),
+            "{err}"
+        );
+    }
+}
+
 /// What stands for a script and is none: one line on stderr, and status 2.
 #[test]
 fn what_is_no_script_is_said_in_a_line() {

@@ -5,7 +5,7 @@
 //! GPU's own.
 
 use crate::figures::{Figures, MEASURED_HZ};
-use crate::work::{Kind, Path, Product, Steps, Work};
+use crate::work::{Attention, Kind, Path, Product, Steps, Work};
 
 /// What a piece of work takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -183,16 +183,7 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             convolution(*direction, shape, *groups, *window, *outside, *last, gpu),
             0.25,
         ),
-        Work::Fused {
-            operations,
-            bytes,
-            length,
-            kind,
-        } => {
-            let rate = gpu.rate(*kind) * fused_efficiency(*kind, *bytes > 0.0, *length);
-            let filled = bytes / (gpu.memory * 0.8);
-            kernel(5e-6 + (operations / rate).max(filled), 0.3)
-        }
+        Work::Attention(heads) => kernel(attention(heads, gpu), 0.15),
         Work::Moving(bytes, what) => {
             let least = if what == "recurrent cells" {
                 7e-6
@@ -578,36 +569,59 @@ fn convolution(
         + moving(outside, 1.0, 1.0, gpu) * form.passes
 }
 
-/// The part of the rate that products for attention over sequences of this length reach: with 16 bits those of cuDNN, whose
-/// tensors are known, and of kernels for older GPUs; with more those without tensor cores.
-fn fused_efficiency(kind: Kind, known: bool, length: f64) -> f64 {
-    const NEW: [(f64, f64); 5] = [
-        (64.0, 0.10),
-        (200.0, 0.17),
-        (512.0, 0.26),
-        (1024.0, 0.38),
-        (2048.0, 0.70),
-    ];
-    const OLD: [(f64, f64); 2] = [(64.0, 0.025), (512.0, 0.10)];
-    const SINGLE: [(f64, f64); 4] = [(64.0, 0.11), (200.0, 0.27), (512.0, 0.36), (1024.0, 0.60)];
-    let measured: &[(f64, f64)] = match (kind, known) {
-        (Kind::Fp16 | Kind::Bf16, true) => &NEW,
-        (Kind::Fp16 | Kind::Bf16, false) => &OLD,
-        _ => &SINGLE,
+/// Seconds of attention: tiles of 128 queries and 128 keys, each two products (five for the gradients) and a softmax, in
+/// blocks of so many queries. Fitted to cuDNN's kernels and CUTLASS's in `bench/time/results/h200_kinds_more.jsonl.gz`.
+fn attention(work: &Attention, gpu: &Figures) -> f64 {
+    const TILE: f64 = 128.0;
+    let backward = work.products > 2.0;
+    // cuDNN's tensors are known. Other kernels are written for the tensor cores of compute capability 8.0, or without any.
+    let tensor = matches!(work.kind, Kind::Fp16 | Kind::Bf16);
+    let own = tensor && (work.bytes > 0.0 || gpu.generation < 9);
+    let reached = match (tensor, own) {
+        (true, true) => 1.0,
+        (true, false) => OLDER,
+        (false, _) => 0.5,
     };
-    let (mut below, mut efficiency) = measured[0];
-    for &(at, reached) in measured {
-        if length <= at {
-            let share = if at > below {
-                (length - below) / (at - below)
-            } else {
-                1.0
-            };
-            return efficiency + (reached - efficiency) * share;
-        }
-        (below, efficiency) = (at, reached);
+    let features = if work.features > 64.0 {
+        (work.features / 64.0).ceil() * 64.0
+    } else {
+        work.features
+    };
+    // Gradients of short sequences take tiles of half the size, and so do kernels without tensor cores.
+    let short = backward && work.keys.max(work.queries) <= TILE / 2.0;
+    let tile = if short || !tensor { TILE / 2.0 } else { TILE };
+    let scores = tile * tile;
+    let softmax = softmax(gpu, own) * if backward { 3.0 } else { 1.0 } * scores / (TILE * TILE);
+    let each = work.products * 2.0 * scores * features * gpu.sms / (gpu.rate(work.kind) * reached)
+        + softmax / gpu.clock;
+    let (rows, columns) = ((work.queries / tile).ceil(), (work.keys / tile).ceil());
+    let tiles = if work.causal {
+        // Those on the diagonal are masked.
+        let met = columns - (rows - 1.0).min(columns - 1.0) / 2.0;
+        rows * (met + 0.5)
+    } else {
+        rows * columns
+    };
+    let begun = if backward { 7000.0 } else { 2500.0 } / gpu.clock;
+    let busy = work.heads * (tiles * each + rows * begun) / gpu.sms;
+    let longest = columns * each + begun;
+    let moved = work.bytes / (gpu.memory * 0.8);
+    1e-6 + busy.max(longest).max(moved)
+}
+
+/// The part of a newer GPU's rate that kernels written for older tensor cores reach.
+const OLDER: f64 = 0.15;
+
+/// Cycles that a multiprocessor takes for the softmax of a tile beside its products. 16 exponentials a cycle, and six operations
+/// of each lane for the rest. From compute capability 9.0 on products run beside it, which was measured; from 10.0 on
+/// kernels compute half of the exponentials by multiplications.
+const fn softmax(gpu: &Figures, own: bool) -> f64 {
+    match gpu.generation {
+        9 if own => 1200.0,
+        10.. if own => 600.0,
+        _ if gpu.spare => 1024.0 + 6.0 * 256.0,
+        _ => 1024.0 + 6.0 * 128.0,
     }
-    efficiency
 }
 
 #[cfg(test)]
@@ -659,6 +673,38 @@ mod tests {
         };
         assert!(slower(false) > 1.5);
         assert!(slower(true) < 1.1);
+    }
+
+    #[test]
+    fn attention_leaves_out_what_a_causal_mask_does_and_waits_for_the_softmax_of_small_heads() {
+        let attention = |length: f64, features, causal, products| {
+            Work::Attention(Attention {
+                heads: 32.0,
+                queries: length,
+                keys: length,
+                features,
+                causal,
+                products,
+                kind: Kind::Bf16,
+                bytes: 8.0 * 32.0 * length * features,
+            })
+        };
+        let on_h200 = |length, features, causal, products| {
+            seconds("h200", &attention(length, features, causal, products))
+        };
+        let ratio = on_h200(8192.0, 128.0, true, 2.0) / on_h200(8192.0, 128.0, false, 2.0);
+        assert!((0.5..0.6).contains(&ratio), "{ratio}");
+        let ratio = on_h200(8192.0, 64.0, false, 2.0) / on_h200(8192.0, 128.0, false, 2.0);
+        assert!(ratio > 0.6, "{ratio}");
+        // `bench/time/results/h200_kinds_more.jsonl.gz`.
+        for (length, features, causal, products, measured) in [
+            (8192.0, 128.0, false, 2.0, 1604e-6),
+            (4096.0, 64.0, true, 2.0, 183e-6),
+            (4096.0, 128.0, true, 5.0, 678e-6),
+        ] {
+            let off = on_h200(length, features, causal, products) / measured - 1.0;
+            assert!(off.abs() < 0.2, "{off}");
+        }
     }
 
     #[test]

@@ -275,7 +275,7 @@ fn consumer(work: &Work, steps: &Steps) -> String {
         }
         Work::Product(_) => "matrix products".to_owned(),
         Work::Convolution { .. } => "convolutions".to_owned(),
-        Work::Fused { .. } => "attention".to_owned(),
+        Work::Attention(_) => "attention".to_owned(),
         Work::BatchNorm { .. } => "normalization".to_owned(),
         Work::Moving(_, what) | Work::Fixed(_, what) | Work::Chain(_, _, _, what) => what.clone(),
         Work::Copy(..) => "copies".to_owned(),

@@ -26,6 +26,8 @@ pub struct Figures {
     /// Whether a scheduler has 16 lanes of fp32 (compute capability 7.0, 7.5 and 8.0), so that a multiplication takes two cycles and
     /// everything else is issued in every second one. With 32 lanes everything else takes time from the multiplications.
     pub spare: bool,
+    /// Major number of its compute capability.
+    pub generation: u32,
     /// How many times as long everything takes as the clocks say, where real runs taught that; else 1.
     pub slower: f64,
     /// Operations a second by type.
@@ -85,6 +87,7 @@ impl Figures {
             held: f64::from(gpu.clocks.held_mhz) / f64::from(gpu.clocks.boost_mhz),
             cycle: MEASURED_HZ / (1e6 * f64::from(gpu.clocks.driver_mhz.max(1))),
             spare: matches!((major, minor), (7, _) | (8, 0)),
+            generation: major,
             slower: 1.0,
             fp32,
             fp64,

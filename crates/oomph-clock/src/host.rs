@@ -63,7 +63,7 @@ pub(crate) const fn launch(work: &Work) -> Threads {
         Work::Convolution { last: false, .. } => threads(14.1, 31.8),
         Work::Convolution { .. } => threads(1.3, 23.5),
         Work::BatchNorm { .. } => threads(19.8, 3.5),
-        Work::Fused { .. } => threads(15.9, 15.9),
+        Work::Attention(_) => threads(15.9, 15.9),
         Work::Product(_) => threads(7.7, 7.7),
         Work::Copy(..) => threads(37.0, 37.0),
         _ => threads(7.6, 4.6),

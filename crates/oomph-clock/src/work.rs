@@ -66,17 +66,8 @@ pub enum Work {
         /// Whether channels come last.
         last: bool,
     },
-    /// Products that stay on the chip.
-    Fused {
-        /// Operations.
-        operations: f64,
-        /// Bytes of its tensors.
-        bytes: f64,
-        /// The longer of the two sequences.
-        length: f64,
-        /// What it computes in.
-        kind: Kind,
-    },
+    /// Attention whose scores stay on the chip.
+    Attention(Attention),
     /// Something of a library that moves so many bytes.
     Moving(f64, String),
     /// A batch normalization of cuDNN's.
@@ -119,6 +110,27 @@ pub struct Product {
     pub alignment: u64,
     /// Bytes of the operands that surely lie beyond the L2 cache.
     pub cold: f64,
+}
+
+/// Attention of `heads` heads of all sequences together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Attention {
+    /// Heads of the queries, of all sequences.
+    pub heads: f64,
+    /// Queries of a head.
+    pub queries: f64,
+    /// Keys of a head.
+    pub keys: f64,
+    /// Features of a head.
+    pub features: f64,
+    /// Whether a query attends to no later key.
+    pub causal: bool,
+    /// Products for each pair of a query and a key: 2, or 5 for the gradients.
+    pub products: f64,
+    /// What it computes in.
+    pub kind: Kind,
+    /// Bytes of its tensors, or 0 where only the kernel is known, which then was written for older GPUs.
+    pub bytes: f64,
 }
 
 /// What is computed in.
@@ -233,12 +245,30 @@ impl From<Written> for Work {
                 outside: number(10),
                 last: number(11) > 0.0,
             },
-            "fused" => Self::Fused {
-                operations: number(1),
-                bytes: number(2),
-                length: number(3),
-                kind: kind(4),
-            },
+            "attention" => Self::Attention(Attention {
+                heads: number(1),
+                queries: number(2),
+                keys: number(3),
+                features: number(4),
+                causal: number(5) > 0.0,
+                products: number(6),
+                kind: kind(7),
+                bytes: number(8),
+            }),
+            // Logs of before 2026-11-26 have operations, bytes, the longer sequence, and what it computes in.
+            "fused" => {
+                let (length, features, products) = (number(3).max(1.0), 64.0, 2.0);
+                Self::Attention(Attention {
+                    heads: number(1) / (2.0 * products * features * length * length),
+                    queries: length,
+                    keys: length,
+                    features,
+                    causal: false,
+                    products,
+                    kind: kind(4),
+                    bytes: number(2),
+                })
+            }
             "moving" => Self::Moving(number(1), text(2)),
             "batch norm" => Self::BatchNorm {
                 bytes: number(1),

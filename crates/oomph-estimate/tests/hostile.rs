@@ -166,5 +166,5 @@ fn bombs_are_refused_quickly() {
     // ONNX: nodes of two bytes.
     let nodes = b"\x0a\x00".repeat(1_000_000);
     exercise(&field(7, &nodes), "onnx");
-    assert!(start.elapsed().as_secs() < 20, "{:?}", start.elapsed());
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
 }

@@ -90,6 +90,8 @@ pub struct Seen {
     pub fused_attention: bool,
     /// Whether `requires_grad` of a module was set to False, which freezes no parameter.
     pub wants_freezing: bool,
+    /// Whether models run under autocast on the GPU already.
+    pub autocast: bool,
     /// Whether mixed precision was switched on for the CPU alone, around a model that is on the GPU.
     pub autocast_elsewhere: bool,
     /// When passes of a job that infers ended, in the same time.

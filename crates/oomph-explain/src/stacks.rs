@@ -352,12 +352,18 @@ fn is_step(name: &str) -> bool {
 
 /// A frame in readable form: `train.py:41 in main`.
 pub fn frame_text(trace: &Trace, frame: Frame) -> String {
-    let file = trace.strings.get(frame.file);
-    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    let line = frame_line(trace, frame);
     let name = trace.strings.get(frame.name);
     if name.is_empty() || name == "<module>" {
-        format!("{short}:{}", frame.line)
+        line
     } else {
-        format!("{short}:{} in {name}", frame.line)
+        format!("{line} in {name}")
     }
+}
+
+/// `train.py:41`, without folders.
+pub fn frame_line(trace: &Trace, frame: Frame) -> String {
+    let file = trace.strings.get(frame.file);
+    let short = file.rsplit(['/', '\\']).next().unwrap_or(file);
+    format!("{short}:{}", frame.line)
 }

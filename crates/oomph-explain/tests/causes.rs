@@ -127,6 +127,21 @@ fn inference_is_not_told_to_recompute() {
     }
 }
 
+/// A job that runs under autocast already cannot save anything by it.
+#[test]
+fn autocast_is_no_fix_for_a_job_under_autocast() {
+    let trace = trace("variants/generation_cache.pickle.xz");
+    let offers = |autocast: bool| {
+        let mut options = Options::default();
+        options.seen.autocast = autocast;
+        let fixes = explain(&trace, &options).fixes;
+        fixes
+            .iter()
+            .any(|fix| matches!(fix.remedy, Remedy::Lever(one) if one.name() == "mixed_precision"))
+    };
+    assert!(offers(false) && !offers(true));
+}
+
 /// The message alone decides where memory is held elsewhere, in pieces, or where the traceback
 /// names the place; for the others it must say that it does not decide, or that a limit of the process was reached.
 #[test]

@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 mod borne;
 
@@ -329,10 +329,17 @@ fn a_full_gpu_a_limit_and_a_refusal_are_told_apart() {
     assert_eq!(id, "huge_request");
 }
 
+/// How long this thread has run: what others do on a busy machine does not count.
+fn on_the_cpu() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    let nanoseconds = stat.split_whitespace().next().unwrap();
+    Duration::from_nanos(nanoseconds.parse().unwrap())
+}
+
 #[test]
 fn three_megabytes_on_one_line_take_well_under_a_second() {
-    /// In a build without optimisation on a busy machine; released ones take a tenth.
-    const MOST: Duration = Duration::from_secs(2);
+    /// In a build without optimisation on a very busy machine. A quadratic step takes half a minute on an idle one.
+    const MOST: Duration = Duration::from_secs(10);
     const SIZE: usize = 3 << 20;
     let all: Vec<String> = fixtures("messages.toml")
         .into_iter()
@@ -353,12 +360,12 @@ fn three_megabytes_on_one_line_take_well_under_a_second() {
     ];
     for line in lines {
         let mut found = None;
-        // The best of three: a busy machine stalls a process now and then.
+        // The best of three: the first one builds the tables of words, and caches are shared.
         let took = (0..3)
             .map(|_| {
-                let start = Instant::now();
+                let start = on_the_cpu();
                 found = explained(&line);
-                start.elapsed()
+                on_the_cpu().saturating_sub(start)
             })
             .find(|took| *took < MOST)
             .unwrap_or(MOST);

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use oomph_job::shell_line;
 use oomph_plan::{Figures, Lever, PlanFile, PlanGpu, PlanJob, Versions};
 
 use crate::attempts::Measurement;
@@ -99,7 +100,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         format: result::FORMAT,
         outcome: Outcome::AlreadyFits,
         stopped: None,
-        command: wanted.script.join(" "),
+        command: shell_line(wanted.script.iter().map(String::as_str)),
         script: wanted.script.clone(),
         gpu: FitGpu {
             id: gpu.id.clone(),

@@ -27,7 +27,7 @@ pub use caches::{cache_directory, write_cache};
 pub use forks::Forks;
 pub use host::Host;
 pub use job::{Attempt, Job, Rehearsed, Watch, label_trace};
-pub use program::{Program, check_script};
+pub use program::{Program, check_script, shell_line};
 pub use run_directory::{GIT_IGNORE, LATEST, Lock, REPORTS, RunDirectory, RunFile, read_trace};
 pub use status_line::{StatusLine, wanted as shows_status};
 pub use virtual_gpu::{Lent, RANK_TIMEOUT_SECONDS, VirtualGpu};

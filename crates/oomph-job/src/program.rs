@@ -1,5 +1,6 @@
 //! What is run: a script with its arguments, or a launcher that starts ranks.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -18,6 +19,9 @@ const LAUNCHERS: [&str; 5] = [
     "accelerate.commands.accelerate_cli",
     "deepspeed.launcher.runner",
 ];
+
+/// The module of vLLM's command.
+const ENGINE: &str = "vllm.entrypoints.cli.main";
 
 /// What is run, with its arguments as `sys.argv` has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,11 @@ impl Program {
             }
             bail!("{}: no such file. Give a Python script", path.display());
         };
+        if first == "-" {
+            bail!(
+                "-: a script from standard input can be read only once, and may have to run twice. Save it to a file"
+            );
+        }
         if first == "-m" {
             let launches = argv
                 .get(1)
@@ -62,6 +71,11 @@ impl Program {
         if let Some(module) = module {
             argv.splice(..1, ["-m", module].map(OsString::from));
             return Ok(Self::Launcher(with_python(host, &argv)));
+        }
+        // The engine's processes are the script's own, however many GPUs they share.
+        if path.file_name() == Some(OsStr::new("vllm")) {
+            argv.splice(..1, ["-m", ENGINE].map(OsString::from));
+            return Ok(Self::Script(argv));
         }
         if first == "python" || first == "python3" {
             argv.remove(0);
@@ -127,6 +141,13 @@ impl Program {
         matches!(self, Self::Launcher(_))
     }
 
+    /// Whether it is a serving engine, which starts what shares its GPUs by itself.
+    pub fn serves(&self) -> bool {
+        let is_engine =
+            |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("vllm."));
+        !self.launches() && self.argv().get(1).is_some_and(is_engine)
+    }
+
     /// All of it.
     pub fn argv(&self) -> &[OsString] {
         let (Self::Script(argv) | Self::Launcher(argv)) = self;
@@ -149,6 +170,9 @@ impl Program {
     /// A name for its runs: that of the script, the module or the launcher.
     pub fn name(&self) -> String {
         let argv = self.script_argv();
+        if argv.get(1).is_some_and(|word| word == ENGINE) {
+            return "vllm".to_owned();
+        }
         argv.iter()
             .find(|word| *word != "-m")
             .and_then(|word| Path::new(word).file_stem())
@@ -182,6 +206,13 @@ impl Program {
 
 /// Says in a line what Python would say in many.
 pub fn check_script(path: &Path) -> anyhow::Result<()> {
+    // Python would call the first name in it undefined.
+    if path.extension().is_some_and(|end| end == "toml") {
+        let path = path.display();
+        bail!(
+            "{path}: this is no Python script. A plan stands before one: --plan {path} script.py"
+        );
+    }
     let file = fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if file
         .metadata()
@@ -193,6 +224,15 @@ pub fn check_script(path: &Path) -> anyhow::Result<()> {
         );
     }
     Ok(())
+}
+
+/// Words as a line that a shell reads as these words.
+pub fn shell_line<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    // No word that was an argument has a zero byte.
+    let words: Vec<_> = (words.into_iter())
+        .map(|word| shlex::try_quote(word).unwrap_or(Cow::Borrowed(word)))
+        .collect();
+    words.join(" ")
 }
 
 fn with_python(host: &Host, rest: &[OsString]) -> Vec<OsString> {
@@ -243,6 +283,11 @@ mod tests {
                 "train",
             ),
             (Program::Script(argv("-m trainer")), "-m trainer", "trainer"),
+            (
+                Program::Script(argv("-m vllm.entrypoints.cli.main serve model")),
+                "-m vllm.entrypoints.cli.main serve model",
+                "vllm",
+            ),
         ] {
             assert_eq!(program.script_argv(), argv(script));
             assert_eq!(program.name(), name);

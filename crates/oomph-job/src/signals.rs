@@ -2,19 +2,19 @@
 //!
 //! The script gets the signal, because its handler may save a checkpoint. The command waits for it, a
 //! grace at most, and reports what there is. A second signal ends both at once. While no script runs,
-//! signals do what they always do. (Ctrl-C is sent to the script by the terminal itself.)
+//! signals do what they always do. Ctrl-C is sent to the script by the terminal itself: this process goes on, and reports.
 
 use std::fs;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::OwnedFd;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::origin::WithOrigin;
 use signal_hook::low_level::{emulate_default_handler, siginfo::Cause};
@@ -24,6 +24,9 @@ pub const GRACE: Duration = Duration::from_secs(30);
 
 /// The first signal that was passed on; 0 without one.
 static RECEIVED: AtomicI32 = AtomicI32::new(0);
+
+/// Whether there was a Ctrl-C that this process survived.
+static INTERRUPTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
 
 /// The scripts that run.
 static SCRIPTS: Mutex<Vec<Arc<Script>>> = Mutex::new(Vec::new());
@@ -47,6 +50,21 @@ pub fn received() -> Option<&'static str> {
     name(RECEIVED.load(Ordering::Acquire))
 }
 
+/// From now on Ctrl-C does not end this process. A script does not inherit that, and ends.
+pub fn survive_interrupts() -> io::Result<()> {
+    signal_hook::flag::register(SIGINT, INTERRUPTED.clone()).map(drop)
+}
+
+/// Whether the user pressed Ctrl-C: then nothing more is started.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Acquire)
+}
+
+/// The same, to look at again and again.
+pub fn interrupts() -> Arc<AtomicBool> {
+    INTERRUPTED.clone()
+}
+
 fn name(signal: i32) -> Option<&'static str> {
     match signal {
         SIGTERM => Some("SIGTERM"),
@@ -64,7 +82,11 @@ pub(crate) fn spawn(command: &mut Command, grace: Duration) -> io::Result<Runnin
     }
     // Until the script is known, signals wait.
     let mut scripts = scripts();
-    let child = command.spawn()?;
+    let mut child = command.spawn()?;
+    if interrupted() {
+        // The Ctrl-C may have come just before there was this process.
+        child.kill()?;
+    }
     let script = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())
         .ok()
         .map(|process| Arc::new(Script { process, grace }));

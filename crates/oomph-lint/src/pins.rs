@@ -68,7 +68,12 @@ fn torch_of_vision(line: &str) -> Option<Newest> {
 fn newest_in_prose(line: &str) -> Option<Newest> {
     const MOST_OF_AN_ITEM: usize = 40;
     let trimmed = line.trim_start();
-    let is_item = trimmed.starts_with(['-', '*', '+', '|']) && trimmed.len() <= MOST_OF_AN_ITEM;
+    // A line of its own is one as well: `PyTorch 1.6.0`, `Python 3.7, PyTorch 1.6`.
+    let begins = trimmed.starts_with(['-', '*', '+', '|'])
+        || ["pytorch", "torch", "python"]
+            .iter()
+            .any(|name| trimmed.starts_with(name));
+    let is_item = begins && trimmed.len() <= MOST_OF_AN_ITEM;
     line.match_indices("torch")
         .filter_map(|(at, name)| {
             let before = line[..at].strip_suffix("py").unwrap_or(&line[..at]);
@@ -174,6 +179,9 @@ mod tests {
             ),
             ("* Pytorch ==2.20 ", Some((2, 2))),
             ("- PyTorch 1.9.0", Some((1, 9))),
+            ("PyTorch 1.6.0", Some((1, 6))),
+            ("Python 3.7, PyTorch 1.6", Some((1, 6))),
+            ("PyTorch 1.6 or later", None),
             ("| torch | 1.9.0 |", None),
             ("- PyTorch 1.9.0 or newer", None),
             ("- PyTorch >= 1.7.0", None),

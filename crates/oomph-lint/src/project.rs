@@ -54,6 +54,10 @@ pub struct FileFacts {
     evidence: Evidence,
     /// `p.grad.detach_()`
     detaches_gradients: bool,
+    /// A class's `state_dict` moves the weights to the CPU.
+    gives_state_on_cpu: bool,
+    /// Functions, in no class, that run backward or ask for gradients.
+    backward_functions: Vec<String>,
     /// Runs backward.
     trains: bool,
     /// Classes that turn off gradients of their own parameters.
@@ -162,6 +166,7 @@ impl FileFacts {
         facts.trains = text.contains(".backward(");
         facts.saves = text.contains("torch.save(");
         facts.saves_from_cpu = only_saves_from_cpu
+            || facts.saves && facts.gives_state_on_cpu
             || facts.saves
                 && [
                     ".cpu().state_dict",
@@ -274,7 +279,8 @@ impl Collect<'_> {
         let moves = matches!(value, Expr::Call(call) if !matches!(last_name(&call.func), Some("load" | "device"))
             && call.arguments.args.len() > 1)
             && ["\"cpu\"", "'cpu'"].iter().any(|name| text.contains(name))
-            || text.contains(".cpu() for ");
+            || text.contains(".cpu() for ")
+            || text.contains("self.state_dict()") && self.facts.gives_state_on_cpu;
         if moves {
             Saved::OnCpu
         } else if ["state", "model", "net", "checkpoint", "ckpt"]
@@ -301,7 +307,11 @@ impl Collect<'_> {
             Expr::Name(name) => saved.get(name.id.as_str()).copied(),
             other => Some(self.saved(other)),
         };
-        if known != Some(Saved::Other) {
+        // An optimizer's state beside them says nothing of the weights.
+        let of_optimizer = ["optim", "sched"]
+            .iter()
+            .any(|word| self.module.slice(what).contains(word));
+        if known != Some(Saved::Other) && !of_optimizer {
             let only = self.only_saves_from_cpu.unwrap_or(true);
             self.only_saves_from_cpu = Some(only && known == Some(Saved::OnCpu));
         }
@@ -401,6 +411,16 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if let Some(saved) = &mut self.saved {
                     saved.clear();
                 }
+                let text = self.module.slice(def.range());
+                self.facts.gives_state_on_cpu |=
+                    def.name.as_str() == "state_dict" && text.contains(".cpu()");
+                if !self.in_class
+                    && ["autograd.grad(", ".backward("]
+                        .iter()
+                        .any(|call| text.contains(call))
+                {
+                    self.facts.backward_functions.push(def.name.to_string());
+                }
                 if self.in_class {
                     let facts = Method {
                         decides: decides_on_gradients(self.module, def),
@@ -428,10 +448,20 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 return;
             }
             Stmt::Assign(assign) => {
-                if let (Some(_), [Expr::Name(name)]) = (&self.saved, &*assign.targets) {
-                    let value = self.saved(&assign.value);
-                    let names = self.saved.get_or_insert_default();
-                    names.insert(name.id.to_string(), value);
+                let value = self.saved.is_some().then(|| self.saved(&assign.value));
+                match (&mut self.saved, value, &*assign.targets) {
+                    (Some(names), Some(value), [Expr::Name(name)]) => {
+                        names.insert(name.id.to_string(), value);
+                    }
+                    // `state[key] = value.cpu()`
+                    (Some(names), _, [Expr::Subscript(item)])
+                        if self.module.slice(&*assign.value).ends_with(".cpu()") =>
+                    {
+                        if let Expr::Name(name) = &*item.value {
+                            names.insert(name.id.to_string(), Saved::OnCpu);
+                        }
+                    }
+                    _ => {}
                 }
             }
             // `torch.set_grad_enabled(False)` holds until the function ends, or it is called again.
@@ -560,8 +590,13 @@ pub struct Project {
 }
 
 #[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 struct OfFile {
     used_on_gpu: bool,
+    is_imported: bool,
     inherits_device: bool,
     moves_near: bool,
     /// Names of what it calls.
@@ -576,14 +611,20 @@ struct OfFile {
 
 /// What the files that imports connect say together.
 #[derive(Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 struct Part {
     saves: bool,
+    saves_from_cpu: bool,
     evidence: Evidence,
     detaches_gradients: bool,
     trains: bool,
     frozen: FxHashSet<String>,
     movers: FxHashSet<String>,
     trainers: FxHashSet<String>,
+    backward_functions: FxHashSet<String>,
     decoders: FxHashSet<String>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
@@ -660,6 +701,8 @@ impl Project {
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
             part.trainers.extend(facts.trainers.iter().cloned());
+            part.backward_functions
+                .extend(facts.backward_functions.iter().cloned());
             part.decoders.extend(facts.decoders.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
@@ -706,7 +749,8 @@ impl Project {
                     device,
                     ..
                 } = part.evidence;
-                part.saves &= !from_cpu.contains(&root) && (accelerator || device);
+                part.saves_from_cpu = from_cpu.contains(&root);
+                part.saves &= !part.saves_from_cpu && (accelerator || device);
                 (root, Arc::new(part))
             })
             .collect();
@@ -723,6 +767,7 @@ impl Project {
             .map(|(index, unreached)| {
                 Arc::new(OfFile {
                     unreached,
+                    is_imported: !importers[index].is_empty(),
                     used_on_gpu: reaches(&importers, index, |file| {
                         files[file].1.evidence.accelerator
                     }) || inherits_a_device(files, &by_path, index),
@@ -777,7 +822,11 @@ impl Assumed {
     fn usual(&self, question: Question) -> Answer {
         Answer::Is(match question {
             Question::Constant | Question::Method => return Answer::Nothing,
-            Question::MovesNear | Question::UsedOnGpu | Question::Trains | Question::Saves => true,
+            Question::IsImported
+            | Question::MovesNear
+            | Question::UsedOnGpu
+            | Question::Trains
+            | Question::Saves => true,
             Question::ChoosesCpu => self.evidence.chooses_cpu && !self.evidence.accelerator,
             Question::BatchesOnCpu => self.evidence.leaves_batches(),
             _ => false,
@@ -803,6 +852,8 @@ enum Question {
     TrainsItself,
     DecodesFiles,
     RunsBackward,
+    IsImported,
+    SavesFromCpu,
     Trains,
     BatchesOnCpu,
     DetachesGradients,
@@ -925,7 +976,12 @@ impl Around {
             Question::MovesItself => part.movers.contains(name),
             Question::TrainsItself => part.trainers.contains(name),
             Question::DecodesFiles => part.decoders.contains(name),
-            Question::RunsBackward => part.methods.get(name).is_some_and(|method| method.trains),
+            Question::RunsBackward => {
+                part.backward_functions.contains(name)
+                    || part.methods.get(name).is_some_and(|method| method.trains)
+            }
+            Question::IsImported => file.is_imported,
+            Question::SavesFromCpu => part.saves_from_cpu,
             Question::Trains => part.trains,
             Question::BatchesOnCpu => part.evidence.leaves_batches(),
             Question::DetachesGradients => part.detaches_gradients,
@@ -969,6 +1025,11 @@ impl Around {
     /// Whether a file of the project saves weights as they are, and none moves them to the CPU before.
     pub(crate) fn saves(&self) -> bool {
         self.is(Question::Saves, "")
+    }
+
+    /// Whether a file of the project moves the weights that it saves to the CPU before.
+    pub(crate) fn saves_from_cpu(&self) -> bool {
+        self.is(Question::SavesFromCpu, "")
     }
 
     /// Whether a file of the project names the CPU as its device, and none names a GPU.
@@ -1020,7 +1081,12 @@ impl Around {
         self.is(Question::TrainsItself, class)
     }
 
-    /// Whether a method of the project that has this name runs backward.
+    /// Whether another file of the project imports this one.
+    pub(crate) fn is_imported(&self) -> bool {
+        self.is(Question::IsImported, "")
+    }
+
+    /// Whether a function or a method of the project that has this name runs backward, or asks for gradients.
     pub(crate) fn runs_backward(&self, name: &str) -> bool {
         self.is(Question::RunsBackward, name)
     }

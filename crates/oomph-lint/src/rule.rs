@@ -48,7 +48,7 @@ impl Rule {
             Some(b'3') => "Tensors collected",
             Some(b'4') => "Accumulation, optimizer and gradients",
             Some(b'5') => "Checkpoints and activation checkpointing",
-            Some(b'6') => "Data loading and caches",
+            Some(b'6') => "Data loading, caches and waits",
             Some(b'7') => "Parallelism and settings",
             Some(b'8') => "Attention, losses and precision",
             _ => "Recovery",

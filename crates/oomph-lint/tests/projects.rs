@@ -17,7 +17,7 @@ fn found(files: &[(&str, &str)]) -> Vec<&'static str> {
             )
         })
         .collect();
-    let selection = Selection::default();
+    let selection = Selection::new(None, &["OOM701".to_owned()], &[]).unwrap();
     let (facts, looks): (Vec<(PathBuf, FileFacts)>, Vec<FirstLook>) = sources
         .iter()
         .map(|(path, source)| {
@@ -835,4 +835,191 @@ class Photos(torch.utils.data.Dataset):
     assert!(found(&[("train.py", train), ("data.py", &each_time)]).contains(&"OOM606"));
     let at_once = data("[Image.open(path) for path in paths]", "self.items[index]");
     assert!(!found(&[("train.py", train), ("data.py", &at_once)]).contains(&"OOM606"));
+}
+
+#[test]
+fn a_star_may_mean_any_file_of_its_name() {
+    let main = "import torch
+from tools.all import *
+net = torch.nn.Linear(1, 1).cuda()
+net.load_state_dict(load('last.pth'))
+net.load_state_dict(torch.load('last.pth'))
+torch.save(net.state_dict(), 'last.pth')
+";
+    let with = |config: &str| {
+        let files = [
+            ("main.py", main),
+            ("tools/all.py", "from config import *\n"),
+            ("tools/config.py", ""),
+            ("config.py", config),
+        ];
+        !found(&files).is_empty()
+    };
+    assert!(with("from torch import load\n"));
+    assert!(!with(""));
+}
+
+/// A project that loads to where the weights were saved from, as long as another file saves them from the GPU.
+#[test]
+fn weights_that_another_file_saves_from_the_cpu_load_to_the_cpu() {
+    let with = |saves: &str| {
+        let train = format!(
+            "import torch\nfrom nets import Net\nnet = Net().cuda()\nnet(torch.ones(1, 2).cuda()).sum().backward()\n{saves}"
+        );
+        let test = "import torch\nfrom nets import Net\nnet = Net().cuda()\nnet.load_state_dict(torch.load('last.pth'))\n";
+        let nets = "import torch\nclass Net(torch.nn.Linear): pass\n";
+        found(&[
+            ("evaluate.py", test),
+            ("nets.py", nets),
+            ("train.py", &train),
+        ])
+    };
+    assert_eq!(
+        with("torch.save(net.state_dict(), 'last.pth')\n"),
+        ["OOM501"]
+    );
+    let moved = "state = net.state_dict()
+for key, value in state.items():
+    state[key] = value.cpu()
+torch.save(state, 'last.pth')
+torch.save(optimizer.state_dict(), 'optimizer.pth')
+";
+    assert_eq!(with(moved), [""; 0]);
+    let own = "class Learner:
+    def state_dict(self):
+        return {name: value.cpu() for name, value in net.state_dict().items()}
+    def save(self):
+        torch.save(self.state_dict(), 'last.pth')
+Learner().save()
+";
+    assert_eq!(with(own), [""; 0]);
+}
+
+#[test]
+fn nothing_of_a_package_runs_whose_init_fails() {
+    let loop_ = format!("{STEP}def fit(loader):\n    pass\n");
+    let with = |init: &str| {
+        let files = [
+            ("job/steps.py", &*loop_),
+            ("job/__init__.py", init),
+            (
+                "main.py",
+                "from job.steps import step\nimport nets\nstep(nets.a, nets.b, nets.c, nets.d)\n",
+            ),
+        ];
+        found(&files)
+    };
+    assert_eq!(with("from .steps import *\n"), ["OOM416"]);
+    assert_eq!(
+        with("from .steps import *\nfrom .missing import *\n"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn modules_are_spelled_as_their_files_are() {
+    let with = |name: &str| {
+        let main =
+            format!("from {name} import step\nimport nets\nstep(nets.a, nets.b, nets.c, nets.d)\n");
+        found(&[("Steps.py", STEP), ("main.py", &main)])
+    };
+    assert_eq!(with("Steps"), ["OOM416"]);
+    assert_eq!(with("steps"), [""; 0]);
+}
+
+const STEP: &str = "import torch
+def step(model, loader, optimizer, criterion):
+    model.cuda()
+    for x, y in loader:
+        loss = criterion(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+";
+
+/// A pass whose graph another file's function runs backward through is no evaluation.
+#[test]
+fn what_another_file_differentiates_needs_its_graph() {
+    let with = |body: &str| {
+        let main = "import torch
+from inner import adapt
+from nets import Net, loader
+def evaluate(model, loader):
+    model.cuda()
+    model.eval()
+    for x, y in loader:
+        loss = (model(x.cuda()) - y.cuda()).abs().mean()
+        weights = adapt(model, loss)
+        print(len(weights))
+evaluate(Net(), loader)
+";
+        let inner = format!("import torch\ndef adapt(model, loss):\n    return {body}\n");
+        found(&[("main.py", main), ("inner.py", &inner)])
+    };
+    assert_eq!(
+        with("torch.autograd.grad(loss, model.parameters())"),
+        [""; 0]
+    );
+    assert_eq!(with("loss.item()"), ["OOM201"]);
+}
+
+#[test]
+fn anomaly_detection_counts_where_something_trains() {
+    let nets = "import torch\nclass Net(torch.nn.Linear): pass\n";
+    let train = "import torch\nfrom nets import Net\nnet = Net().cuda()\nnet(torch.ones(1, 2).cuda()).sum().backward()\n";
+    let with = |last: &str| {
+        let draw = format!(
+            "import torch\nfrom nets import Net\nimport train\ntorch.autograd.set_detect_anomaly(True)\nnet = Net()\n{last}"
+        );
+        found(&[("draw.py", &draw), ("nets.py", nets), ("train.py", train)])
+    };
+    assert_eq!(with("train.fit(net)\n"), ["OOM111"]);
+    assert_eq!(with("print(net)\n"), [""; 0]);
+}
+
+/// Who calls a function by another name says whether gradients are on.
+#[test]
+fn functions_that_have_another_name_are_called_by_that() {
+    let with = |call: &str| {
+        let text = format!(
+            "import torch
+def evaluate(model, loader):
+    for x in loader:
+        print(model(x.cuda()).argmax())
+def main(model, loader):
+    model.cuda()
+    model.eval()
+    with torch.no_grad():
+        {call}
+main(1, 2)
+"
+        );
+        found(&[("main.py", &text)])
+    };
+    assert_eq!(
+        with("score = evaluate\n        score(model, loader)"),
+        [""; 0]
+    );
+    assert_eq!(with("pass\n    evaluate(model, loader)"), ["OOM202"]);
+}
+
+#[test]
+fn a_model_that_lightning_froze_records_no_graph() {
+    let with = |freeze: &str| {
+        let text = format!(
+            "import torch
+from nets import Net, loader
+def show(model, loader):
+    model.cuda()
+    model.eval()
+    {freeze}
+    for x in loader:
+        print(model(x.cuda()).argmax())
+show(Net(), loader)
+"
+        );
+        found(&[("main.py", &text)])
+    };
+    assert_eq!(with("model.freeze()"), [""; 0]);
+    assert_eq!(with("model.float()"), ["OOM201"]);
 }

@@ -102,7 +102,7 @@ impl Client {
     }
 
     fn receive(&self) -> Message {
-        let patience = Duration::from_secs(20);
+        let patience = Duration::from_mins(2);
         self.connection.receiver.recv_timeout(patience).unwrap()
     }
 

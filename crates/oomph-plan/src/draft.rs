@@ -113,6 +113,8 @@ pub struct Draft<'a> {
     pub precision: Precision,
     /// Nanoseconds that the GPU waits for the link to the host.
     pub waits: f64,
+    /// Nanoseconds that adding to all gradients waits for that link, where these are on the host.
+    pub(crate) adding_ns: f64,
     /// How often models run in place of once: parts of a batch.
     pub repeats: f64,
     /// Whether the optimizer steps in one kernel for many tensors.
@@ -134,6 +136,7 @@ impl<'a> Draft<'a> {
             tail: Load::default(),
             precision: Precision::AsRecorded,
             waits: 0.0,
+            adding_ns: 0.0,
             repeats: 1.0,
             fused: false,
             outside: model.outside,
@@ -284,7 +287,9 @@ impl<'a> Draft<'a> {
         }
         Load {
             busy: (parts - 1.0)
-                * (3.0 * bytes / self.pace.memory_bytes_per_s * 1e9 + count * self.pace.launch_ns),
+                * (3.0 * bytes / self.pace.memory_bytes_per_s * 1e9
+                    + count * self.pace.launch_ns
+                    + self.adding_ns),
             launches: (parts - 1.0) * count,
             ..Load::default()
         }

@@ -130,6 +130,8 @@ pub(crate) enum StepChange {
     InBackward,
     /// Its state comes from host memory.
     OnHost,
+    /// Its gradients do.
+    GradientsOnHost,
 }
 
 /// All there is to say of a lever. What has a default is so for most of them.

@@ -11,6 +11,7 @@ pub mod by_hand;
 pub mod draft;
 mod file;
 mod floor;
+mod gradients;
 mod host_copies;
 mod lever;
 pub mod levers;

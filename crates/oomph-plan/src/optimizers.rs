@@ -1,5 +1,6 @@
 //! How optimizers update parameters, by the names of their classes: each parameter by itself, or each element
-//! (`python/oomph/levers/_shared/parameter_steps.py`). A lever refuses what only has the name of one that does.
+//! (`python/oomph/levers/_shared/parameter_steps.py`); the record says it of others, which it has tried out. A lever refuses what only
+//! has the name of one that does.
 
 use crate::model::Model;
 
@@ -15,18 +16,20 @@ const BITS: [&str; 3] = ["8bit", "4bit", "Fp8"];
 
 /// Why levers that step parameters one by one are not for a job.
 pub(crate) const UNKNOWN: &str =
-    "an optimizer is not PyTorch's, and may not update each parameter separately";
+    "an optimizer does not update each parameter separately, as far as small parameters show";
 
-/// Whether all update each element by itself.
+/// Whether all update each element, or each row, by itself.
 pub(crate) fn step_by_element(model: &Model) -> bool {
     let mut optimizers = model.facts.optimizers.iter();
-    optimizers.all(|one| BY_ELEMENT.contains(&&*one.kind))
+    optimizers
+        .all(|one| one.updates.as_deref() == Some("element") || BY_ELEMENT.contains(&&*one.kind))
 }
 
 /// Whether all may update each parameter by itself.
 pub(crate) fn step_by_parameter(model: &Model) -> bool {
     model.facts.optimizers.iter().all(|one| {
-        BY_ELEMENT.contains(&&*one.kind)
+        one.updates.is_some()
+            || BY_ELEMENT.contains(&&*one.kind)
             || OTHERS.contains(&&*one.kind)
             || BITS.iter().any(|end| one.kind.ends_with(end))
     })
@@ -58,5 +61,8 @@ mod tests {
         assert_eq!(both(&["AdamW", "Adafactor"]), (true, false));
         assert_eq!(both(&["AdamW8bit"]), (true, false));
         assert_eq!(both(&["Lamb"]), (false, false));
+        let mut tried = model(&["Lion"]);
+        tried.facts.optimizers[0].updates = Some("element".to_owned());
+        assert!(step_by_parameter(&tried) && step_by_element(&tried));
     }
 }

@@ -1044,6 +1044,7 @@ impl Offers {
             let changes = [
                 StepChange::Fused,
                 StepChange::InBackward,
+                StepChange::GradientsOnHost,
                 StepChange::OnHost,
             ];
             let steps: Vec<Lever> = changes.into_iter().filter_map(step).collect();

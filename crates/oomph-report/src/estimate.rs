@@ -214,7 +214,7 @@ impl Estimate<'_> {
         } else {
             (String::new(), "")
         };
-        if asked.fits {
+        let (mark, rest) = if asked.fits {
             let spare = asked.usable_bytes - asked.share_bytes;
             let tight = if self.needs.left_out.is_some() {
                 " (activations come on top)"
@@ -223,30 +223,34 @@ impl Estimate<'_> {
             } else {
                 ""
             };
-            let verdict = format!(
-                "{GOOD}✓ fits{GOOD:#} {each}{}{divided}: {} of {} usable, {} to spare{tight}",
-                gpu.name,
-                format_bytes(asked.share_bytes),
-                format_bytes(asked.usable_bytes),
-                format_bytes(spare)
-            );
-            let _ = writeln!(text, "{}", wrap(&verdict, width.saturating_sub(2), 2));
+            (
+                format!("{GOOD}✓ fits{GOOD:#}"),
+                format!("{} to spare{tight}", format_bytes(spare)),
+            )
         } else {
-            let verdict = format!(
-                "{BAD}✗ does not fit{BAD:#} {each}{}{divided}: {} of {} usable, {} too much",
-                gpu.name,
-                format_bytes(asked.share_bytes),
-                format_bytes(asked.usable_bytes),
-                format_bytes(asked.share_bytes - asked.usable_bytes)
+            (
+                format!("{BAD}✗ does not fit{BAD:#}"),
+                format!(
+                    "{} too much",
+                    format_bytes(asked.share_bytes - asked.usable_bytes)
+                ),
+            )
+        };
+        let verdict = format!(
+            "{mark} {each}{}{divided}: {} of {} usable, {rest}",
+            gpu.name,
+            format_bytes(asked.share_bytes),
+            format_bytes(asked.usable_bytes),
+        );
+        let _ = writeln!(text, "{}", wrap(&verdict, width.saturating_sub(2), 2));
+        if !asked.fits
+            && let Some((name, total)) = asked.cast_that_fits(self.model, self.needs)
+        {
+            let _ = writeln!(
+                text,
+                "  hint: --dtype {name} would fit ({})",
+                format_bytes(total)
             );
-            let _ = writeln!(text, "{}", wrap(&verdict, width.saturating_sub(2), 2));
-            if let Some((name, total)) = asked.cast_that_fits(self.model, self.needs) {
-                let _ = writeln!(
-                    text,
-                    "  hint: --dtype {name} would fit ({})",
-                    format_bytes(total)
-                );
-            }
         }
         text.push('\n');
     }

@@ -8,7 +8,7 @@ use oomph_plan::{Floor, Results};
 
 use crate::html::PlanRow;
 use crate::terminal::{
-    ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, wrap,
+    ACCENT, BAD, BOLD, DIM, GOOD, WARN, columns, heading, pad, pad_left, paint, titled, wrap,
 };
 
 /// The plans as the page shows them; where nothing fits, the one of least memory.
@@ -136,10 +136,14 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
         Outcome::AlreadyFits => {
             let spare = fit.gpu.memory_bytes.saturating_sub(fit.plain.used_bytes);
             let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, "fits as it is"));
-            let text = format!(
-                "peak {peak} of {capacity}, {} to spare",
-                format_bytes(spare)
-            );
+            let text = if fit.plain.used_bytes == 0 {
+                "the script used no GPU memory".to_owned()
+            } else {
+                format!(
+                    "peak {peak} of {capacity}, {} to spare",
+                    format_bytes(spare)
+                )
+            };
             let _ = writeln!(
                 out,
                 "  {}\n",
@@ -472,12 +476,7 @@ fn largest(out: &mut String, largest: &Largest, width: usize) {
 
 /// `  title   text`, wrapped under itself.
 fn line(title: &str, text: &str, width: usize) -> String {
-    let indent = INDENT + TITLE.max(columns(title)) + 1;
-    format!(
-        "  {} {}",
-        paint(DIM, pad(title, TITLE)),
-        wrap(text, width.saturating_sub(indent), indent)
-    )
+    titled(title, TITLE, text, width)
 }
 
 #[cfg(test)]
@@ -553,6 +552,16 @@ mod tests {
             report: None,
             versions: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn a_job_that_never_used_the_gpu_has_no_peak_of_nothing() {
+        let mut fit = found(vec![plan("none", true)]);
+        fit.outcome = Outcome::AlreadyFits;
+        fit.plain.used_bytes = 0;
+        let text = fit_report(&fit, 100, false);
+        assert!(text.contains("the script used no GPU memory"), "{text}");
+        assert!(!text.contains("0 B"), "{text}");
     }
 
     /// A floor above the budget is a proof; one below says that there is none.

@@ -266,9 +266,14 @@ pub fn gpus_for(found: &GpusFor, columns: usize) -> String {
         .filter_map(|suit| suit.price.as_ref()?.as_of.as_deref())
         .collect();
     if let (Some(first), Some(last)) = (dates.iter().min(), dates.iter().max()) {
+        let when = if first == last {
+            (*first).to_owned()
+        } else {
+            format!("{first} to {last}")
+        };
         let _ = writeln!(
             out,
-            "Prices are the catalogue's, typical of {first} to {last} (oomph gpus NAME has their source); --prices takes yours."
+            "Prices are the catalogue's, typical of {when} (oomph gpus NAME has their source); --prices takes yours."
         );
     }
     out

@@ -14,7 +14,7 @@ use crate::ending::account;
 use crate::finding::HeldFinding;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
-    wrap,
+    titled, wrap,
 };
 
 /// Categories of the summary in the order of the table, with their names.
@@ -41,7 +41,8 @@ const FINDINGS: usize = 2;
 const MANY: usize = 24;
 const INDENT: usize = 2;
 
-/// The report of a run, `columns` wide. `place` is its page, or its directory if there is none.
+/// The report of a run, `columns` wide. `place` is its page, or its directory if there is none; `next` is
+/// the command to go on with.
 pub fn run_report(
     summary: &Summary,
     explanation: Option<&Explanation>,
@@ -49,6 +50,7 @@ pub fn run_report(
     place: &Path,
     columns: usize,
     verbose: bool,
+    next: Option<&str>,
 ) -> String {
     let mut out = String::new();
     let kind = if summary.gpu.r#virtual {
@@ -92,6 +94,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    engine(&mut out, summary, columns);
     time(&mut out, summary, columns);
     if let Some(ending) = &summary.ending {
         out.push_str(&account(ending, columns));
@@ -105,6 +108,9 @@ pub fn run_report(
     plan(&mut out, summary, columns);
     lint(&mut out, findings, verbose, columns);
     assumptions(&mut out, summary, verbose, columns);
+    if let Some(next) = next {
+        let _ = writeln!(out, "{}", line("next", &paint(ACCENT, next), columns));
+    }
     let _ = writeln!(
         out,
         "{}",
@@ -137,218 +143,171 @@ fn place_of(growth: &Growth) -> String {
     place.map_or_else(String::new, |place| format!(" ({place})"))
 }
 
+/// The verdict, and what it comes to.
 fn verdict(out: &mut String, summary: &Summary, columns: usize) {
-    let needed = format_bytes(summary.peak.used_bytes);
-    let capacity = summary.gpu.memory_bytes;
-    match summary.verdict {
-        Verdict::Fits if summary.peak.used_bytes == 0 => {
-            let _ = writeln!(out, "{} the script used no GPU memory\n", paint(GOOD, "✓"));
-        }
-        Verdict::Fits => {
-            let spare = capacity.saturating_sub(summary.peak.used_bytes);
-            let percent = summary.peak.used_bytes as f64 / capacity.max(1) as f64 * 100.0;
-            let counted = |number: u32| counted(summary, number);
-            let seen = match (&summary.growth, summary.basis) {
-                (Some(growth), _) => {
-                    format!("fits for {}; {}", counted(summary.step_count), growth)
-                }
-                (None, Basis::SteadySteps) => {
-                    format!(
-                        "fits, if later steps are like the last of the {}",
-                        counted(summary.step_count)
-                    )
-                }
-                _ => "fits: the whole script ran".to_owned(),
-            };
-            let seen = wrap(&seen, columns.saturating_sub(INDENT), INDENT);
-            let _ = writeln!(out, "{} {}", paint(GOOD, "✓"), paint(BOLD, seen));
-            let text = summary.framework.as_ref().map_or_else(
-                || {
-                    format!(
-                        "peak {needed} of {} ({percent:.0} %), {} to spare",
-                        format_bytes(capacity),
-                        format_bytes(spare)
-                    )
-                },
-                |other| framework_peak(summary, other),
-            );
-            let _ = writeln!(
-                out,
-                "  {}",
-                wrap(&text, columns.saturating_sub(INDENT), INDENT)
-            );
-            // The moment is unknown for memory outside PyTorch.
-            let moment = if summary.peak_step == 0 {
-                String::new()
-            } else {
-                let moment = format!(
-                    "reached in step {}, {}",
-                    summary.peak_step, summary.peak_phase
-                );
-                format!("  {}\n", paint(DIM, moment))
-            };
-            let _ = writeln!(out, "{moment}");
-            if summary.handled_oom_count > 0 {
-                let text = format!(
-                    "the script survived {} out-of-memory errors",
-                    summary.handled_oom_count
-                );
-                let _ = writeln!(out, "  {}\n", paint(WARN, text));
-            }
-        }
-        Verdict::NoVerdict => {
-            let text = "no verdict: the script was ended before two steps were alike";
-            let _ = writeln!(out, "{} {}", paint(WARN, "?"), paint(BOLD, text));
-            let text = format!(
-                "at least {needed} of {} are needed; more steps will tell, such as --steps {}",
-                format_bytes(capacity),
+    let capacity = format_bytes(summary.gpu.memory_bytes);
+    let (mark, head, details) = match summary.verdict {
+        Verdict::Fits => (paint(GOOD, "✓"), fits(summary), room(summary, &capacity)),
+        Verdict::NoVerdict => (
+            paint(WARN, "?"),
+            "no verdict: the script was ended before two steps were alike".to_owned(),
+            vec![format!(
+                "at least {} of {capacity} are needed; more steps will tell, such as --steps {}",
+                format_bytes(summary.peak.used_bytes),
                 (summary.step_count + 2).max(3)
-            );
-            let _ = writeln!(
-                out,
-                "  {}\n",
-                wrap(&text, columns.saturating_sub(INDENT), INDENT)
-            );
-        }
-        Verdict::OutOfMemory if summary.oom.is_none() && summary.growth.is_some() => {
-            let full = summary
-                .growth
-                .as_ref()
-                .map_or(0, |growth| growth.full_at_step);
-            let text = format!("runs out of memory near step {full}");
-            let _ = writeln!(out, "{} {}", paint(BAD, "✗"), paint(BOLD, text));
-            let text = format!(
-                "{needed} of {} after {} steps; {}",
-                format_bytes(capacity),
-                summary.step_count,
-                summary
-                    .growth
-                    .as_ref()
-                    .map(ToString::to_string)
-                    .unwrap_or_default()
-            );
-            let _ = writeln!(
-                out,
-                "  {}\n",
-                wrap(&text, columns.saturating_sub(INDENT), INDENT)
-            );
-        }
-        Verdict::OutOfMemory => {
-            let mut place = String::from("out of memory");
-            if let Some(oom) = &summary.oom {
-                if let Some(process) = oom.process {
-                    let _ = write!(place, " in process {process}");
-                }
-                if !oom.phase.is_empty() {
-                    let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
-                }
-                if let Some(module) = &oom.module {
-                    let _ = write!(place, ", at {module}");
-                }
-                if let Some(location) = &oom.location {
-                    let file = location.rsplit('/').next().unwrap_or(location);
-                    let _ = write!(place, " ({file})");
-                }
-            }
-            let _ = writeln!(
-                out,
-                "{} {}",
-                paint(BAD, "✗"),
-                paint(BOLD, wrap(&place, columns.saturating_sub(INDENT), INDENT))
-            );
-            let oom = summary.oom.as_ref();
-            let text = match oom.and_then(|oom| oom.short_bytes) {
-                Some(short) if short > 0 => {
-                    format!(
-                        "peak needed {needed} of {}: {} too much",
-                        format_bytes(capacity),
-                        format_bytes(short)
-                    )
-                }
-                Some(_) => format!(
-                    "without a limit the peak is {needed} of {}: the memory would be enough, but was fragmented at the time of the request",
-                    format_bytes(capacity)
-                ),
-                None if let Some(growth) = &summary.growth => format!(
-                    "{needed} of {} needed by step {}, and {} more with each step after it{}",
-                    format_bytes(capacity),
-                    growth.full_at_step,
-                    format_bytes(growth.bytes_per_step),
-                    place_of(growth)
-                ),
-                None if summary.peak.lower_bound && summary.peak.used_bytes > capacity => {
-                    let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
-                    format!(
-                        "at least {needed} of {} is needed: the run without a limit {}",
-                        format_bytes(capacity),
-                        why.map_or_else(
-                            || "ended before two steps were alike".to_owned(),
-                            |why| format!("failed: {}", why.lines().next().unwrap_or_default())
-                        )
-                    )
-                }
-                None if let Some(other) = &summary.framework => {
-                    let asked = oom.map_or(0, |oom| oom.requested_bytes);
-                    format!(
-                        "one request asked for {}, with up to {} in use and {} at most for {}",
-                        format_bytes(asked),
-                        format_bytes(summary.peak.allocated_bytes),
-                        format_bytes(if other.limit_bytes > 0 {
-                            other.limit_bytes
-                        } else {
-                            capacity
-                        }),
-                        other.title()
-                    )
-                }
-                // Without an unlimited run: what was held, and what was refused.
-                None => format!(
-                    "at least {} of {} was needed: one request asked for {}",
-                    format_bytes(
-                        summary
-                            .peak
-                            .used_bytes
-                            .max(oom.map_or(0, |oom| oom.requested_bytes))
-                    ),
-                    format_bytes(capacity),
-                    format_bytes(oom.map_or(0, |oom| oom.requested_bytes)),
-                ),
-            };
-            let _ = writeln!(
-                out,
-                "  {}\n",
-                wrap(&text, columns.saturating_sub(INDENT), INDENT)
-            );
-        }
-        Verdict::Refused => {
-            let _ = writeln!(
-                out,
-                "{} {}\n",
-                paint(BAD, "✗"),
-                paint(BOLD, "the plan cannot be applied; oomph stopped the script")
-            );
-        }
+            )],
+        ),
+        Verdict::OutOfMemory => (
+            paint(BAD, "✗"),
+            where_it_ran_out(summary),
+            vec![too_much(summary, &capacity)],
+        ),
+        Verdict::Refused => (
+            paint(BAD, "✗"),
+            "the plan cannot be applied; oomph stopped the script".to_owned(),
+            Vec::new(),
+        ),
         Verdict::ScriptFailed => {
-            let failure = summary
-                .failure
-                .as_deref()
-                .unwrap_or("unknown")
-                .lines()
-                .next()
-                .unwrap_or("")
-                .to_owned();
-            let _ = writeln!(
-                out,
-                "{} {}",
+            let failure = summary.failure.as_deref().unwrap_or("unknown");
+            let first = failure.lines().next().unwrap_or("");
+            (
                 paint(BAD, "✗"),
-                paint(BOLD, "the script failed; this is its memory until then")
-            );
-            let _ = writeln!(
-                out,
-                "  {}\n",
-                shorten(&failure, columns.saturating_sub(INDENT))
-            );
+                "the script failed; this is its memory until then".to_owned(),
+                vec![shorten(first, columns.saturating_sub(INDENT))],
+            )
         }
+    };
+    let wrapped = |text: &str| wrap(text, columns.saturating_sub(INDENT), INDENT);
+    let _ = writeln!(out, "{mark} {}", paint(BOLD, wrapped(&head)));
+    for detail in details {
+        let _ = writeln!(out, "  {}", wrapped(&detail));
+    }
+    out.push('\n');
+}
+
+/// That a job fits, and what that rests on.
+fn fits(summary: &Summary) -> String {
+    let counted = counted(summary, summary.step_count);
+    match (&summary.growth, summary.basis) {
+        _ if summary.peak.used_bytes == 0 => "the script used no GPU memory".to_owned(),
+        (Some(growth), _) => format!("fits for {counted}; {growth}"),
+        (None, Basis::SteadySteps) => {
+            format!("fits, if later steps are like the last of the {counted}")
+        }
+        _ => "fits: the whole script ran".to_owned(),
+    }
+}
+
+/// The peak of a job that fits, when it was reached, and what was survived.
+fn room(summary: &Summary, capacity: &str) -> Vec<String> {
+    let used = summary.peak.used_bytes;
+    if used == 0 {
+        return Vec::new();
+    }
+    let mut details = vec![match &summary.framework {
+        Some(other) => framework_peak(summary, other),
+        None => format!(
+            "peak {} of {capacity} ({:.0} %), {} to spare",
+            format_bytes(used),
+            used as f64 / summary.gpu.memory_bytes.max(1) as f64 * 100.0,
+            format_bytes(summary.gpu.memory_bytes.saturating_sub(used))
+        ),
+    }];
+    // The moment is unknown for memory outside PyTorch.
+    if summary.peak_step != 0 {
+        let moment = format!(
+            "reached in step {}, {}",
+            summary.peak_step, summary.peak_phase
+        );
+        details.push(paint(DIM, moment));
+    }
+    if summary.handled_oom_count > 0 {
+        let times = summary.handled_oom_count;
+        let s = if times == 1 { "" } else { "s" };
+        let text = format!("the script survived {times} out-of-memory error{s}");
+        details.push(paint(WARN, text));
+    }
+    details
+}
+
+/// In which step, and at which line, memory ran out, or will.
+fn where_it_ran_out(summary: &Summary) -> String {
+    let Some(oom) = &summary.oom else {
+        return match &summary.growth {
+            Some(growth) => format!("runs out of memory near step {}", growth.full_at_step),
+            None => "out of memory".to_owned(),
+        };
+    };
+    let mut place = String::from("out of memory");
+    if let Some(process) = oom.process {
+        let _ = write!(place, " in process {process}");
+    }
+    if !oom.phase.is_empty() {
+        let _ = write!(place, " in step {}, {}", oom.step, oom.phase);
+    }
+    if let Some(module) = &oom.module {
+        let _ = write!(place, ", at {module}");
+    }
+    if let Some(location) = &oom.location {
+        let file = location.rsplit('/').next().unwrap_or(location);
+        let _ = write!(place, " ({file})");
+    }
+    place
+}
+
+/// How much a job needs that runs out of memory, as far as that is known.
+fn too_much(summary: &Summary, capacity: &str) -> String {
+    let used = summary.peak.used_bytes;
+    let needed = format_bytes(used);
+    let oom = summary.oom.as_ref();
+    let asked = oom.map_or(0, |oom| oom.requested_bytes);
+    match oom.and_then(|oom| oom.short_bytes) {
+        Some(0) => format!(
+            "without a limit the peak is {needed} of {capacity}: the memory would be enough, but was fragmented at the time of the request"
+        ),
+        Some(short) => format!(
+            "peak needed {needed} of {capacity}: {} too much",
+            format_bytes(short)
+        ),
+        None if oom.is_none()
+            && let Some(growth) = &summary.growth =>
+        {
+            format!(
+                "{needed} of {capacity} after {} steps; {growth}",
+                summary.step_count
+            )
+        }
+        None if let Some(growth) = &summary.growth => format!(
+            "{needed} of {capacity} needed by step {}, and {} more with each step after it{}",
+            growth.full_at_step,
+            format_bytes(growth.bytes_per_step),
+            place_of(growth)
+        ),
+        None if summary.peak.lower_bound && used > summary.gpu.memory_bytes => {
+            let why = oom.and_then(|oom| oom.unlimited_failure.as_deref());
+            let why = why.map_or_else(
+                || "ended before two steps were alike".to_owned(),
+                |why| format!("failed: {}", why.lines().next().unwrap_or_default()),
+            );
+            format!("at least {needed} of {capacity} is needed: the run without a limit {why}")
+        }
+        None if let Some(other) = &summary.framework => {
+            let limit = match other.limit_bytes {
+                0 => capacity.to_owned(),
+                limit => format_bytes(limit),
+            };
+            format!(
+                "one request asked for {}, with up to {} in use and {limit} at most for {}",
+                format_bytes(asked),
+                format_bytes(summary.peak.allocated_bytes),
+                other.title()
+            )
+        }
+        // Without an unlimited run: what was held, and what was refused.
+        None => format!(
+            "one request asked for {}, with up to {needed} of {capacity} in use",
+            format_bytes(asked)
+        ),
     }
 }
 
@@ -361,7 +320,8 @@ fn framework_peak(summary: &Summary, other: &Framework) -> String {
     let pool = format_bytes(peak.reserved_bytes);
     match other.allocator.as_str() {
         "default" if other.preallocates => format!(
-            "peak {in_use} in use, of the {pool} that JAX takes in advance; the GPU gave {used} of {capacity}"
+            "peak {in_use} in use, of the {pool} that {} takes in advance; the GPU gave {used} of {capacity}",
+            other.title()
         ),
         "default" | "pool" => {
             format!("peak {in_use} in use, in a pool of {pool}; the GPU gave {used} of {capacity}")
@@ -491,6 +451,51 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     if !named.is_empty() {
         let _ = writeln!(out);
     }
+}
+
+/// What a serving engine made of its memory.
+fn engine(out: &mut String, summary: &Summary, columns: usize) {
+    let Some(engine) = &summary.engine else {
+        return;
+    };
+    let cache = format_bytes(engine.kv_cache_bytes);
+    let of_length = format!("of {} tokens", thousands(engine.max_model_len));
+    let cache = if engine.needed_bytes > 0 {
+        format!(
+            "{cache} are left for the KV cache; one request {of_length} needs {}",
+            format_bytes(engine.needed_bytes)
+        )
+    } else {
+        format!(
+            "KV cache {cache}: {} tokens, {:.2} requests {of_length}",
+            thousands(engine.kv_cache_tokens),
+            engine.requests
+        )
+    };
+    let parts = format!(
+        "{} may use {}: weights {}, profile run {}, outside PyTorch {}, CUDA graphs {}",
+        engine.name,
+        format_bytes(engine.allowed_bytes),
+        format_bytes(engine.weights_bytes),
+        format_bytes(engine.activation_bytes),
+        format_bytes(engine.outside_bytes),
+        format_bytes(engine.graph_bytes),
+    );
+    let _ = writeln!(out, "{}", line("engine", &cache, columns));
+    let _ = writeln!(out, "{}\n", line("", &parts, columns));
+}
+
+/// A number with its thousands apart.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// What each process held when all of them together held most.
@@ -717,12 +722,13 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
 fn lint(out: &mut String, findings: &[HeldFinding], verbose: bool, columns: usize) {
     let limit = if verbose { MANY } else { FINDINGS };
     for (index, finding) in findings.iter().take(limit).enumerate() {
-        let text = format!(
-            "{} ({} held by this {})",
-            finding.text(),
-            format_bytes(finding.held_bytes),
-            finding.held_by
-        );
+        let bytes = format_bytes(finding.held_bytes);
+        let held = match finding.held_by {
+            "line" => format!("{bytes} held by this line"),
+            // What is wrong in it may be the least of that.
+            whole => format!("this whole {whole} holds {bytes}"),
+        };
+        let text = format!("{} ({held})", finding.text());
         let title = if index == 0 { "lint" } else { "" };
         let _ = writeln!(out, "{}", line(title, &text, columns));
     }
@@ -776,12 +782,7 @@ fn time(out: &mut String, summary: &Summary, columns: usize) {
 /// `  title   text`, wrapped under itself.
 pub(crate) fn line(title: &str, text: &str, columns: usize) -> String {
     const TITLE: usize = 8;
-    let indent = INDENT + TITLE + 1;
-    format!(
-        "  {} {}",
-        paint(DIM, pad(title, TITLE)),
-        wrap(text, columns.saturating_sub(indent), indent)
-    )
+    titled(title, TITLE, text, columns)
 }
 
 #[cfg(test)]

@@ -178,6 +178,16 @@ pub fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(missing))
 }
 
+/// `  title   text`, wrapped under itself; titles of `most` columns stand below each other.
+pub fn titled(title: &str, most: usize, text: &str, width: usize) -> String {
+    let indent = 2 + most.max(columns(title)) + 1;
+    format!(
+        "  {} {}",
+        paint(DIM, pad(title, most)),
+        wrap(text, width.saturating_sub(indent), indent)
+    )
+}
+
 /// `text` with spaces before it, to `width` columns.
 pub fn pad_left(text: &str, width: usize) -> String {
     let missing = width.saturating_sub(columns(text));

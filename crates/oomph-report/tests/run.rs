@@ -27,6 +27,7 @@ fn summary(verdict: Verdict) -> Summary {
             r#virtual: true,
         },
         framework: None,
+        engine: None,
         peak: Peak {
             allocated_bytes: 11 * GIB,
             reserved_bytes: 12 * GIB,
@@ -135,6 +136,7 @@ fn report(verdict: Verdict, width: usize, verbose: bool) -> String {
         place,
         width,
         verbose,
+        (verdict == Verdict::OutOfMemory).then_some("oomph fit --gpu rtx-4090 train.py"),
     ))
 }
 

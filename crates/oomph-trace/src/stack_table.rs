@@ -44,26 +44,60 @@ impl Frame {
         let python_suffix = std::path::Path::new(file)
             .extension()
             .is_some_and(|extension| extension.eq_ignore_ascii_case("py"));
-        // Notebook cells are `/tmp/ipykernel_…/….py` or `<ipython-input-…>`; `python -c` is
-        // `<string>`.
-        python_suffix || (file.starts_with('<') && file.ends_with('>'))
+        // Notebook cells are `/tmp/ipykernel_…/….py`, `<ipython-input-…>`, or what `oomph run` calls them;
+        // `python -c` is `<string>`.
+        python_suffix
+            || (file.starts_with('<') && file.ends_with('>'))
+            || file.contains(".ipynb:cell ")
     }
 }
 
 /// Whether a file is the user's own and not a library's.
 pub fn is_users_own(file: &str) -> bool {
-    const LIBRARIES: [&str; 9] = [
+    const LIBRARIES: [&str; 7] = [
         "site-packages",
         "dist-packages",
         "/lib/python3",
         "\\lib\\python3",
         "<frozen",
-        "/torch/",
-        "/oomph/",
         "<__array_function__",
         "<eval_with_key>",
     ];
-    !LIBRARIES.iter().any(|part| file.contains(part))
+    !LIBRARIES.iter().any(|part| file.contains(part)) && !is_in_checkout_of_torch(file)
+}
+
+/// Whether a file is one of PyTorch's in a checkout of it. A user's project may be in a directory of that name, too.
+fn is_in_checkout_of_torch(file: &str) -> bool {
+    const OWN: [&str; 24] = [
+        "ao",
+        "amp",
+        "autograd",
+        "backends",
+        "compiler",
+        "cuda",
+        "distributed",
+        "distributions",
+        "export",
+        "fft",
+        "func",
+        "functional.py",
+        "fx",
+        "jit",
+        "library.py",
+        "linalg",
+        "nn",
+        "onnx",
+        "optim",
+        "overrides.py",
+        "profiler",
+        "serialization.py",
+        "storage.py",
+        "utils",
+    ];
+    file.split("/torch/").skip(1).any(|inside| {
+        let first = inside.split('/').next().unwrap_or_default();
+        first.starts_with('_') || OWN.contains(&first)
+    })
 }
 
 /// Frames and stacks, each stored once.
@@ -192,6 +226,42 @@ impl StackTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cells_of_a_notebook_are_python_and_the_users_own() {
+        let mut strings = StringTable::default();
+        for (file, python) in [
+            ("/home/me/vae.ipynb:cell 3", true),
+            ("<ipython-input-3-0123>", true),
+            ("/home/me/train.py", true),
+            ("ATen/native/Linear.cpp", false),
+        ] {
+            let frame = Frame {
+                file: strings.intern(file),
+                ..Frame::default()
+            };
+            assert_eq!(frame.is_python(&strings), python, "{file}");
+        }
+        assert!(is_users_own("/home/me/vae.ipynb:cell 3"));
+    }
+
+    #[test]
+    fn a_directory_that_is_called_torch_or_oomph_is_no_library() {
+        for file in [
+            "/home/me/torch/train.py",
+            "/home/me/torch/project/models/vit.py",
+            "/home/me/oomph/examples/train_gpt.py",
+        ] {
+            assert!(is_users_own(file), "{file}");
+        }
+        for file in [
+            "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
+            "/src/pytorch/torch/nn/modules/module.py",
+            "/home/me/torch/pytorch/torch/_tensor.py",
+        ] {
+            assert!(!is_users_own(file), "{file}");
+        }
+    }
 
     #[test]
     fn each_stack_is_stored_once() {

@@ -115,7 +115,7 @@ const fn operation(compute: c_int, scale: c_int) -> Operation {
 
 export! {
     fn cublasLtGetVersion() -> usize, or 0; { 130_100 }
-    fn cublasLtGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
+    fn cublasLtGetCudartVersion() -> usize, or 0; { crate::device::look().config.number("cuda_version", 13_000) as usize }
     fn cublasLtGetProperty(which: c_int, value: Out<c_int>) -> Status, or INTERNAL; {
         let part = usize::try_from(which).ok().and_then(|which| [13, 1, 0].get(which).copied());
         value.put(part.unwrap_or(0));

@@ -4,7 +4,7 @@
 //! assumed to be slower than the one before it: benchmark mode then usually picks what the heuristics
 //! would.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
@@ -18,9 +18,15 @@ const GRAPH_DESCRIPTOR: c_int = 15;
 const TYPE_DATA_TYPE: c_int = 1;
 const TYPE_INT64: c_int = 3;
 const TYPE_BOOLEAN: c_int = 2;
+const TYPE_POINTWISE_MODE: c_int = 14;
 const TYPE_DESCRIPTOR: c_int = 15;
 
+/// A number for each place of a tensor, which a causal mask is made of.
+const GENERATED_INDEX: c_int = 501;
+
 /// Attributes in `cudnn_graph.h`.
+const POINTWISE_MODE: c_int = 0;
+const POINTWISE_DESCRIPTOR: c_int = 750;
 const GRAPH_OPERATIONS: c_int = 801;
 const TENSOR_KIND: c_int = 901;
 const TENSOR_DIMENSIONS: c_int = 902;
@@ -33,6 +39,8 @@ const CONVOLUTIONS: [(c_int, c_int); 3] = [(703, 705), (709, 711), (715, 717)];
 const CONVOLVED: [Option<c_int>; 3] = [Some(704), Some(710), Some(716)];
 const PRODUCT_A: c_int = 1520;
 const PRODUCT_B: c_int = 1521;
+/// Queries and keys of attention that is one operation, and the products that it makes of them.
+const ATTENTION: [(c_int, c_int, u8); 2] = [(2800, 2801, 2), (2851, 2852, 5)];
 
 /// How much slower a plan is than the one before it.
 const STEP: f64 = 0.03;
@@ -67,6 +75,8 @@ struct Described {
     tensors: HashMap<u64, Tensor>,
     /// The descriptors that each operation was given, by attribute.
     operations: HashMap<u64, Vec<(c_int, u64)>>,
+    /// Descriptors of `GENERATED_INDEX`, and of operations that are that.
+    indices: HashSet<u64>,
     graphs: HashMap<u64, Vec<u64>>,
     /// The graph finalized last, for which plans are made: its time, its work, and how many it has.
     current: (Duration, Option<Work>, u32),
@@ -113,10 +123,20 @@ pub unsafe fn described(
             all.tensors.entry(descriptor).or_default().within =
                 unsafe { values.cast::<u8>().read() } != 0;
         }
+        (POINTWISE_MODE, TYPE_POINTWISE_MODE)
+            // SAFETY: there is one value, and this kind is a C enumeration.
+            if unsafe { values.cast::<c_int>().read_unaligned() } == GENERATED_INDEX =>
+        {
+            all.indices.insert(descriptor);
+        }
         (GRAPH_OPERATIONS, TYPE_DESCRIPTOR) => {
             all.graphs.insert(descriptor, wide().collect());
         }
-        (700..=799 | 1500..=2699, TYPE_DESCRIPTOR) => {
+        (700..=799 | 1500..=2899, TYPE_DESCRIPTOR) => {
+            // What tells the kind of an operation may be gone before the operation.
+            if attribute == POINTWISE_DESCRIPTOR && wide().any(|kind| all.indices.contains(&kind)) {
+                all.indices.insert(descriptor);
+            }
             all.operations
                 .entry(descriptor)
                 .or_default()
@@ -252,6 +272,7 @@ impl Described {
     fn forget(&mut self, descriptor: u64) {
         self.tensors.remove(&descriptor);
         self.operations.remove(&descriptor);
+        self.indices.remove(&descriptor);
         self.graphs.remove(&descriptor);
         self.plans.remove(&descriptor);
     }
@@ -286,7 +307,10 @@ impl Described {
         let bytes: u64 = outside
             .map(|tensor| tensor.elements() * tensor.bytes_per_element())
             .sum();
-        let (mut operations, mut length, mut products) = (0, 0, 0);
+        let mut scores: Option<[u64; 4]> = None;
+        let mut products = 0;
+        let operations = self.graphs.get(&graph).map_or(&[][..], Vec::as_slice);
+        let causal = operations.iter().any(|each| self.indices.contains(each));
         for given in self.given(graph) {
             let find = |attribute| {
                 given
@@ -323,27 +347,41 @@ impl Described {
                     last: result.strides.get(1) == Some(&1),
                 });
             }
+            for (queries, keys, of_each) in ATTENTION {
+                if let (Some(queries), Some(keys)) = (find(queries), find(keys))
+                    && let (&[.., rows, features], &[.., a, b]) =
+                        (&queries.dims[..], &keys.dims[..])
+                {
+                    let heads = queries.elements() / (rows * features).max(1);
+                    let columns = if b == features { a } else { b };
+                    scores.get_or_insert([heads, rows, columns, features]);
+                    products += of_each;
+                }
+            }
             if let (Some(left), Some(right)) = (find(PRODUCT_A), find(PRODUCT_B))
                 && let (Some(&[m, k]), Some(&n)) = (left.dims.last_chunk(), right.dims.last())
             {
-                let batch: u64 = left.dims[..left.dims.len() - 2].iter().product();
-                operations += 2 * m * n * k * batch;
-                length = n.max(m).max(length);
+                // The first one is that of queries and keys.
+                let heads: u64 = left.dims[..left.dims.len() - 2].iter().product();
+                scores.get_or_insert([heads, m, n, k]);
                 products += 1;
             }
         }
-        Some(if products > 0 {
-            Work::Fused {
-                operations,
-                bytes,
-                length,
+        Some(match scores {
+            Some([heads, queries, keys, features]) => Work::Attention {
+                heads,
+                queries,
+                keys,
+                features,
+                causal,
+                products,
                 kind: kind as u8,
-            }
-        } else {
-            Work::Moving {
+                bytes,
+            },
+            None => Work::Moving {
                 bytes,
                 what: "cudnn",
-            }
+            },
         })
     }
 
@@ -478,6 +516,78 @@ mod tests {
                 strides.as_ptr().cast(),
             );
         }
+    }
+
+    #[test]
+    fn attention_is_told_by_its_first_product_and_its_mask_by_an_index() {
+        let (q, k, scores, index, graph) = (9001, 9002, 9003, 9004, 9005_u64);
+        let (product, masking) = (9006, 9007_u64);
+        created(graph, GRAPH_DESCRIPTOR);
+        tensor(q, 9, &[2, 12, 512, 64], &[393_216, 32_768, 64, 1]);
+        tensor(k, 9, &[2, 12, 64, 256], &[196_608, 16_384, 1, 64]);
+        tensor(scores, 0, &[2, 12, 512, 256], &[1_572_864, 131_072, 256, 1]);
+        let give = |to: u64, attribute, given: &[u64]| {
+            // SAFETY: as many descriptors as are counted.
+            unsafe {
+                described(
+                    to,
+                    attribute,
+                    TYPE_DESCRIPTOR,
+                    given.len() as i64,
+                    given.as_ptr().cast(),
+                );
+            }
+        };
+        give(product, PRODUCT_A, &[q]);
+        give(product, PRODUCT_B, &[k]);
+        give(masking, POINTWISE_DESCRIPTOR, &[index]);
+        give(graph, GRAPH_OPERATIONS, &[product, masking]);
+        let causal = || match DESCRIBED.lock().graph_work(graph) {
+            Some(Work::Attention {
+                heads: 24,
+                queries: 512,
+                keys: 256,
+                features: 64,
+                causal,
+                products: 1,
+                ..
+            }) => causal,
+            other => panic!("{other:?}"),
+        };
+        assert!(!causal());
+        let mode = GENERATED_INDEX;
+        // SAFETY: one value of a C enumeration.
+        unsafe {
+            described(
+                index,
+                POINTWISE_MODE,
+                TYPE_POINTWISE_MODE,
+                1,
+                (&raw const mode).cast(),
+            );
+        }
+        give(masking, POINTWISE_DESCRIPTOR, &[index]);
+        forgotten(index);
+        assert!(causal());
+        // Attention without a mask is one operation.
+        created(graph, GRAPH_DESCRIPTOR);
+        forgotten(product);
+        give(product, ATTENTION[0].0, &[q]);
+        give(product, ATTENTION[0].1, &[k]);
+        give(graph, GRAPH_OPERATIONS, &[product]);
+        let work = DESCRIBED.lock().graph_work(graph);
+        assert!(
+            matches!(
+                work,
+                Some(Work::Attention {
+                    keys: 256,
+                    products: 2,
+                    causal: false,
+                    ..
+                })
+            ),
+            "{work:?}"
+        );
     }
 
     #[test]

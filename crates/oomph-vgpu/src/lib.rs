@@ -59,6 +59,7 @@ mod shared;
 mod streams;
 mod stubs;
 mod sync;
+mod watchdog;
 mod work;
 
 /// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of

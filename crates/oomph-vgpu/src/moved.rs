@@ -53,8 +53,12 @@ pub enum Moved {
     },
     /// As the family says.
     Concatenation,
-    /// Attention: operations for each pair of query, key and feature.
-    Attention { operations: u8, kind: Kind },
+    /// Attention: products for each pair of a query and a key.
+    Attention {
+        products: u8,
+        causal: bool,
+        kind: Kind,
+    },
 }
 
 /// Bytes of the type that a mangled name has at its beginning, and what follows it. Only types with names of their own are
@@ -206,15 +210,23 @@ impl Moved {
         } else {
             Kind::Bf16
         };
+        // FlashAttention's kernels are compiled with dropout or not, then causal or not; CUTLASS's read it.
+        let causal = name.split_once("EELb").is_some_and(|(_, compiled)| {
+            compiled
+                .get(1..)
+                .is_some_and(|rest| rest.starts_with("ELb1E"))
+        });
         if name.contains("flash_fwd") || name.contains("fmha_cutlassF") {
             return Self::Attention {
-                operations: 4,
+                products: 2,
+                causal,
                 kind,
             };
         }
         if name.contains("flash_bwd_dq") || name.contains("fmha_cutlassB") {
             return Self::Attention {
-                operations: 10,
+                products: 5,
+                causal,
                 kind,
             };
         }
@@ -435,13 +447,21 @@ impl Moved {
                                 2 * found.elements(grid[1], arguments) * u64::from(found.element());
                         }
                     }
-                    Self::Attention { operations, kind } => {
-                        if let Some([pairs, length, features]) = attended(*arguments, grid) {
-                            return Work::Fused {
-                                operations: u64::from(operations) * pairs * features,
-                                bytes: 0,
-                                length,
+                    Self::Attention {
+                        products,
+                        causal,
+                        kind,
+                    } => {
+                        if let Some([queries, keys, features]) = attended(*arguments, grid) {
+                            return Work::Attention {
+                                heads: u64::from(grid[1]) * u64::from(grid[2]),
+                                queries,
+                                keys,
+                                features,
+                                causal,
+                                products,
                                 kind: kind as u8,
+                                bytes: 0,
                             };
                         }
                     }
@@ -529,8 +549,8 @@ unsafe fn listed_elements(
         .sum()
 }
 
-/// Pairs of queries and keys of all heads, the longer length, and features of a head, or nothing if the parameters of the
-/// kernel do not look as expected: batches or heads and tiles of queries or keys are the grid's.
+/// Queries, keys and features of a head, or nothing if the parameters of the kernel do not look as expected: batches or heads
+/// and tiles of queries or keys are the grid's.
 ///
 /// # Safety
 /// `parameters` must point to the parameters of a kernel of FlashAttention or of CUTLASS's.
@@ -540,7 +560,6 @@ unsafe fn attended(parameters: *const c_void, grid: [u32; 3]) -> Option<[u64; 3]
     let words: Vec<u64> = (0..WORDS)
         .map(|word| u64::from(unsafe { parameters.cast::<u32>().add(word).read_unaligned() }))
         .collect();
-    let heads = u64::from(grid[1]) * u64::from(grid[2]);
     let fits = |length: u64, tile: u64| {
         length > 0 && length < 1 << 24 && length.div_ceil(tile) == u64::from(grid[0])
     };
@@ -557,7 +576,7 @@ unsafe fn attended(parameters: *const c_void, grid: [u32; 3]) -> Option<[u64; 3]
                 .iter()
                 .any(|&tile| fits(w[2], tile) || fits(w[3], tile) || grid[0] == 1)
         {
-            return Some([w[2] * w[3] * heads, w[2].max(w[3]), w[0]]);
+            return Some([w[2], w[3], w[0]]);
         }
         // FlashAttention: batches, queries, keys, new keys, features.
         let tiles = [64, 80, 96, 128, 192, 256];
@@ -571,7 +590,7 @@ unsafe fn attended(parameters: *const c_void, grid: [u32; 3]) -> Option<[u64; 3]
                 .iter()
                 .any(|&tile| fits(w[1], tile) || fits(w[2], tile))
         })
-        .map(|()| [w[1] * w[2] * heads, w[1].max(w[2]), w[4]])
+        .map(|()| [w[1], w[2], w[4]])
     })
 }
 
@@ -626,6 +645,21 @@ mod tests {
         // SAFETY: as many arguments as that kernel has.
         let work = unsafe { moved.work(Family::of(scan), 0, [1, 8, 1], 512, arguments.as_ptr()) };
         assert!(matches!(work, Work::Chain { cycles, .. } if cycles == 4096 * 715));
+    }
+
+    #[test]
+    fn names_tell_which_attention_is_causal() {
+        let flash = |compiled| {
+            format!(
+                "_ZN13pytorch_flash16flash_fwd_kernelI23Flash_fwd_kernel_traitsILi128ELi128ELi64ELi4ELb0ELb0EN7cutlass10bfloat16_tE19Flash_kernel_traitsILi128ELi128ELi64ELi4ES3_EE{compiled}ELb0ELb0ELb0ELb1ELb0ELb0EEEvNS_16Flash_fwd_paramsE"
+            )
+        };
+        for (compiled, expected) in [("Lb0ELb0", false), ("Lb0ELb1", true), ("Lb1ELb1", true)] {
+            let Moved::Attention { causal, .. } = of(&flash(compiled)) else {
+                panic!("{compiled}")
+            };
+            assert_eq!(causal, expected, "{compiled}");
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crate::arguments::{In, Out, Text};
@@ -20,7 +20,7 @@ use crate::meeting::{Call, Meeting, Ticket, What};
 use crate::reduce::{self, Kind, Operation};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
-use crate::{export, ledger, runtime, streams};
+use crate::{export, ledger, runtime, streams, watchdog};
 
 pub type Result = c_int;
 const SUCCESS: Result = 0;
@@ -251,6 +251,7 @@ fn perform(
         operation: Operation((operation as u32).min(OWN_OPERATIONS)),
     };
     let len = call.count * call.kind.bytes();
+    watchdog::catch_up();
     let ranks = COMMUNICATORS
         .lock()
         .get(&handle)
@@ -265,6 +266,7 @@ fn perform(
     let Some(communicator) = used(handle, what, root as u32, stream, passed) else {
         return INVALID_ARGUMENT;
     };
+    watchdog::called(handle, stream);
     if root < 0 || root >= communicator.size.max(1) {
         return INVALID_ARGUMENT;
     }
@@ -454,27 +456,6 @@ fn alike(act: &Act, acts: &[Act]) -> Option<bool> {
     Some(act.known)
 }
 
-/// Whether PyTorch's watchdog is to find every collective unfinished.
-static HOLD: AtomicBool = AtomicBool::new(false);
-
-/// Whether the calling thread is PyTorch's watchdog of collectives, and is kept waiting. What it
-/// finds finished gives its memory back, at a moment that on a real GPU is the outcome of a race.
-pub fn is_kept_waiting() -> bool {
-    thread_local! {
-        static WATCHES: bool = is_watchdog();
-    }
-    HOLD.load(Ordering::Relaxed) && WATCHES.with(|watches| *watches)
-}
-
-fn is_watchdog() -> bool {
-    let mut name = [0_u8; 16];
-    // SAFETY: the buffer has the length that is stated, which is that of every thread's name.
-    let status = unsafe {
-        libc::pthread_getname_np(libc::pthread_self(), name.as_mut_ptr().cast(), name.len())
-    };
-    status == 0 && name.starts_with(b"pt_nccl_watchdg")
-}
-
 /// Whether the thread runs a collective operator: copies inside it are part of what is computed.
 pub fn is_inside() -> bool {
     INSIDE.get()
@@ -494,8 +475,12 @@ export! {
         INSIDE.set(false);
         TAKEN.get()
     }
-    /// From now on PyTorch's watchdog finds collectives unfinished, or no longer.
-    fn oomph_vgpu_hold(on: c_int) -> (), or (); { HOLD.store(on != 0, Ordering::Relaxed); }
+    /// From now on PyTorch's watchdog finds no more collectives done, or all.
+    fn oomph_vgpu_hold(on: c_int) -> (), or (); {
+        if on != 0 { watchdog::hold() } else { watchdog::release() }
+    }
+    /// PyTorch's watchdog goes on, and finds all collectives done that were called so far.
+    fn oomph_vgpu_look() -> (), or (); { watchdog::look_at_all(); }
     /// The next result of grouped calls: its address. Returns 1 if it is known, 0 if not, -1 if there
     /// is none.
     fn oomph_vgpu_arrival(at: Out<u64>) -> c_int, or -1; {
@@ -599,11 +584,17 @@ export! {
         let id = parent.meeting.as_ref().map(|meeting| hash((meeting.id, meeting.operations(), &kept)));
         create(out, rank as c_int, kept.len() as c_int, id)
     }
+    fn ncclCommFinalize(handle: u64) -> Result, or INTERNAL; {
+        watchdog::let_go(handle);
+        SUCCESS
+    }
     fn ncclCommDestroy(handle: u64) -> Result, or INTERNAL; {
+        watchdog::let_go(handle);
         COMMUNICATORS.lock().remove(&handle);
         SUCCESS
     }
     fn ncclCommAbort(handle: u64) -> Result, or INTERNAL; {
+        watchdog::let_go(handle);
         let aborted = COMMUNICATORS.lock().remove(&handle).and_then(|found| found.meeting);
         if let Some(aborted) = aborted {
             // No rank waits for its unfinished calls.
@@ -624,6 +615,9 @@ export! {
         SUCCESS
     }
     fn ncclCommGetAsyncError(_handle: u64, out: Out<Result>) -> Result, or INTERNAL; {
+        if watchdog::is_this_thread() {
+            watchdog::goes_on();
+        }
         out.put(SUCCESS);
         SUCCESS
     }

@@ -10,7 +10,7 @@ use crate::device::{self, Device, Properties, active, machine};
 use crate::memory::{Refusal, discard};
 use crate::streams::{self, CaptureError, EventState};
 use crate::sync::Mutex;
-use crate::{clock, driver, export, graphs, ledger, nccl, pools};
+use crate::{clock, driver, export, graphs, ledger, nccl, pools, watchdog};
 
 pub type Error = c_int;
 pub const SUCCESS: Error = 0;
@@ -167,12 +167,13 @@ export! {
 
 /// Whether the program was built for CUDA 12, some of whose structs and functions are others.
 fn is_cuda_12() -> bool {
-    machine().config.int("cuda_version", 13_000) < 13_000
+    device::look().config.int("cuda_version", 13_000) < 13_000
 }
 
 export! {
     fn cudaRuntimeGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
-        version.put(machine().config.int("cuda_version", 13_000));
+        // torchaudio asks on import, and vLLM forks its engine afterwards.
+        version.put(device::look().config.int("cuda_version", 13_000));
         SUCCESS
     }
     fn cudaDriverGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
@@ -930,6 +931,7 @@ export! {
         check(streams::is_stream(stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) -> Error, or UNKNOWN; {
+        watchdog::settled(event);
         check(streams::wait(device::current(), stream, event), INVALID_RESOURCE_HANDLE)
     }
     unsafe fn cudaStreamAddCallback(stream: u64, callback: Option<unsafe extern "C" fn(u64, Error, *mut c_void)>, data: *mut c_void, _flags: c_uint) -> Error, or UNKNOWN; {
@@ -958,6 +960,7 @@ export! {
         })
     }
     fn cudaEventDestroy(event: u64) -> Error, or UNKNOWN; {
+        watchdog::settled(event);
         check(streams::destroy_event(event), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventRecord(event: u64, stream: u64) -> Error, or UNKNOWN; {
@@ -967,12 +970,11 @@ export! {
         check(streams::record(device::current(), event, stream), INVALID_RESOURCE_HANDLE)
     }
     fn cudaEventQuery(event: u64) -> Error, or UNKNOWN; {
+        if watchdog::is_this_thread() {
+            return if watchdog::answer(event) { SUCCESS } else { NOT_READY };
+        }
         match streams::event_state(event) {
-            EventState::Done if nccl::is_kept_waiting() => NOT_READY,
-            EventState::Done => {
-                streams::witness_event(event);
-                SUCCESS
-            }
+            EventState::Done => SUCCESS,
             EventState::Pending => {
                 ledger::assume(
                     "cudaEventQuery",
@@ -1074,7 +1076,12 @@ export! {
         cudaStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, Out::null(), count)
     }
     fn cudaStreamUpdateCaptureDependencies(_stream: u64, _nodes: *mut u64, _edges: *mut u64, _count: usize, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; { SUCCESS }
+    fn cudaThreadExchangeStreamCaptureMode(_mode: *mut c_int) -> Error, or UNKNOWN; {
+        if watchdog::is_this_thread() {
+            watchdog::goes_on();
+        }
+        SUCCESS
+    }
     unsafe fn cudaGraphGetNodes(graph: u64, nodes: *mut u64, count: *mut usize) -> Error, or UNKNOWN; {
         let Some(all) = graphs::all_nodes(graph) else { return fail(INVALID_VALUE) };
         // SAFETY: room for `count` nodes by the vendor's header.

@@ -11,12 +11,14 @@
 //! Handles are numbers, never addresses of Rust objects, so that a stale one is an error and not
 //! a crash.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::clock::EVENT;
 use crate::sync::Mutex;
 use crate::work::{self, Work};
+use crate::{ledger, watchdog};
 
 /// Handles start here: far from null and from the special streams 1 (legacy) and 2 (per thread).
 const FIRST_HANDLE: u64 = 0x1000;
@@ -30,8 +32,22 @@ const HANDLE_STEP: u64 = 0x10;
 const HOST: Duration = Duration::from_micros(15);
 /// What the host needs to ask for an event.
 const ASK: Duration = Duration::from_micros(2);
-/// A host that has put nothing on any stream and still asks for the same event waits for it.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// A thread that has put nothing on any stream and asks for the same event so often waits for it. A number, not a time: each
+/// run of a job must give the same.
+const PATIENCE: u32 = 200;
+
+thread_local! {
+    /// Whether another thread than the main one and PyTorch's own puts work on streams here.
+    static IS_ASIDE: bool = is_aside();
+    /// How much work the main thread had put on streams when this one, aside of it, last did.
+    static BESIDE: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Whether the thread puts work on streams. What the others ask (those that pin memory) moves no clock.
+    static WORKS: Cell<bool> = const { Cell::new(false) };
+    /// The event that the thread last asked for in vain since it put work on a stream, and how often.
+    static ASKED: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// How long a thread that puts no work on streams has asked in vain.
+    static WAITED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
 
 /// A stream.
 #[derive(Debug, Clone, Copy)]
@@ -92,8 +108,8 @@ struct Tables {
     due: BTreeMap<(u32, u64), Duration>,
     /// Where the host is on its clock.
     host: Duration,
-    /// The event that the host last asked for in vain, and since when; none once it put work on a stream.
-    asked: Option<(u64, Instant)>,
+    /// How much work came from the main thread and PyTorch's own.
+    main: u64,
 }
 
 impl Tables {
@@ -273,6 +289,10 @@ pub fn record(device: u32, event: u64, stream: u64) -> bool {
     entry.due = due;
     entry.mark = mark;
     entry.capture = capture;
+    drop(tables);
+    if capture.is_none() {
+        watchdog::recorded(event, stream, due);
+    }
     true
 }
 
@@ -322,19 +342,32 @@ pub fn event_state(event: u64) -> EventState {
     {
         return EventState::Captured;
     }
-    tables.host += ASK;
-    if found.due <= tables.host {
-        return EventState::Done;
+    let works = WORKS.get();
+    let (same, times) = ASKED.get();
+    let times = if same == event { times + 1 } else { 1 };
+    let now = if works {
+        tables.host += ASK;
+        tables.host
+    } else {
+        tables.host + WAITED.get()
+    };
+    if found.due > now && times < PATIENCE {
+        ASKED.set((event, times));
+        WAITED.set(WAITED.get() + ASK);
+        return EventState::Pending;
     }
-    match tables.asked {
-        Some((same, since)) if same == event => {
-            if since.elapsed() > PATIENCE {
-                return EventState::Done;
-            }
-        }
-        _ => tables.asked = Some((event, Instant::now())),
+    drop(tables);
+    if works {
+        witness_event(event);
+    } else {
+        WAITED.set(Duration::ZERO);
     }
-    EventState::Pending
+    EventState::Done
+}
+
+/// Where the host is on its clock.
+pub fn host() -> Duration {
+    TABLES.lock().host
 }
 
 /// Whether there is such an event.
@@ -471,6 +504,9 @@ pub fn capture(stream: u64) -> Option<(u64, u64)> {
 /// Puts work on a stream: a node where the stream is being captured, time on its clock otherwise.
 /// `device` is the one whose special streams are meant.
 pub fn spend(device: u32, stream: u64, time: Duration) {
+    watchdog::left();
+    WORKS.set(true);
+    ASKED.set((0, 0));
     let mut tables = TABLES.lock();
     if !tables.captures.is_empty()
         && let Some(id) = tables.capture_of(stream)
@@ -483,8 +519,29 @@ pub fn spend(device: u32, stream: u64, time: Duration) {
         return;
     }
     tables.host += HOST;
-    tables.asked = None;
     tables.spend(device, stream, time);
+    if !IS_ASIDE.with(|is| *is) {
+        tables.main += 1;
+        return;
+    }
+    let main = tables.main;
+    drop(tables);
+    if BESIDE
+        .replace(Some(main))
+        .is_some_and(|before| before != main)
+    {
+        ledger::assume(
+            "threads",
+            "threads of the script put work on the GPU side by side; what each of them holds when is a race, here as on a GPU, and \
+             another run may differ",
+        );
+    }
+}
+
+fn is_aside() -> bool {
+    // SAFETY: no arguments, and they cannot fail.
+    let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    !is_main && !watchdog::is_named(b"pt_autograd")
 }
 
 /// Makes an empty graph.
@@ -641,8 +698,8 @@ mod tests {
         assert_eq!(event_state(late), EventState::Pending);
         spend(DEVICE, create_stream(DEVICE, 0, 0), MS);
         assert_eq!(event_state(late), EventState::Pending);
-        std::thread::sleep(2 * PATIENCE);
-        assert_eq!(event_state(late), EventState::Done);
+        let asked = (1..2 * PATIENCE).take_while(|_| event_state(late) == EventState::Pending);
+        assert_eq!(asked.count() as u32, PATIENCE - 2);
     }
 
     #[test]

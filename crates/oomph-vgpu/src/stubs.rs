@@ -133,7 +133,7 @@ idle! {
     cusparseDestroyMatDescr cusparseSetMatDiagType cusparseSetMatFillMode
     cusparseSetMatIndexBase cusparseSetMatType cusparseSetPointerMode cusparseSetStream
     cublasLtMatmulAlgoConfigSetAttribute cublasSetSmCountTarget
-    ncclCommDeregister ncclCommFinalize ncclCommRegister ncclCommResume ncclCommRevoke
+    ncclCommDeregister ncclCommRegister ncclCommResume ncclCommRevoke
     ncclCommSuspend ncclCommWindowDeregister ncclCommWindowRegister ncclDevCommCreate
     ncclDevCommDestroy ncclGroupSimulateEnd nvshmem_barrier_all
     nvshmem_free nvshmem_info_get_version
@@ -177,12 +177,13 @@ products! {
 }
 
 work! {
-    cudnnActivationForward cudnnAddTensor
+    cudnnActivationBackward cudnnActivationForward cudnnAddTensor cudnnBatchNormalizationBackward
     cudnnBatchNormalizationForwardInference cudnnBatchNormalizationForwardTraining
     cudnnCTCLoss cudnnCTCLoss_v8
-    cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
-    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
-    cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
+    cudnnConvolutionBackwardBias cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelBackward
+    cudnnLRNCrossChannelForward cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward
+    cudnnReduceTensor cudnnScaleTensor cudnnSetTensor cudnnSoftmaxBackward cudnnSoftmaxForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
     cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
 

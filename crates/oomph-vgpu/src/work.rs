@@ -46,12 +46,18 @@ pub enum Work {
         outside: u64,
         last: bool,
     },
-    /// Products that stay on the chip, with a softmax between them: operations and bytes.
-    Fused {
-        operations: u64,
-        bytes: u64,
-        length: u64,
+    /// Attention whose scores stay on the chip: heads of all sequences, their queries, keys and features, whether it is
+    /// causal, the products for each pair of a query and a key (2, or 5 for the gradients), and the bytes of its tensors, or 0
+    /// where only the kernel is known.
+    Attention {
+        heads: u64,
+        queries: u64,
+        keys: u64,
+        features: u64,
+        causal: bool,
+        products: u8,
         kind: u8,
+        bytes: u64,
     },
     /// Something of a library that moves so many bytes.
     Moving { bytes: u64, what: &'static str },
@@ -209,14 +215,20 @@ impl Work {
                 product(p),
                 u8::from(last)
             ),
-            Self::Fused {
-                operations,
-                bytes,
-                length,
+            Self::Attention {
+                heads,
+                queries,
+                keys,
+                features,
+                causal,
+                products,
                 kind,
-            } => {
-                write!(text, "[\"fused\",{operations},{bytes},{length},{kind}]")
-            }
+                bytes,
+            } => write!(
+                text,
+                "[\"attention\",{heads},{queries},{keys},{features},{},{products},{kind},{bytes}]",
+                u8::from(causal)
+            ),
             Self::Moving { bytes, what } => write!(text, "[\"moving\",{bytes},\"{what}\"]"),
             Self::BatchNorm {
                 bytes,

@@ -46,6 +46,7 @@ class Facts:
     def __init__(self) -> None:
         """Creates an empty set of facts."""
         self.compiled = False
+        self.compilations = 0
         self._loaders: dict[tuple[int, bool], int] = {}
         self._length = 0
         self._loading_ns: list[int] = []
@@ -212,9 +213,12 @@ class Facts:
         if not all(map(_is_lightnings, given)):
             self._closure = True
         if id(optimizer) not in self._optimizers:
+            from oomph.levers._shared.parameter_steps import how_it_updates
+
             gradients = (p.grad for g in optimizer.param_groups for p in g["params"])
             self._optimizers[id(optimizer)] = dict(
                 kind=type(optimizer).__name__,
+                updates=how_it_updates(optimizer),
                 fused=bool(optimizer.defaults.get("fused")),
                 foreach=optimizer.defaults.get("foreach"),
                 sparse=any(grad is not None and grad.is_sparse for grad in gradients),
@@ -276,6 +280,7 @@ class Facts:
             backwards=self.backwards,
             closure=self._closure,
             compiled=self.compiled,
+            compilations=self.compilations,
             kept_gradients=self._kept_gradients,
             graph=self.graph,
             cache=self._cache,

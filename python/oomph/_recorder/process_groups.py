@@ -16,9 +16,6 @@ from typing import Any
 
 from oomph._virtual_gpu.library import library
 
-_LOOKS = 20.0
-"""Seconds to let the watchdog see that collectives are done; it checks every tenth of a second."""
-
 
 def watch_ranks(recorder: Any) -> None:
     """Torch is imported: find out which rank this is, and write to the board how it ends."""
@@ -46,65 +43,65 @@ def watch_ranks(recorder: Any) -> None:
         module.init_process_group = init_process_group  # type: ignore[attr-defined]
     if gpu is None:
         return
-    _settle_first_buckets(recorder, gpu)
 
     def leave(outcome: dict[str, Any]) -> None:
         failed = outcome["status"] != 0
         how = outcome.get("message") or f"exit status {outcome['status']}"
         if recorder.oom is not None and failed:
             how = f"out of memory in step {recorder.oom['step'] + 1}, {recorder.oom['phase']}"
-        # The script may end before its second forward pass: destroying a process group waits for
-        # the watchdog.
-        gpu.oomph_vgpu_hold(0)
         gpu.oomph_vgpu_leave(int(failed), how.split("\n")[0].encode()[:500])
 
     # Ranks that wait for this one need not wait for its record.
     recorder.before_record.append(leave)
 
 
-def _watchdog_has_seen(group: Any) -> None:
-    """Wait until NCCL's watchdog has released everything that is done."""
-    # Not forever: another rank may be gone. Backends other than NCCL have no watchdog.
-    _at_most(_LOOKS, group._wait_for_pending_works, RuntimeError)
-
-
-def _settle_first_buckets(recorder: Any, gpu: Any) -> None:
+def settle_first_buckets(recorder: Any) -> None:
     """Decide a race that DistributedDataParallel has with PyTorch's watchdog of collectives.
 
-    Before its second forward pass it makes new buckets for gradients; the old ones stay alive until the
-    watchdog, which checks every tenth of a second, has seen that their collectives are done. On real
+    Before the forward pass that follows the first averaged gradients it makes new buckets for them; the old ones stay alive
+    until the watchdog, which looks every tenth of a second, has seen that their collectives are done. On real
     GPUs the watchdog was mostly in time if gradients are separate from the buckets, and mostly late if they
     are views of them (`bench/distributed`).
     """
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
+    gpu = library()
     original = DistributedDataParallel._pre_forward
 
     @functools.wraps(original)
     def pre_forward(ddp: Any, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or ddp.device_type != "cuda":
+        state = ddp.__dict__
+        fixed = ddp.find_unused_parameters and not ddp.static_graph
+        if fixed or not torch.is_grad_enabled() or ddp.device_type != "cuda":
             return original(ddp, *args, **kwargs)
-        passes = ddp.__dict__["_oomph_passes"] = ddp.__dict__.get("_oomph_passes", 0) + 1
         views = ddp.gradient_as_bucket_view
-        if passes == 1 and views:
-            gpu.oomph_vgpu_hold(1)
-        if passes == 2 and not views:
-            _watchdog_has_seen(ddp.process_group)
-        try:
+        if not state.setdefault("_oomph_averaged", False):
+            if ddp.require_backward_grad_sync:
+                state["_oomph_averaged"] = True
+                gpu.oomph_vgpu_hold(1)
             return original(ddp, *args, **kwargs)
-        finally:
-            if passes == 2:
-                gpu.oomph_vgpu_hold(0)
-                what = "still held in" if views else "given back before"
-                recorder.assumptions.add(
-                    "timing",
-                    f"the first gradient buckets of DistributedDataParallel are assumed to be {what} "
-                    "step 2; on a real GPU this depends on a race between PyTorch's threads",
-                    "",
-                )
+        if ddp._has_rebuilt_buckets:
+            return original(ddp, *args, **kwargs)
+        if not views:
+            gpu.oomph_vgpu_look()
+        result = original(ddp, *args, **kwargs)
+        if not ddp._has_rebuilt_buckets:
+            return result
+        gpu.oomph_vgpu_look()
+        size = sum(p.numel() * p.element_size() for p in ddp.parameters() if p.requires_grad)
+        what, other = ("still held in", "less") if views else ("given back before", "more")
+        recorder.assumptions.add(
+            "timing",
+            f"the first gradient buckets of DistributedDataParallel are assumed to be {what} step 2; on a real GPU this "
+            f"depends on a race between PyTorch's threads: up to {size / 2**20:.1f} MiB {other}",
+            "",
+        )
+        return result
 
     DistributedDataParallel._pre_forward = pre_forward
+    # The script may end before that pass, and destroying a process group waits for the watchdog.
+    recorder.before_record.append(lambda outcome: gpu.oomph_vgpu_hold(0))
 
 
 def _at_most(seconds: float, wait: Callable[[], Any], ignored: type[Exception]) -> None:

@@ -94,6 +94,9 @@ def _backend(given: Any) -> str:
 
 def install(recorder: Any) -> None:
     """Torch has just been imported: let groups be made without the other ranks."""
+    # A thread of PyTorch's would ask the store each second whether to dump, and the store is Python here: the process aborts
+    # if Python ends meanwhile.
+    os.environ["TORCH_NCCL_DUMP_ON_TIMEOUT"] = "0"
     import torch.testing._internal.distributed.fake_pg  # noqa: F401 (registers the backend)
 
     start, new_group, send_objects = (

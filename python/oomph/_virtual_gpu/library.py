@@ -65,6 +65,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_offer": (None, [c_int]),
     "oomph_vgpu_taken": (c_int, []),
     "oomph_vgpu_hold": (None, [c_int]),
+    "oomph_vgpu_look": (None, []),
     "oomph_vgpu_arrival": (c_int, [POINTER(c_uint64)]),
     "oomph_vgpu_expect": (None, [c_int]),
     "oomph_vgpu_join": (None, [c_int]),

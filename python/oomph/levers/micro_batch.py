@@ -13,7 +13,7 @@ import torch
 
 from oomph.levers._shared import frameworks
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.job import Backward, Job, Proceed
+from oomph.levers._shared.job import Backward, Clipped, Job, Proceed
 from oomph.levers._shared.loss_terms import (
     PARAMETERS,
     SAMPLES,
@@ -187,7 +187,7 @@ class MicroBatch(Lever):
             if weight is not None:
                 call.scale(index, weight)
         if batch.index == batch.backwards == 0:
-            batch.set_aside(self.job.optimizers)
+            batch.set_aside(self.job)
         self.checked = True
 
     def _after_backward(self) -> None:
@@ -248,11 +248,11 @@ class MicroBatch(Lever):
     def complete(self, batch: Batch) -> None:
         """All parts are in the gradients: weight them."""
         try:
-            batch.complete(self.job.optimizers)
+            batch.complete(self.job)
         except Inseparable as error:
             raise self.refuse(str(error), manually=True) from None
 
-    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+    def _clip(self, parameters: Clipped, proceed: Proceed) -> Any:
         if self._waits():
             self.batch.later(self, "clip", proceed)
             return torch.zeros((), device=parameters[0].device if parameters else None)
@@ -295,7 +295,7 @@ class MicroBatch(Lever):
         self.batch = batch
         self.outputs = []
         if batch.index == 0 and self.update is not None:
-            batch.had_gradients = frameworks.have_gradients(self.job.optimizers)
+            batch.had_gradients = frameworks.have_gradients(self.job)
             if batch.parts != self.parts:
                 raise self.accumulates("a batch has fewer samples than there are parts")
             batch.follow(self.update.batch)
@@ -487,16 +487,20 @@ class Batch:
         self._counts[key] = self._counts[key] + count
         return count / self._estimates[key]
 
-    def set_aside(self, optimizers: Any) -> None:
+    def set_aside(self, job: Job) -> None:
         """Keep gradients of earlier batches apart if only the last part will tell what this one's are to be multiplied by."""
         open_ = any(isinstance(count, torch.Tensor) for count in self._counts.values())
         if self.had_gradients and open_:
-            for p in _parameters(optimizers):
+            if job.gradients_elsewhere is not None:
+                raise job.gradients_elsewhere.refuse(
+                    "the script accumulates batches, and what a part counts for is known after the last part only"
+                )
+            for p in _parameters(job.optimizers):
                 if p.grad is not None:
                     self._aside.append((p, p.grad))
                     p.grad = None
 
-    def complete(self, optimizers: Any) -> None:
+    def complete(self, job: Job) -> None:
         """Correct the gradients for what the counts of all parts came to; once."""
         if self._completed:
             return
@@ -505,7 +509,9 @@ class Batch:
         try:
             factor = self._factor()
             if factor is not None:
-                for p in _parameters(optimizers):
+                for p in _parameters(job.optimizers):
+                    if job.gradients_elsewhere is not None:
+                        job.gradients_elsewhere.multiply(p, factor)
                     if p.grad is not None:
                         on_gpu = isinstance(factor, torch.Tensor)
                         p.grad.mul_(factor.to(p.grad.device) if on_gpu else factor)

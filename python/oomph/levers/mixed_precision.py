@@ -8,7 +8,7 @@ import torch
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.half import DTYPES, HALF, full
-from oomph.levers._shared.job import Backward, Job, Proceed
+from oomph.levers._shared.job import Backward, Clipped, Job, Proceed
 
 
 class MixedPrecision(Lever):
@@ -127,7 +127,7 @@ class MixedPrecision(Lever):
             self.scaler.unscale_(optimizer)
             self.unscaled.add(id(optimizer))
 
-    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+    def _clip(self, parameters: Clipped, proceed: Proceed) -> Any:
         if self.scaled and not self.update_due:
             clipped = {id(p) for p in parameters}
             for optimizer in list(self.job.optimizers):

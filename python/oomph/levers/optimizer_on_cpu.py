@@ -15,8 +15,10 @@ from torch.optim import optimizer as optim
 from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.lbfgs_history import as_lists, keep_on_host
 from oomph.levers._shared.parameter_steps import (
     fills_with_zeros,
+    is_known,
     only_per_parameter,
     step_only,
     steps_by_element,
@@ -64,6 +66,7 @@ class OptimizerOnCpu(Lever):
 
     def install(self, job: Job) -> None:
         """Intervene inside the hooks that PyTorch puts around an optimizer's step."""
+        self._keeps_history = keep_on_host(self._count)
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
         job.around_early_step.append(self._step_early)
@@ -74,8 +77,14 @@ class OptimizerOnCpu(Lever):
 
         optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
 
+    def _count(self) -> None:
+        self.applied += 1
+
     def _made(self, optimizer: torch.optim.Optimizer) -> None:
-        only_per_parameter(self, optimizer)
+        if self._keeps_history and isinstance(optimizer, torch.optim.LBFGS):
+            optimizer.register_state_dict_post_hook(as_lists)
+            return
+        only_per_parameter(self, optimizer, steps=False)
         optimizer.register_load_state_dict_post_hook(self._loaded)
         self._came.add(optimizer)  # Adagrad makes its state at once
 
@@ -94,7 +103,8 @@ class OptimizerOnCpu(Lever):
     def _streamed(self, original: Any) -> Any:
         @functools.wraps(original)
         def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
-            if self._inside:  # super().step() of a subclass
+            # super().step() of a subclass, or the history is on the host already
+            if self._inside or isinstance(optimizer, torch.optim.LBFGS):
                 return original(optimizer, closure)
             loss = None
             if closure is not None:
@@ -161,6 +171,7 @@ class OptimizerOnCpu(Lever):
             self._leaving.popleft().settle()
 
     def _step(self, optimizer: torch.optim.Optimizer) -> None:
+        only_per_parameter(self, optimizer)
         self._settle()
         for _, states in self._coming.values():
             states[0].drop()
@@ -177,6 +188,8 @@ class OptimizerOnCpu(Lever):
         ]
         moved = self._pass(_moving(self, optimizer, steps, _at_once(steps)))
         self._settle()
+        if not is_known(optimizer):
+            step_only(optimizer, set(), counts=True)
         self.applied += moved or any(one.bytes for one in rows)
 
     def _pass(self, moving: list[_State], leaving: int = 0) -> bool:

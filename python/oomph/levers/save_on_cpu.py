@@ -8,7 +8,6 @@ import torch
 
 from oomph.levers._shared import host_copies
 from oomph.levers._shared.base import Lever
-from oomph.levers._shared.compiled import refuse_compiled
 from oomph.levers._shared.job import Job
 
 
@@ -21,7 +20,7 @@ class SaveOnCpu(Lever):
     same. It costs no time as long as the copies take no longer than the step; `most` leaves the rest on the GPU.
 
     Parameters, buffers and small tensors stay. A storage that is saved several times, or as several
-    views, is copied once. Models that are compiled are refused; so is `torch.func` by PyTorch itself.
+    views, is copied once. What is compiled saves through it, too. `torch.func` is refused by PyTorch itself.
     """
 
     name = "save_on_cpu"
@@ -38,7 +37,6 @@ class SaveOnCpu(Lever):
 
     def install(self, job: Job) -> None:
         """From now on, in this thread and in backward passes that it begins."""
-        job.on_model.append(self._model)
         job.on_enter.append(self._enter)
         job.on_leave.append(self._leave)
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self.copies.unpack)
@@ -50,9 +48,6 @@ class SaveOnCpu(Lever):
             self.hooks.__exit__()
             self.hooks = None
         super().remove()
-
-    def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        refuse_compiled(self, next(iter(named)), named)
 
     def _enter(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         # What another model saved still waits for the same backward pass.

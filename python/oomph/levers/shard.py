@@ -18,7 +18,7 @@ from oomph.levers._shared import batch_shares, rank_zero
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.half import DTYPES
-from oomph.levers._shared.job import Backward, Job, Proceed, names
+from oomph.levers._shared.job import Backward, Clipped, Job, Proceed, names
 from oomph.levers._shared.loss_terms import Inseparable, check_start, coupled, nodes
 
 DTensor = torch_features.moved("torch.distributed.tensor", "DTensor")
@@ -439,7 +439,7 @@ class Shard(Lever):
                     )
         return proceed()
 
-    def _clip(self, parameters: list[torch.Tensor], proceed: Proceed) -> Any:
+    def _clip(self, parameters: Clipped, proceed: Proceed) -> Any:
         # The clipping's own list: replace parameters that were sharded since the script made its list.
         parameters[:] = [self._replacement(p) for p in parameters]
         norm = proceed()

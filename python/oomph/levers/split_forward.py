@@ -484,7 +484,7 @@ class Call:
         inputs = [number for number, need in zip(self.inputs, needed, strict=False) if need]
         chosen = needed[len(self.inputs) :]
         parameters = [p for p, need in zip(self.parameters, chosen, strict=True) if need]
-        totals = Totals(parameters, self.lever.exchanges)
+        totals = Totals(parameters, self.lever.exchanges, self.lever.job.gradients_elsewhere)
         of_inputs: dict[int, torch.Tensor] = {}
         outer = attention_kernels(), [part.training for part in self.modules]
         now = self._buffers(self.layout.changed)
@@ -728,9 +728,11 @@ class Weights:
 class Totals:
     """Gradients of parameters, added up over parts as each arrives."""
 
-    def __init__(self, parameters: list[torch.Tensor], exchanged: bool) -> None:
-        """None so far. Where a script accumulates they are added to what it has, unless ranks exchange them."""
-        self.parameters = parameters
+    def __init__(self, parameters: list[torch.Tensor], exchanged: bool, elsewhere: Any) -> None:
+        """None so far. Where a script accumulates they are added to what it has, unless ranks exchange them. `elsewhere` is the
+        lever that keeps them on the host, if one does."""
+        self.parameters, self.elsewhere = parameters, elsewhere
+        self._away = {id(p) for p in parameters if elsewhere and elsewhere.takes(p) and _is_for(p)}
         self._there = {id(p): p.grad for p in parameters if not exchanged and _accumulates(p)}
         self._sums: dict[int, torch.Tensor] = {}
         self._own: set[int] = set()
@@ -745,7 +747,7 @@ class Totals:
             if parameter._backward_hooks:
                 theirs.append((parameter._backward_hooks, dict(parameter._backward_hooks)))
                 parameter._backward_hooks.clear()
-            hooks.append(parameter.register_hook(self._adder(id(parameter))))
+            hooks.append(parameter.register_hook(self._adder(parameter)))
         try:
             yield
         finally:
@@ -759,10 +761,14 @@ class Totals:
         sums, self._sums = self._sums, {}
         return sums
 
-    def _adder(self, number: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    def _adder(self, parameter: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+        number = id(parameter)
+
         def add(gradient: torch.Tensor) -> torch.Tensor:
             known = self._sums.get(number)
-            if number in self._there:
+            if number in self._away and gradient.layout == torch.strided:
+                self.elsewhere.take(parameter, gradient.detach())
+            elif number in self._there:
                 self._there[number].add_(gradient)
             elif known is None:
                 self._sums[number] = gradient
@@ -783,7 +789,12 @@ class Totals:
 def _accumulates(p: torch.Tensor) -> bool:
     """Whether the backward pass that runs adds to a gradient that is there, where nobody else looks."""
     watched = p._backward_hooks or p._post_accumulate_grad_hooks  # type: ignore[attr-defined]
-    if p.grad is None or p.grad.layout != torch.strided or not p.is_leaf or watched:
+    return p.grad is not None and p.grad.layout == torch.strided and not watched and _is_for(p)
+
+
+def _is_for(p: torch.Tensor) -> bool:
+    """Whether the backward pass that runs is to give `p` a gradient."""
+    if not p.is_leaf:
         return False
     with torch.enable_grad():
         node = p.view_as(p).grad_fn.next_functions[0][0]  # type: ignore[union-attr]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import weakref
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 import torch
 
 from oomph.levers._shared.base import CannotApply, Lever
-from oomph.levers._shared.job import Backward, Job, nested
-from oomph.levers._shared.parameter_steps import only_per_parameter, step_only
+from oomph.levers._shared.job import Backward, Clipped, Job, nested
+from oomph.levers._shared.parameter_steps import OnGradient, only_per_parameter, step_only
 
 
 class StepInBackward(Lever):
@@ -31,19 +30,18 @@ class StepInBackward(Lever):
         """It has no parameters."""
         super().__init__()
         self.optimizer: weakref.ref[torch.optim.Optimizer] | None = None
-        self.hooked: set[int] = set()
         self.done: set[int] = set()
         """Parameters that have been updated since the script's last step."""
 
     def install(self, job: Job) -> None:
         """Hook the parameters when the optimizer has them."""
         self.job = job
+        self.hooks = OnGradient(self._update)
         job.on_optimizer.append(self._optimizer)
         job.on_backward.append(self._before_backward)
         job.around_step.append(self._step)
         job.around_clip.append(self._clip)
         job.around_scaler.append(self._scaler)
-        self._watch_new_groups()
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         if self.optimizer is not None and self.optimizer() is not None:
@@ -54,27 +52,9 @@ class StepInBackward(Lever):
                 "it has several optimizers, and it is unclear which one a backward pass belongs to",
                 manually=True,
             )
-        only_per_parameter(self, optimizer)
+        only_per_parameter(self, optimizer, steps=False)
         self.optimizer = weakref.ref(optimizer)
-        self._hook(optimizer)
-
-    def _watch_new_groups(self) -> None:
-        original = torch.optim.Optimizer.add_param_group
-
-        @functools.wraps(original)
-        def add(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-            original(optimizer, *args, **kwargs)
-            if self.optimizer is not None and self.optimizer() is optimizer:
-                self._hook(optimizer)
-
-        torch.optim.Optimizer.add_param_group = add  # type: ignore[method-assign]
-
-    def _hook(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            for p in group["params"]:
-                if p.requires_grad and id(p) not in self.hooked:
-                    self.hooked.add(id(p))
-                    p.register_post_accumulate_grad_hook(self._update)
+        self.hooks.of(optimizer)
 
     def _update(self, p: torch.Tensor) -> None:
         optimizer = self.optimizer() if self.optimizer is not None else None
@@ -82,6 +62,8 @@ class StepInBackward(Lever):
             return
         if id(p) in self.done:
             raise self._accumulates()
+        if not self.done:
+            only_per_parameter(self, optimizer)
         self.done.add(id(p))
         nested(self.job.around_early_step, optimizer, p, lambda: step_only(optimizer, {id(p)}))
         p.grad = None
@@ -109,12 +91,12 @@ class StepInBackward(Lever):
         finally:  # the recorder ends a run here that has made its steps
             self.done.clear()
 
-    def _clip(self, parameters: list[torch.Tensor], proceed: Any) -> Any:
-        if self.job.clip_limit == float("inf"):
+    def _clip(self, parameters: Clipped, proceed: Any) -> Any:
+        if parameters.limit == float("inf"):
             self.add_note(
                 "the script sees a gradient norm of zero, because the gradients are already freed"
             )
-        elif any(id(p) in self.hooked for p in parameters):
+        elif any(id(p) in self.hooks.hooked for p in parameters):
             raise self.refuse(
                 "it clips gradients, which needs all of them before the step. Without clipping (in "
                 "Hugging Face's Trainer: max_grad_norm=0; in Lightning: gradient_clip_val=None) it "

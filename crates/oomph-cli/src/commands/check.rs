@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, bail};
 use oomph_bytes::format_bytes;
 use oomph_explain::{Change, Options};
-use oomph_job::{RunDirectory, RunFile, files, host};
+use oomph_job::{RunDirectory, RunFile, files, host, signals};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -25,7 +25,7 @@ const SHOWN: usize = 5;
 /// Arguments of `oomph check`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph check                                      all jobs of oomph.toml\n  oomph check --against origin/main                the same, and what changed since that revision\n  oomph check --against HEAD~1 --markdown out.md   a table for a pull request\n\nExit status: 0 all jobs pass; 1 a script failed; 2 wrong usage; 3 a job runs out of memory; 4 a job ended too early for a verdict; 5 a peak is above max_peak, or grew by more than max_growth."
+    after_help = "Examples:\n  oomph check                                      all jobs of oomph.toml\n  oomph check --against origin/main                the same, and what changed since that revision\n  oomph check --against HEAD~1 --markdown out.md   a table for a pull request\n\nExit status: 0 all jobs pass; 1 a script failed; 2 wrong usage; 3 a job runs out of memory; 4 a job ended too early for a verdict; 5 a peak is above max_peak, or grew by more than max_growth; 130 Ctrl-C ended it."
 )]
 pub struct Args {
     /// The file of jobs
@@ -212,6 +212,9 @@ fn run(job: &CheckedJob, place: &Path, directory: PathBuf) -> anyhow::Result<Ran
         .args(&job.program)
         .status()
         .with_context(|| format!("cannot start {}", host.python.display()))?;
+    if signals::interrupted() {
+        bail!("interrupted in {}: no verdict on any job", job.name);
+    }
     let summary = std::fs::read(RunDirectory::of_run(&directory).file(RunFile::Summary));
     let summary = summary
         .ok()

@@ -183,7 +183,7 @@ impl Args {
             (self.max_length, Size::Length),
             (self.max_resolution, Size::Resolution),
         ];
-        let stop = self.search.stop()?;
+        let stop = self.search.stop();
         let wanted = (self.search).wanted(script, gpu, total_bytes, self.steps, stop)?;
         Ok(Wanted {
             compile: self.compile,

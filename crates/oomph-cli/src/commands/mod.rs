@@ -58,6 +58,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it runs scripts, and has something to say when Ctrl-C ends one.
+    pub fn reports_after_scripts(&self) -> bool {
+        matches!(
+            self,
+            Self::Run(_) | Self::Fit(_) | Self::Check(_) | Self::Drift(_) | Self::Doctor(_)
+        )
+    }
+
     /// Runs the subcommand and returns its exit status.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
         match self {

@@ -34,7 +34,7 @@ use crate::{ExitStatus, json, stderr, stdout};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
-    ranks, signals,
+    ranks, shell_line, signals,
 };
 
 /// Arguments of `oomph run`.
@@ -231,16 +231,7 @@ impl Args {
             if summary.gpu.name.is_empty() {
                 summary.gpu.name.clone_from(&gpu.spec.found.gpu.name);
             }
-            let here = calibrate::Here::read();
-            match here.figures(gpu.spec.found.gpu) {
-                _ if summary.framework.is_some() => {}
-                Ok(figures) => {
-                    let host = here.host();
-                    summary.time = step_time(record, &figures, &host)
-                        .map(|time| time.with_parts(record, &figures, &host));
-                }
-                Err(reason) => summary.time_unknown = Some(reason.to_string()),
-            }
+            add_time(&mut summary, record, gpu);
         }
         if let Some(one) = ended::first(&ended)
             && summary.verdict == Verdict::ScriptFailed
@@ -280,6 +271,7 @@ impl Args {
             && summary.framework.as_ref().is_none_or(|other| other.name != "jax")
             && !self.no_measure
             && signals::received().is_none()
+            && !signals::interrupted()
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
@@ -300,6 +292,10 @@ impl Args {
             );
             return Ok(ExitStatus::AbovePeak);
         }
+        if summary.verdict == Verdict::Refused {
+            let reason = summary.failure.as_deref().unwrap_or("no reason was given");
+            eprintln!("error: {reason}");
+        }
         Ok(match summary.verdict {
             // A verdict whose files are not all there. What went wrong was said.
             Verdict::Fits | Verdict::NoVerdict if !complete => ExitStatus::Error,
@@ -307,11 +303,7 @@ impl Args {
             Verdict::OutOfMemory => ExitStatus::Findings,
             Verdict::ScriptFailed => ExitStatus::Failed,
             Verdict::NoVerdict => ExitStatus::NoVerdict,
-            Verdict::Refused => {
-                let reason = summary.failure.as_deref().unwrap_or("no reason was given");
-                eprintln!("error: {reason}");
-                ExitStatus::Error
-            }
+            Verdict::Refused => ExitStatus::Error,
         })
     }
 
@@ -561,11 +553,16 @@ impl Args {
         if let Some(most) = attempt.processes.cards.peaks.iter().max()
             && !held.is_empty()
         {
-            eprintln!(
-                "oomph: {} ran without oomph's recorder and used {} of GPU memory",
-                processes(held),
-                format_bytes(*most)
-            );
+            let most = format_bytes(*most);
+            // A black box is the recorder's: what it says of the process was said above.
+            if one.is_some() {
+                eprintln!("oomph: the job used {most} of GPU memory");
+            } else {
+                eprintln!(
+                    "oomph: {} ran without oomph's recorder and used {most} of GPU memory",
+                    processes(held)
+                );
+            }
             return Ok(if held.iter().any(|one| one.refused_bytes.is_some()) {
                 eprintln!("oomph: out of memory");
                 ExitStatus::Findings
@@ -578,9 +575,9 @@ impl Args {
         match status.code() {
             // The script imported nothing that is recorded, or failed before.
             Some(0) => {
-                // JAX and CuPy are recorded on virtual GPUs only.
+                // JAX, CuPy and TensorFlow are recorded on virtual GPUs only.
                 let frameworks = if self.gpu.is_some() {
-                    "torch, JAX or CuPy"
+                    "torch, JAX, CuPy or TensorFlow"
                 } else {
                     "torch"
                 };
@@ -601,6 +598,10 @@ impl Args {
         failed: &Record,
         summary: &mut Summary,
     ) -> anyhow::Result<Option<Attempt>> {
+        if summary.engine.is_some() {
+            // It takes what it may use of the GPU, whatever that is.
+            return Ok(None);
+        }
         if !self.quiet {
             eprintln!(
                 "oomph: out of memory; running again without a limit to see how much is needed…"
@@ -620,6 +621,11 @@ impl Args {
             Some(&place.file(RunFile::Log)),
             "running without a limit",
         )?;
+        if signals::interrupted() {
+            // `oomph explain` would take it for the whole job.
+            let _ = fs::remove_dir_all(place.path());
+            return Ok(None);
+        }
         let measured = attempt
             .record
             .as_ref()
@@ -672,9 +678,56 @@ impl Args {
                 report.as_deref().unwrap_or(directory.path()),
                 width(),
                 self.verbose,
+                self.next(summary).as_deref(),
             ))?;
         }
         Ok(report.is_some())
+    }
+
+    /// The command that looks for a plan, if one may help.
+    fn next(&self, summary: &Summary) -> Option<String> {
+        let is_for_plans = summary.verdict == Verdict::OutOfMemory
+            && summary.growth.is_none()
+            && summary.framework.is_none()
+            && summary.ranks.is_empty()
+            && self.plan.is_none()
+            && !self.fit;
+        if !is_for_plans {
+            return None;
+        }
+        let mut words = vec!["oomph".to_owned()];
+        match &self.gpu {
+            Some(gpu) => words.extend(["fit", "--gpu", gpu].map(str::to_owned)),
+            None => words.extend(["run", "--fit"].map(str::to_owned)),
+        }
+        if let Some(memory) = self.memory {
+            words.extend(["--memory".to_owned(), format!("{memory}B")]);
+        }
+        // A launcher is not planned for.
+        let script = self.script.of_python("").ok()?;
+        words.extend(
+            script
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned()),
+        );
+        Some(shell_line(words.iter().map(String::as_str)))
+    }
+}
+
+/// How long a step takes on a virtual GPU, or why nobody knows.
+fn add_time(summary: &mut Summary, record: &Record, gpu: &VirtualGpu) {
+    // The clock is PyTorch's, and the GPU's.
+    if summary.framework.is_some() || summary.peak.used_bytes == 0 {
+        return;
+    }
+    let here = calibrate::Here::read();
+    match here.figures(gpu.spec.found.gpu) {
+        Ok(figures) => {
+            let host = here.host();
+            summary.time = step_time(record, &figures, &host)
+                .map(|time| time.with_parts(record, &figures, &host));
+        }
+        Err(reason) => summary.time_unknown = Some(reason.to_string()),
     }
 }
 

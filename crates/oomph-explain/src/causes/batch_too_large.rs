@@ -3,8 +3,9 @@
 use oomph_trace::{Bytes, Category, Phase};
 
 use super::graph_retained::DECISIVE;
-use super::{Cause, Evidence, activation_fixes, stack_evidence, user_line};
+use super::{Cause, Evidence, activation_fixes, stack_evidence};
 use crate::facts::Facts;
+use crate::stacks::frame_line;
 use crate::steps::step_of;
 
 pub(super) fn check(facts: &Facts) -> Option<Cause> {
@@ -23,8 +24,10 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         return None;
     }
     let grows = facts.share(facts.growth.bytes) >= DECISIVE;
-    let place =
-        user_line(facts, failure.stack).map_or_else(String::new, |line| format!(" at {line}"));
+    let user = facts.stacks.get(failure.stack).user;
+    let place = user.map_or_else(String::new, |frame| {
+        format!(" at {}", frame_line(facts.trace, frame))
+    });
     let when = match phase {
         Phase::Backward => "in backward",
         Phase::Optimizer => "in the optimizer's step",
@@ -64,7 +67,7 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
             0.45 + share * 0.3
         },
         verdict: format!(
-            "the job needs more memory than there is: {} of activations, and it ran out {when}{place}",
+            "the job needs more memory than there is: {} for the activations and other tensors of a step, and it ran out {when}{place}",
             Bytes(activations)
         ),
         evidence,

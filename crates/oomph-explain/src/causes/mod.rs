@@ -287,13 +287,15 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
             Category::Activation | Category::Temporary | Category::Input
         )
     });
-    let autocast = Fix::lever(
-        lever::MIXED_PRECISION,
-        "bf16 autocast, if the job runs in fp32",
-        split.saves(0.5),
-        Basis::Estimated,
-        "numerics change",
-    );
+    let autocast = (!facts.options.seen.autocast).then(|| {
+        Fix::lever(
+            lever::MIXED_PRECISION,
+            "bf16 autocast, if the job runs in fp32",
+            split.saves(0.5),
+            Basis::Estimated,
+            "numerics change",
+        )
+    });
     // Several passes and no backward: there are no gradients to accumulate, and no saved activations
     // to recompute.
     let parts = enough_parts(facts, &split);
@@ -305,21 +307,19 @@ pub(crate) fn activation_fixes(facts: &Facts) -> Vec<Fix> {
             _ => format!("run one part in {parts} at once"),
         };
         let smaller = Fix::advice("smaller_batch", what, saves, Basis::Estimated, "exact");
-        return vec![smaller, autocast];
+        return [smaller].into_iter().chain(autocast).collect();
     }
-    let mut fixes = vec![
-        Fix::lever(
-            lever::MICRO_BATCH,
-            match parts {
-                2 => "halve the batch and accumulate two of them".to_owned(),
-                _ => format!("a batch of one part in {parts}, and accumulate {parts} of them"),
-            },
-            saves,
-            Basis::Estimated,
-            "exact, except with BatchNorm in training",
-        ),
-        autocast,
-    ];
+    let mut fixes = vec![Fix::lever(
+        lever::MICRO_BATCH,
+        match parts {
+            2 => "halve the batch and accumulate two of them".to_owned(),
+            _ => format!("a batch of one part in {parts}, and accumulate {parts} of them"),
+        },
+        saves,
+        Basis::Estimated,
+        "exact, except with BatchNorm in training",
+    )];
+    fixes.extend(autocast);
     let checkpointed = facts
         .live
         .iter()
@@ -349,7 +349,7 @@ pub(crate) fn enough_parts(facts: &Facts, split: &Split) -> u64 {
 }
 
 /// What is said of a job that simply needs more.
-pub(crate) const NOTHING_ELSE: &str = ", and there is nothing that should not be there";
+pub(crate) const NOTHING_ELSE: &str = "; nothing is held needlessly";
 
 /// The cause that a finding of the linter is about, on lines that hold `bytes`.
 pub(crate) fn of_finding(id: &'static str, bytes: u64, text: &str) -> Cause {

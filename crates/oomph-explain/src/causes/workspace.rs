@@ -139,13 +139,17 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
         block.category == Category::Workspace && facts.operator(block).contains("fft")
     });
     let failed = facts.operator_of(&failure);
-    let of_factorization = facts
-        .live
-        .iter()
-        .filter(|block| block.category == Category::Workspace)
-        .map(|block| facts.operator(block))
-        .chain([failed])
-        .any(|operator| FACTORIZATIONS.iter().any(|part| operator.contains(part)));
+    let is_of = |parts: &[&str]| {
+        facts
+            .live
+            .iter()
+            .filter(|block| block.category == Category::Workspace)
+            .map(|block| facts.operator(block))
+            .chain([failed])
+            .any(|operator| parts.iter().any(|part| operator.contains(part)))
+    };
+    let of_factorization = is_of(&FACTORIZATIONS);
+    let of_recurrence = is_of(&["cudnn_rnn"]);
     // Convolutions and products have some in every job; without a transform's or a factorization's it would fit, or not.
     let usual = if of_transform || of_factorization || share > DOMINANT {
         0
@@ -160,6 +164,8 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
     let saves = facts.saves(|block| block.category == Category::Workspace);
     let whose = if of_convolution {
         "a convolution"
+    } else if of_recurrence {
+        "a recurrent layer"
     } else {
         "a library"
     };
@@ -199,6 +205,14 @@ pub(super) fn check(facts: &Facts) -> Option<Cause> {
                 saves / 2,
                 Basis::Estimated,
                 "exact",
+            )
+        } else if of_recurrence {
+            Fix::advice(
+                "smaller_recurrence",
+                "a smaller batch, or the sequence in parts: cuDNN's workspace grows with both",
+                saves / 2,
+                Basis::Estimated,
+                "exact with a smaller batch",
             )
         } else if of_convolution {
             without_trials(saves, Basis::Estimated)

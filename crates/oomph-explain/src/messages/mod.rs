@@ -748,6 +748,16 @@ fn free_all_the_same(message: &OomMessage) -> Option<(Bytes, bool)> {
     (more && message.allowed.is_none()).then_some((free, free.0 / 4 > requested.0))
 }
 
+/// Whether what PyTorch held and what was asked for together are well below what there is, and nothing says where the rest is.
+fn held_little(message: &OomMessage) -> bool {
+    let (Some(held), Some(asked), Some(total)) =
+        (message.reserved, message.requested, message.total)
+    else {
+        return false;
+    };
+    message.free.is_none() && (held + asked).0 <= total.0 / 4 * 3
+}
+
 /// What to say if the message is not enough to decide.
 pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     let mut evidence = request_evidence(message);
@@ -782,7 +792,11 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             allocated.0,
             format!(
                 "in use by PyTorch, of {reserved} reserved{}",
-                if some_free { "" } else { ": memory was full" }
+                if some_free || held_little(message) {
+                    ""
+                } else {
+                    ": memory was full"
+                }
             ),
         ));
     }
@@ -804,6 +818,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     );
     let known = ["the optimizer stepped", "weights were loaded"];
     if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
+        && !held_little(message)
         && !message.during.is_some_and(|what| known.contains(&what))
     {
         evidence.push(Evidence::new(
@@ -841,6 +856,16 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                 format!(
                     "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
                      the message does not say what it was for"
+                )
+            }
+            (Some(_), Some(total), Some(asked), free)
+                if held_little(message) && free.is_none_or(|free| free < asked) =>
+            {
+                let held = message.reserved.filter(|held| held.0 > 0);
+                format!(
+                    "PyTorch held {} when it could not get {asked}, of {total}: other processes hold the memory, or the \
+                     driver allows no single piece of that size; the message does not say which",
+                    held.map_or_else(|| "nothing yet".to_owned(), |held| format!("only {held}"))
                 )
             }
             (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(

@@ -3,7 +3,7 @@
 //! One function for each program, in one table. A message about the host's memory never gets a step that acts on
 //! the GPU's, and the other way round; `tests/messages.rs` checks it.
 
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Hardware, Memory, MessageKind, Named, OomMessage, Program, Uses};
 use oomph_trace::{Bytes, is_users_own};
 use serde::Serialize;
 
@@ -124,6 +124,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::LlamaCpp | Program::Ollama => llama(message),
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
+        Program::Named(named) => uses(named, message),
         Program::Triton => vec![
             step(
                 "num_stages=2",
@@ -172,7 +173,9 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ if message.memory == Memory::Device => vec![
             others_on_the_gpu(message),
-            advice("a smaller batch, smaller inputs, or weights in fewer bits"),
+            advice(
+                "less at once: smaller inputs (a batch, a scene, an image); a model in fewer bits, or smaller",
+            ),
         ],
         _ if message.hardware == Hardware::DirectX => vec![
             others_on_the_gpu(message),
@@ -183,6 +186,98 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             step("free -h", "how much of the host's memory is free"),
         ],
     }
+}
+
+/// How a notebook needs less.
+const NOTEBOOK: &str = "read the data in parts, in smaller types (float32, categories); `del` what is no longer needed; a \
+                        session with more RAM";
+
+/// The steps for a program that is known by name only, by what it is used for.
+fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
+    let looks = if message.memory == Memory::Host {
+        look_at_the_host()
+    } else {
+        others_on_the_gpu(message)
+    };
+    let mut steps = match named.uses {
+        Uses::Renders => vec![
+            advice(
+                "a smaller scene: smaller textures, fewer subdivisions, particles and instances, no motion blur",
+            ),
+            advice("a smaller picture, or tiles; or let the CPU render it, with the host's memory"),
+        ],
+        Uses::Plays => vec![
+            advice("lower settings: textures first, then resolution and shadows"),
+            advice("close other programs that use the GPU (browsers, recorders)"),
+        ],
+        Uses::Chats => vec![
+            advice("a shorter context, and a smaller cache of keys and values"),
+            advice("a smaller model or quantisation, or fewer of its layers on the GPU"),
+        ],
+        Uses::Paints => vec![
+            advice("a smaller image, fewer images or frames at once, tiles"),
+            advice("a model in fewer bits, or the program's setting for little memory"),
+        ],
+        Uses::Models => vec![advice(
+            "a smaller batch (or fewer instances of a model), smaller inputs, a smaller model or one in fewer bits",
+        )],
+        Uses::Simulates => vec![
+            advice("a smaller system or a coarser grid, lower precision"),
+            advice("fewer tasks on each GPU or node, or more of them to share the work"),
+        ],
+        Uses::Converts => vec![advice(
+            "smaller images or pieces of a recording, fewer at once (a batch, threads, workers); a smaller model, if it has one",
+        )],
+        Uses::Spark => vec![
+            step(
+                "--executor-memory 16g --conf spark.executor.memoryOverhead=4g",
+                "more for each executor (--driver-memory for the driver): the heap where Java ran out, the overhead where \
+                 YARN or a container's limit did",
+            ),
+            advice(
+                "fewer tasks at once in an executor, or more partitions, so that each is smaller",
+            ),
+        ],
+        Uses::Dask => vec![
+            step(
+                "LocalCluster(n_workers=2, memory_limit=\"8GB\")",
+                "fewer workers with more memory each (dask worker --memory-limit)",
+            ),
+            advice("smaller partitions or chunks; nothing large in one task's result"),
+        ],
+        Uses::Notebook if message.memory == Memory::Device => vec![
+            advice("a smaller batch, smaller inputs or a smaller model; 16 bits"),
+            advice("start the session again: earlier cells may still hold the GPU's memory"),
+        ],
+        Uses::Notebook => vec![advice(NOTEBOOK)],
+        Uses::Java => vec![step(
+            "java -Xmx8g",
+            "a larger heap, if the machine has it; a smaller one where the machine itself ran out",
+        )],
+        Uses::Node => vec![step(
+            "NODE_OPTIONS=--max-old-space-size=8192",
+            "a larger heap for Node.js, in MiB",
+        )],
+        Uses::Php => vec![step("memory_limit = 512M", "more for a script, in php.ini")],
+        Uses::Builds => vec![
+            step(
+                "make -j1",
+                "fewer jobs at once (ninja -j 1, MAX_JOBS=1 for PyTorch's extensions)",
+            ),
+            advice("more swap while it builds"),
+        ],
+        Uses::Stores => vec![advice(
+            "its own limits of memory, smaller queries, fewer clients at once",
+        )],
+        Uses::Computes if message.memory == Memory::Device => {
+            vec![advice("smaller arrays, single precision, or work in parts")]
+        }
+        _ => vec![advice(
+            "smaller data or types, in parts; what is not needed freed first",
+        )],
+    };
+    steps.push(looks);
+    steps
 }
 
 fn relion(message: &OomMessage) -> Vec<NextStep> {
@@ -349,7 +444,9 @@ fn script(message: &OomMessage) -> String {
 }
 
 fn pytorch(message: &OomMessage) -> Vec<NextStep> {
-    match message.inside {
+    // Far more was free: no setting for less memory is a cure.
+    let far = super::free_all_the_same(message).is_some_and(|(_, far)| far);
+    match message.inside.filter(|_| !far) {
         Some(Program::Vllm) if message.during == Some("it measured what it needs") => {
             return vec![
                 step(
@@ -816,6 +913,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::ComfyUi | Program::StableDiffusion) => pytorch(message),
         Some(Program::Vllm) => inside_vllm(message),
         Some(Program::Sglang) => inside_sglang(message),
+        Some(Program::Named(named)) => uses(named, message),
         Some(Program::CTranslate2) => vec![
             advice("a smaller model, or weights in fewer bits: compute_type=\"int8\""),
             advice("fewer files at once, a smaller beam (beam_size=1), shorter pieces of audio"),
@@ -929,6 +1027,16 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
     let shared = message.allocator.as_deref() == Some("/dev/shm");
     let locked = message.allocator.as_deref() == Some("locked memory");
     match message.program {
+        _ if message.setting == Some("no reason") => vec![
+            advice(
+                "watch the memory that the notebook shows while it runs again: if it climbs to the end, it was RAM",
+            ),
+            advice(
+                "the session's log (Colab: Runtime, View runtime logs; Jupyter: the terminal it runs in)",
+            ),
+            advice(NOTEBOOK),
+        ],
+        Program::Named(named) if !shared && !locked => uses(named, message),
         _ if shared => vec![
             step(
                 "docker run --shm-size=16g …",
@@ -1130,26 +1238,6 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             look_at_the_kernel(),
             advice("fewer DataLoader workers, a smaller prefetch_factor"),
             look_at_the_host(),
-        ],
-        _ if message.text.contains("JavaScript heap") => vec![
-            step(
-                "NODE_OPTIONS=--max-old-space-size=8192",
-                "a larger heap for Node.js, in MiB",
-            ),
-            look_at_the_host(),
-        ],
-        _ if message.text.to_ascii_lowercase().contains("java") => vec![
-            advice(
-                "another size of Java's heap (-Xmx): larger where the heap is full, smaller where the host is",
-            ),
-            look_at_the_host(),
-        ],
-        Program::Unknown if message.text.contains("YARN") => vec![
-            step(
-                "--conf spark.executor.memoryOverhead=4g --executor-memory 16g",
-                "more memory for a container of Spark's",
-            ),
-            advice("fewer tasks at once in an executor, or more partitions"),
         ],
         _ => vec![
             look_at_the_host(),

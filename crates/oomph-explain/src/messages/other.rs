@@ -91,6 +91,29 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 device(message)
             ),
         ),
+        MessageKind::Unknown if message.setting == Some("an account") => (
+            "not_enough_evidence",
+            1.0,
+            format!(
+                "line {} begins an account of memory, as {} prints it after a request failed: the line of the failure \
+                 itself is not in this text",
+                message.line,
+                if message.text.contains("cgroup") || message.text.contains("asks state") {
+                    "the kernel (for a group of processes or the whole host)"
+                } else {
+                    "TensorFlow's allocator"
+                }
+            ),
+        ),
+        MessageKind::Unknown if message.setting == Some("nearly") => (
+            "host_memory",
+            0.8,
+            format!(
+                "a warning, not a failure: {} is nearly used up{}",
+                part_of_the_host(message).unwrap_or_else(|| memory_name(message).to_owned()),
+                figures_in_words(message)
+            ),
+        ),
         MessageKind::Unknown if says_more(message) => {
             let (id, confidence, sentence) = allocation(message);
             (id, confidence.min(0.8), sentence)
@@ -222,19 +245,32 @@ pub(super) fn is_larger_than_gpus(requested: Bytes) -> bool {
 /// So much is free on no full GPU.
 const MUCH: Bytes = Bytes(4 << 30);
 
-/// A shortage of one kind of memory, by the figures that the text has.
-fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
-    let id = match message.memory {
-        Memory::Host => "host_memory",
-        Memory::Unknown => "not_enough_evidence",
-        _ => "device_memory",
-    };
-    let what = match message.allocator.as_deref() {
-        Some("/dev/shm") => "the host's shared memory (/dev/shm)".to_owned(),
-        Some(part @ ("pinned memory" | "locked memory")) => format!("the host's {part}"),
-        _ => memory_name(message).to_owned(),
-    };
-    let place = place(message);
+/// A part of the host's memory, or a limit on it, that is not the machine's RAM.
+fn part_of_the_host(message: &OomMessage) -> Option<String> {
+    match message.allocator.as_deref()? {
+        "/dev/shm" => Some("the host's shared memory (/dev/shm)".to_owned()),
+        part @ ("pinned memory" | "locked memory") => Some(format!("the host's {part}")),
+        part if is_own_limit(part) => Some(part.to_owned()),
+        _ => None,
+    }
+}
+
+/// Whether an allocator's name is that of a limit which the program has set itself.
+fn is_own_limit(name: &str) -> bool {
+    [
+        "Java's heap",
+        "the JavaScript heap",
+        "PHP's memory",
+        "a worker's own",
+        "what Windows gives",
+        "a container's memory",
+    ]
+    .iter()
+    .any(|own| name.starts_with(own))
+}
+
+/// What was free, in use, and there is, as the end of a sentence.
+fn figures_in_words(message: &OomMessage) -> String {
     let figures: Vec<String> = [
         message.free.map(|free| format!("{free} were free")),
         message
@@ -252,11 +288,23 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     .into_iter()
     .flatten()
     .collect();
-    let figures = if figures.is_empty() {
+    if figures.is_empty() {
         String::new()
     } else {
         format!("; {}", figures.join(", "))
+    }
+}
+
+/// A shortage of one kind of memory, by the figures that the text has.
+fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
+    let id = match message.memory {
+        Memory::Host => "host_memory",
+        Memory::Unknown => "not_enough_evidence",
+        _ => "device_memory",
     };
+    let what = part_of_the_host(message).unwrap_or_else(|| memory_name(message).to_owned());
+    let place = place(message);
+    let figures = figures_in_words(message);
     let name = match message.program {
         Program::Unknown => "the program",
         program => program.name(),
@@ -277,7 +325,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             "a warning, not a failure: {name} could not get {} of {what}{place}{figures}{}",
             asked(message, "some"),
             if message.program == Program::TensorRt {
-                "; it skips that tactic, and the build goes on with others"
+                "; it skips that tactic, and whether the build finds another the text does not say"
             } else if message.program == Program::LlamaCpp && message.memory == Memory::Device {
                 "; the text says that it then tried another way"
             } else {
@@ -300,7 +348,14 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
          large"
             .to_owned()
     } else {
-        format!("{name} ran out of {what}{place}{figures}")
+        format!(
+            "{name} ran out of {what}{place}{figures}{}",
+            if message.allocator.as_deref().is_some_and(is_own_limit) {
+                ": that is a limit of its own, and the machine may have more"
+            } else {
+                ""
+            }
+        )
     };
     if message.setting == Some("one allocation") {
         return (
@@ -536,6 +591,7 @@ fn on_chip(message: &OomMessage) -> String {
 /// The kernel and schedulers say that it was memory; signal 9 alone does not.
 fn killed_confidence(message: &OomMessage) -> f64 {
     match message {
+        _ if message.setting == Some("no reason") => 0.5,
         _ if message.setting == Some("not its limit") => 0.4,
         _ if is_evident(message) => 0.95,
         _ if says_full(message) => 0.8,
@@ -552,7 +608,7 @@ fn is_evident(message: &OomMessage) -> bool {
             | Program::Docker
             | Program::Ray
             | Program::Systemd
-    ) || (message.program == Program::Unknown && says_memory(message))
+    ) || (matches!(message.program, Program::Unknown | Program::Named(_)) && says_memory(message))
 }
 
 /// Whether words that no reader knows name memory as the reason.
@@ -591,6 +647,11 @@ fn killed(message: &OomMessage) -> String {
             .unwrap_or_default()
     };
     match message.program {
+        _ if message.setting == Some("no reason") => format!(
+            "line {} says that a session or its kernel ended, and not why: most often the host's memory (RAM) was used up, \
+             but a fault or a limit of time ends one, too",
+            message.line
+        ),
         _ if message.setting == Some("not its limit") => format!(
             "{process} was ended by signal 9, and not at its container's limit (OOMKilled: false): the kernel may have \
              ended it because the host's memory (RAM) was used up, or somebody stopped it"
@@ -708,7 +769,7 @@ fn killed(message: &OomMessage) -> String {
                 "Ray ended a task because the node's host memory (RAM) was nearly used up{used}"
             )
         }
-        Program::Unknown if says_memory(message) => {
+        Program::Unknown | Program::Named(_) if says_memory(message) => {
             let used = message
                 .in_use
                 .map(|used| format!(": it used {used}"))

@@ -572,6 +572,17 @@ impl<'a> Read<'_, '_, 'a> {
                 .iter()
                 .chain(node.arguments.keywords.iter().map(|keyword| &keyword.value))
         };
+        // `loss, cer = calculate_metrics(pred, gold)`: what is called a loss has its graph.
+        let effect = match (effect, sink) {
+            (Effect::Cuts, Sink::Bound(names))
+                if method.is_none()
+                    && qual.is_none_or(|qual| !qual.starts_with("torch"))
+                    && names.iter().any(|name| name.contains("loss")) =>
+            {
+                Effect::Carries
+            }
+            _ => effect,
+        };
         // A function of another file that only has an effect, as `loss_scaler(loss, optimizer)`, may have any.
         let effect = match effect {
             Effect::Carries if target.is_none() && !is_pass && matches!(sink, Sink::Dropped) => {

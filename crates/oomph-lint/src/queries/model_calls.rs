@@ -184,6 +184,15 @@ pub(crate) fn is_frozen(
         set(is_off(each.expr), all, each.target.start());
     }
     for call in &model.calls {
+        // Lightning's.
+        if call.is_method("freeze") && call.node.arguments.is_empty() {
+            let all = call.recv_place().is_some_and(|recv| names.contains(&recv));
+            set(
+                true,
+                all && model.func_of(call.ctx) == func,
+                call.node.start(),
+            );
+        }
         if call.is_method("requires_grad_") {
             let all = model.func_of(call.ctx) == func
                 && call.recv_place().is_some_and(|recv| names.contains(&recv));

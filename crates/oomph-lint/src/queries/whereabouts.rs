@@ -371,7 +371,11 @@ fn is_class_name(name: &str) -> bool {
 fn mentions_move(text: &str) -> bool {
     // `x.cuda()`, `to_cuda(x)`
     text.contains("cuda(")
-        || text.contains("device")
+        || text.match_indices("device").any(|(at, _)| {
+            !["_ids", "_count"]
+                .iter()
+                .any(|end| text[at + "device".len()..].starts_with(end))
+        })
         || text
             .split(".to(")
             .skip(1)

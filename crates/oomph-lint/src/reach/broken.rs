@@ -3,12 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use oomph_python_source::{TextRange, TextSize};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::calls::Dead;
 use super::collect::{Bound, End};
 use super::{Reach, clean};
 use crate::project::MAX_FOLDERS;
+
+/// Nothing of the file runs.
+const WHOLE: End = End {
+    at: TextSize::new(0),
+    after: TextSize::new(0),
+    fails: true,
+};
 
 impl Reach<'_> {
     /// Where each file stops that cannot go on: at the first line that fails, or at an import that does.
@@ -21,6 +28,17 @@ impl Reach<'_> {
             .map(clean)
             .collect();
         let packages = self.packages();
+        // Files with capitals in their names, in small letters.
+        let all = self.files;
+        let spelled: FxHashMap<PathBuf, usize> = (self.by_stem.iter())
+            .filter(|(stem, _)| stem.contains(|each: char| each.is_ascii_uppercase()))
+            .flat_map(|(stem, files)| {
+                let lower = stem.to_ascii_lowercase();
+                files
+                    .iter()
+                    .filter_map(move |at| Some((clean(all[*at].path.parent()?).join(&lower), *at)))
+            })
+            .collect();
         let taken = self.taken();
         let exists = |module: &Path| {
             self.by_path.contains_key(module) || folders.contains(module) || is_there(module)
@@ -35,7 +53,7 @@ impl Reach<'_> {
                 .find_map(|(at, import)| {
                     let stop = import.needed?;
                     let fails = match self.resolved[file][at] {
-                        None => self.is_missing(file, import, &packages, &exists),
+                        None => self.is_missing(file, import, &packages, &spelled, &exists),
                         Some((to, used)) => {
                             used + 1 == import.parts.len()
                                 && !import.star
@@ -69,6 +87,23 @@ impl Reach<'_> {
             }
             if !changed {
                 break;
+            }
+        }
+        // Whoever imports a file of a package runs its `__init__` first.
+        let broken: FxHashSet<PathBuf> = (self.files.iter().zip(&stops))
+            .filter(|(file, stop)| {
+                stop.is_some() && file.path.file_stem().is_some_and(|stem| stem == "__init__")
+            })
+            .filter_map(|(file, _)| file.path.parent().map(clean))
+            .collect();
+        for (file, stop) in self.files.iter().zip(&mut stops) {
+            let inside = file
+                .path
+                .parent()
+                .is_some_and(|folder| broken.contains(&clean(folder)));
+            // What does something itself may be run as a script.
+            if inside && file.says.calls.iter().all(|call| call.of.is_some()) {
+                *stop = first(*stop, Some(WHOLE));
             }
         }
         for (dead, stop) in self.dead.iter_mut().zip(&stops) {
@@ -146,6 +181,7 @@ impl Reach<'_> {
         file: usize,
         import: &Bound,
         packages: &FxHashSet<(usize, &str)>,
+        spelled: &FxHashMap<PathBuf, usize>,
         exists: &dyn Fn(&Path) -> bool,
     ) -> bool {
         let folder = clean(self.files[file].path.parent().unwrap_or(Path::new("")));
@@ -161,6 +197,11 @@ impl Reach<'_> {
                 ([], Some(name)) => !exists(&base.join(name)) && !exists(&base.join("__init__")),
                 _ => !module.is_empty() && !exists(&joined(base, module)),
             };
+        }
+        // `import unet` beside `Unet.py`
+        if let ([module], Some(name)) = (module, import.parts.get(of_module)) {
+            let meant = spelled.get(&folder.join(module.to_ascii_lowercase()));
+            return meant.is_some_and(|meant| self.files[*meant].says.variables.contains_key(name));
         }
         let known = |base: &Path| {
             !self.by_path.contains_key(base)
@@ -255,7 +296,17 @@ impl Reach<'_> {
             for (import, to) in says.imports.iter().zip(&self.resolved[file]) {
                 match to {
                     _ if !import.star => {}
-                    Some((to, _)) => next.push(*to),
+                    // The script that is run decides which of the files of that name is meant.
+                    Some((to, _)) => {
+                        next.push(*to);
+                        let suffix: PathBuf = import.parts.iter().collect();
+                        let last = import.parts.last().map_or("", String::as_str);
+                        let others = self.by_stem.get(last).into_iter().flatten().copied();
+                        next.extend(others.filter(|other| {
+                            let path = self.files[*other].path.with_extension("");
+                            import.level == 0 && path.ends_with(&suffix)
+                        }));
+                    }
                     // Of a library.
                     None => return true,
                 }

@@ -59,7 +59,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the right denominator depends on the loss.
-    OOM402 "accumulation-not-scaled" { fix: None, default: true }
+    OOM402 "accumulation-not-scaled" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

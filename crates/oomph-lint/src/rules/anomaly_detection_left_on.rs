@@ -67,7 +67,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         } else {
             call.is("torch.autograd.detect_anomaly")
         };
-        let trains = || !model.backwards.is_empty() || model.around.trains();
+        let trains = || {
+            !model.backwards.is_empty()
+                || model.around.trains() && (model.around.is_imported() || runs_what_trains(model))
+                || model.classes.iter().any(|class| class.is_lightning)
+        };
         if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || only_evaluates(model, call) || !trains() {
             continue;
         }
@@ -87,9 +91,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
+/// Whether a script that nothing imports calls what trains: by its name, or as it runs backward.
+fn runs_what_trains(model: &Model<'_>) -> bool {
+    model.calls.iter().filter_map(|call| last_name(&call.node.func)).any(|name| {
+        let lower = name.to_ascii_lowercase();
+        TRAINS.iter().any(|word| lower.contains(word)) || model.around.runs_backward(name)
+    })
+}
+
+const TRAINS: &[&str] = &["train", "fit", "learn", "step", "backward", "update", "main", "run", "launch", "spawn"];
+
 /// Whether the function around a call evaluates, by its name, and nothing that it calls trains.
 fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
-    const TRAINS: &[&str] = &["train", "fit", "learn", "step", "backward", "update", "main"];
     let Some(func) = model.func_of(call.ctx) else {
         return false;
     };
@@ -101,7 +114,9 @@ fn only_evaluates(model: &Model<'_>, call: &Call<'_>) -> bool {
 }
 
 fn is_conditional(model: &Model<'_>, call: &Call<'_>) -> bool {
-    model
+    // `def set_debug_mode():`
+    let asked_for = model.func_name(call.ctx).is_some_and(|name| name.to_ascii_lowercase().contains("debug"));
+    asked_for || model
         .within_function(call.ctx)
         .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
 }

@@ -47,7 +47,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: masks and biases have to become `attn_mask`.
-    OOM801 "attention-keeps-scores" { fix: None, default: true }
+    OOM801 "attention-keeps-scores" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -1,5 +1,5 @@
-use oomph_python_source::ast::{ExceptHandler, Stmt};
-use oomph_python_source::blocks_of;
+use oomph_python_source::ast::{ExceptHandler, Expr, Stmt};
+use oomph_python_source::{blocks_of, last_name, names_in};
 
 use crate::fix::Fix;
 use crate::queries::model_calls::{is_model_call, model_place};
@@ -109,7 +109,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             each.ctx != looped.ctx
                 && (each.data || each.contains_backward)
                 && model.is_inside(each.ctx, looped.ctx)
-        }) || (!looped.trains && !looped.data && !runs_model(model, looped))
+        }) || (!looped.trains && !looped.data && !runs_model(model, looped) && !calls_a_step(model, looped))
             || model.calls.iter().any(|other| {
                 model.is_inside(other.ctx, looped.ctx)
                     && other.target.is_some_and(|target| {
@@ -183,7 +183,20 @@ fn runs_in_a_loop_of_callers(model: &Model<'_>, call: &Call<'_>) -> bool {
         && !model.assigns_in_function(Some(func)).any(|assign| assign.value.is_model())
         && !model.calls_in_function(Some(func)).any(|other| other.recv.kind == Kind::Loader || other.result.kind == Kind::Loader)
         && !in_unit_test(model, call.ctx)
-        && model.calls.iter().any(|other| {
-            other.target == Some(func) && model.loops_around(other.ctx).next().is_some()
-        })
+        // A function that runs backward and steps once is called for each batch, wherever that is.
+        && (model.func(func).has_step && passes().any(|pass| pass.is_method("backward"))
+            || model.calls.iter().any(|other| {
+                other.target == Some(func) && model.loops_around(other.ctx).next().is_some()
+            }))
+}
+
+/// Whether each iteration of a loop calls what another file says is one step: `train_step(model, batch)`.
+fn calls_a_step(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    const STEPS: &[&str] = &["train_step", "training_step", "train_batch", "train_on_batch"];
+    model.calls.iter().any(|call| {
+        last_name(&call.node.func).is_some_and(|name| STEPS.contains(&name.trim_start_matches('_')))
+            // With all batches, it is an epoch.
+            && !names_in(&Expr::Call(call.node.clone())).iter().any(|name| name.contains("loader") || name.contains("data_iter"))
+            && model.loops_around(call.ctx).next().map(|each| each.ctx) == Some(looped.ctx)
+    })
 }

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Stmt;
-use oomph_python_source::{Edit, Ranged, ast, dotted_name};
+use oomph_python_source::{Edit, Ranged, ast, dotted_name, last_name};
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
@@ -277,6 +277,11 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         let wants_graph = model.calls.iter().any(|call| {
             model.func_of(call.ctx) == model.func_of(looped.ctx)
                 && (call.is("torch.autograd.grad")
+                    || call.target.is_none()
+                        && call.method.is_none()
+                        && last_name(&call.node.func).is_some_and(|name| {
+                            name == "gradient_update_parameters" || model.around.runs_backward(name)
+                        })
                     || call.is_method("requires_grad_")
                     || call.is_method("backward"))
                 && model.is_inside(call.ctx, looped.ctx)

@@ -2,6 +2,7 @@ use crate::queries::model_calls::model_place;
 use crate::queries::purpose::is_eval_name;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::Model;
+use oomph_python_source::dotted_name;
 use super::evaluation_builds_graph::{decorate, graph_loops, is_in_eval_mode};
 
 declare_rule! {
@@ -60,7 +61,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let trains = model
             .func_of(call.ctx)
             .is_some_and(|func| model.func(func).has_backward || model.func(func).has_step);
-        if !is_eval_name(name) || trains || is_in_eval_mode(model, call) {
+        if !is_eval_name(name) || trains || is_in_eval_mode(model, call) || has_another_name(model, name) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();
@@ -73,4 +74,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(decorate(model, call)),
         );
     }
+}
+
+/// `evaluate = eval_f1`, and nothing calls `eval_f1` itself: whether gradients are on is said where `evaluate` is called.
+pub(super) fn has_another_name(model: &Model<'_>, name: &str) -> bool {
+    model.assigns.iter().any(|assign| assign.expr.and_then(dotted_name).as_deref() == Some(name))
+        && !model.calls.iter().any(|call| dotted_name(&call.node.func).as_deref() == Some(name))
 }

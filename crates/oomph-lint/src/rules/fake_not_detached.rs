@@ -121,7 +121,7 @@ fn is_judged_for_another(model: &Model<'_>, backward: &Backward<'_>, judged: &Ca
 }
 
 /// The generator whose output an argument is, with its graph: `D(fake)`, `D(G(noise))`.
-fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<String> {
+pub(super) fn generator_behind(model: &Model<'_>, arg: &Expr, judged: &Call<'_>) -> Option<String> {
     if let Expr::Call(node) = arg {
         return model
             .calls
@@ -236,7 +236,7 @@ fn generator_of(model: &Model<'_>, made: &Assign<'_>) -> Option<String> {
 }
 
 /// The network that a call runs, if its name has the role.
-fn place_of(call: &Call<'_>, role: Role) -> Option<String> {
+pub(super) fn place_of(call: &Call<'_>, role: Role) -> Option<String> {
     let place = dotted_name(&call.node.func)?;
     (role_of(&place) == Some(role)).then_some(place)
 }
@@ -260,7 +260,7 @@ pub(super) fn role_of(place: &str) -> Option<Role> {
 
 /// Whether an optimizer has the parameters of one network and not of the other: by how it is made,
 /// or, if that is in another file, by its name.
-fn trains_only(model: &Model<'_>, optimizer: &str, one: &str, other: &str) -> bool {
+pub(super) fn trains_only(model: &Model<'_>, optimizer: &str, one: &str, other: &str) -> bool {
     let last = |place: &str| place.rsplit('.').next().map(str::to_owned);
     let made: Vec<&str> = model
         .assigns

@@ -194,7 +194,7 @@ fn may_share(model: &Model<'_>, backward: &Backward<'_>, looped: &Loop<'_>) -> b
                     let mut parameters = model.func(id).node.parameters.iter();
                     !parameters.any(|each| each.name().as_str() == name)
                 });
-            let by_name = || torch::is_settings_root(&name) || matches!(torch::hint(&name), Some(Kind::Model(_)));
+            let by_name = || torch::is_settings_root(&name) || matches!(torch::hint(&name), Some(Kind::Model(_) | Kind::Loader | Kind::Criterion { .. } | Kind::Device));
             if is_plain || is_module || bound.is_empty() && by_name() {
                 continue;
             }

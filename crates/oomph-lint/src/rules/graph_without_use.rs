@@ -1,6 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_part};
 
+use super::evaluation_function_builds_graph::has_another_name;
 use super::fake_not_detached::{Role, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
 use super::teacher_builds_graph::may_be_frozen;
@@ -110,6 +111,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if is_name_of_class(model, call)
             || takes_or_is_of_a_model(call)
             || quiet_caller
+            || model.func_name(call.ctx).is_some_and(|name| has_another_name(model, name))
             || is_part_of_module(model, call, &place)
             || model.in_lightning(call.ctx)
             || in_unit_test(model, call.ctx)

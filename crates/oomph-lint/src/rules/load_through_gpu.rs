@@ -179,7 +179,7 @@ fn saved_from_gpu(model: &Model<'_>) -> bool {
         (trains() || !model.backwards.is_empty())
             && (evidence(model).moves || model.around.inherits_device())
     };
-    let by_somebody = || trains() || model.around.saves();
+    let by_somebody = || trains() && !model.around.saves_from_cpu() || model.around.saves();
     mentions_gpu_in_code(model) && !from_cpu && if here { own() } else { by_somebody() }
 }
 

@@ -80,7 +80,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         .calls
         .iter()
         .any(|call| call.recv.kind == Kind::Optimizer || call.result.kind == Kind::Optimizer);
-    if saves_from_cpu || (!saves && !trains && !model.around.saves()) || on_cpu_only(model) {
+    let elsewhere = || model.around.saves() || trains && !model.around.saves_from_cpu();
+    if saves_from_cpu || !saves && !elsewhere() || on_cpu_only(model) {
         return;
     }
     for call in &model.calls {
@@ -270,7 +271,7 @@ pub(super) fn saves_from_cpu(model: &Model<'_>, save: &Call<'_>) -> bool {
     for _ in 0..=MAX_NAMES {
         let mut next = Vec::new();
         for expr in exprs.drain(..) {
-            if is_cpu_weights(model.text(expr)) {
+            if is_cpu_weights(model.text(expr)) || is_own_state_on_cpu(model, save, expr) {
                 return true;
             }
             for name in names_in(expr) {
@@ -302,6 +303,17 @@ pub(super) fn saves_from_cpu(model: &Model<'_>, save: &Call<'_>) -> bool {
         exprs = next;
     }
     false
+}
+
+/// `self.state_dict()` of a class whose `state_dict` moves the weights to the CPU.
+fn is_own_state_on_cpu(model: &Model<'_>, save: &Call<'_>, expr: &Expr) -> bool {
+    model.text(expr).contains("self.state_dict()")
+        && model.ctx(save.ctx).class.is_some_and(|class| {
+            model.class(class).methods.iter().any(|id| {
+                let node = model.func(*id).node;
+                node.name.as_str() == "state_dict" && to_cpu(model.text(node))
+            })
+        })
 }
 
 fn to_cpu(text: &str) -> bool {

@@ -61,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: only you know what is needed after the loop.
-    OOM506 "model-made-in-loop" { fix: None, default: true }
+    OOM506 "model-made-in-loop" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

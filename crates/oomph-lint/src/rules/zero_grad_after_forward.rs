@@ -4,7 +4,8 @@ use crate::queries::model_calls::{is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_for_old_python};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
-use crate::semantic::{Call, CtxKind, Grad, Model};
+use super::fake_not_detached::{Role, judged_in_loss, role_of};
+use crate::semantic::{Backward, Call, CtxKind, Grad, Model};
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
 
@@ -187,6 +188,24 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     value.as_boolean_literal_expr().is_some_and(|flag| flag.value)
                 })
         });
+        // The discriminator judged before the generator's `backward()`, which filled its gradients, too.
+        let filled_since = || {
+            let is_discriminator = |call: &Call<'_>| {
+                dotted_name(&call.node.func).and_then(|name| role_of(&name)) == Some(Role::Discriminator)
+            };
+            let of_step = || model.backwards_in_function(func).filter(|each| here(&model.calls[each.call]));
+            let start = |backward: &Backward<'_>| model.calls[backward.call].node.start();
+            let next = of_step().find(|each| Some(start(each)) == next_backward);
+            let passes = next.map(|next| judged_in_loss(model, next)).unwrap_or_default();
+            let first = passes.into_iter().filter(|call| is_discriminator(call)).map(|call| call.node.start()).min();
+            place.as_deref().and_then(role_of) == Some(Role::Discriminator)
+                && first.is_some_and(|first| {
+                    of_step().any(|each| {
+                        (first..at).contains(&start(each))
+                            && judged_in_loss(model, each).into_iter().any(is_discriminator)
+                    })
+                })
+        };
         // `global_param._grad = local_param.grad`: another model's gradients are there.
         let hands_over = model.assigns.iter().any(|assign| {
             model.func_of(assign.ctx) == func
@@ -195,6 +214,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         if forward.is_none() && !has_loss()
             || shares_a_graph
+            || filled_since()
             || hands_over
             || place.as_deref().is_some_and(|place| steps_single_tensors(model, place))
             || !only_one

@@ -21,7 +21,7 @@ def train(looper, loss_fn, batch_size):
         loss_fn(net_D(real), net_D(fake)).backward()
         optim_D.step()
         optim_G.zero_grad()
-        loss_fn(net_D(net_G(torch.randn(batch_size, 128).to(device)))).backward()
+        loss_fn(net_D(net_G(torch.randn(batch_size, 128).to(device)))).backward()  # OOM113
         optim_G.step()
         if step % 10 == 0:
             fake = net_G(sample_z).cpu()  # OOM205

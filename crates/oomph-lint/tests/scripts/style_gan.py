@@ -30,7 +30,7 @@ def tutorial(dataloader, img_list, G_losses, D_losses):
             errG = criterion(netD(fake).view(-1), label)
             errG.backward()
             optimizerG.step()
-            G_losses.append(errG.item())
+            G_losses.append(errG.item())  # OOM614
             D_losses.append(errD_real.item() + errD_fake.item())
             if i % 500 == 0:
                 with torch.no_grad():

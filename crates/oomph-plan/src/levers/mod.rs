@@ -11,6 +11,7 @@ mod chunked_logits;
 mod compile;
 mod cudnn_benchmark;
 mod fused_modules;
+mod gradients_on_cpu;
 mod half_weights;
 mod inference_mode;
 mod inplace_activations;
@@ -178,6 +179,7 @@ levers! {
     split_forward::SplitForward,
     split_batch::SplitBatch,
     step_in_backward::StepInBackward,
+    gradients_on_cpu::GradientsOnCpu,
     #[serde(rename = "optimizer_8bit")]
     optimizer_8bit::Optimizer8bit,
     optimizer_on_cpu::OptimizerOnCpu,

@@ -58,8 +58,8 @@ impl Facets for OptimizerOnCpu {
                 .tensors
                 .iter()
                 .any(|tensor| tensor.category == Category::OptimizerState)
-            && optimizers::step_by_parameter(model)
-            && !model.facts.evaluates_closures();
+            && (keeps_history(model)
+                || optimizers::step_by_parameter(model) && !model.facts.evaluates_closures());
         offered.then_some(Self {}).into_iter().collect()
     }
 
@@ -81,6 +81,9 @@ impl Facets for OptimizerOnCpu {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
+        if keeps_history(draft.model) {
+            return history(draft);
+        }
         let template = &mut draft.template;
         let is_state = |tensor: &Tensor| tensor.category == Category::OptimizerState;
         let is_temporary = |tensor: &Tensor| {
@@ -160,6 +163,42 @@ impl Facets for OptimizerOnCpu {
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.optimizer_line()
     }
+}
+
+/// Whether the state is LBFGS's history.
+fn keeps_history(model: &Model) -> bool {
+    let optimizers = &model.facts.optimizers;
+    !optimizers.is_empty() && optimizers.iter().all(|one| one.kind == "LBFGS")
+}
+
+/// LBFGS's vectors on the host, but for those that it works on: it reads all of them twice for each new direction.
+fn history(draft: &mut Draft<'_>) {
+    /// The direction, the gradient before, what is added, and what is read.
+    const STAY: usize = 5;
+    /// Steps that are recorded, in which the script went backward so many times.
+    const STEPS: f64 = 3.0;
+    let template = &mut draft.template;
+    let tensors = || (0_u32..).zip(&template.tensors);
+    let state = |one: &(u32, &Tensor)| one.1.category == Category::OptimizerState;
+    let largest = tensors().filter(state).map(|one| one.1.bytes).max();
+    let vectors = tensors().filter(|one| state(one) && Some(one.1.bytes) == largest);
+    let gone: FxHashSet<u32> = vectors.map(|one| one.0).skip(STAY).collect();
+    let bytes = gone.len() as f64 * largest.unwrap_or(0) as f64;
+    for events in [
+        &mut template.setup,
+        &mut template.body,
+        &mut template.first_tail,
+        &mut template.tail,
+    ] {
+        events.retain(|event| match event {
+            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+                !gone.contains(number)
+            }
+            Event::EmptyCache => true,
+        });
+    }
+    let directions = (f64::from(draft.model.facts.backwards) / STEPS).max(1.0);
+    draft.waits += 2.0 * directions * bytes / draft.pace().link_bytes_per_s * 1e9;
 }
 
 /// The most bytes of chosen tensors that the rest of a step holds at once.

@@ -70,10 +70,9 @@ impl Facets for SaveOnCpu {
     }
 
     fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
-        let offered = model.trains && !model.facts.compiled;
         let in_flight = [IN_FLIGHT, FEW_IN_FLIGHT].into_iter();
         in_flight
-            .filter(|_| offered)
+            .filter(|_| model.trains && !is_compiled_as_a_whole(model))
             .map(|in_flight| Self {
                 in_flight,
                 most: None,
@@ -82,7 +81,9 @@ impl Facets for SaveOnCpu {
     }
 
     fn excluded(model: &Model) -> Option<&'static str> {
-        model.compiled(true)
+        (model.trains && is_compiled_as_a_whole(model)).then_some(
+            "the model is compiled as a whole, so its backward pass fetches all that it saved at once: compile its blocks instead",
+        )
     }
 
     fn goes_with(&self, others: &[Lever]) -> bool {
@@ -202,4 +203,9 @@ impl Facets for SaveOnCpu {
             import: None,
         })
     }
+}
+
+/// Whether one backward pass of compiled code needs all that it has saved at its begin.
+fn is_compiled_as_a_whole(model: &Model) -> bool {
+    model.facts.compiled && model.facts.compilations < 2
 }

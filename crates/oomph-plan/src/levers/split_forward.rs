@@ -289,7 +289,7 @@ fn split(
         let tensor = template.tensors.get(number as usize);
         let is_gradient = tensor.is_some_and(|tensor| {
             tensor.category == Category::Gradient && inside.contains(&tensor.call)
-        });
+        }) && !positions.frees.contains_key(&number); // unless it does not stay
         if is_gradient && let Some(copy) = blocks::again(template, number) {
             edits.insert(at, Event::Alloc(number));
             // A later part's is added to it.

@@ -4,13 +4,11 @@
 //! accumulation. Memory: one gradient at a time. Time: a launch or more for each parameter.
 //! Results: exact.
 
-use rustc_hash::FxHashMap as HashMap;
 use serde::{Deserialize, Serialize};
-
-use oomph_trace::{Category, Phase};
 
 use crate::by_hand::{Script, Work, is_accumulated, optimizer};
 use crate::draft::Draft;
+use crate::gradients;
 use crate::lever::{Facets, Group, Results, Stage, StepChange};
 use crate::levers::Lever;
 use crate::model::{Event, Model};
@@ -42,16 +40,7 @@ impl Facets for StepInBackward {
 
     /// Where nothing needs all gradients at once.
     fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
-        let facts = &model.facts;
-        let offered = model.trains
-            && !facts.clipped
-            && !facts.scaled
-            && !facts.evaluates_closures()
-            && !facts.kept_gradients
-            && !facts.compiled
-            && facts.optimizers.len() == 1
-            && optimizers::step_by_parameter(model)
-            && facts.backwards > 0;
+        let offered = gradients::step_early(model);
         offered.then_some(Self {}).into_iter().collect()
     }
 
@@ -92,52 +81,10 @@ impl Facets for StepInBackward {
 
     fn apply(&self, draft: &mut Draft<'_>) {
         draft.step_by_parameter();
+        let steps = gradients::complete(draft);
         let template = &mut draft.template;
-        let gradient: Vec<bool> = template
-            .tensors
-            .iter()
-            .map(|tensor| tensor.category == Category::Gradient && tensor.phase == Phase::Backward)
-            .collect();
+        let gradient: Vec<bool> = template.tensors.iter().map(gradients::is).collect();
         let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);
-        // Of a parameter that is used several times, all parts but the first or their sum go within the pass.
-        let mut passing = vec![false; template.tensors.len()];
-        for event in &template.body {
-            if let Event::Free(number) = *event
-                && let Some(slot) = passing.get_mut(number as usize)
-            {
-                *slot = true;
-            }
-        }
-        let passes = |number: u32| passing.get(number as usize).copied().unwrap_or(false);
-        let kind = |number: u32| {
-            let tensor = template.tensors.get(number as usize)?;
-            let call = draft.model.calls.get(tensor.call as usize)?;
-            (tensor.phase == Phase::Backward).then_some((&*call.module, tensor.op, tensor.bytes))
-        };
-        // A gradient is complete when it is made, or when the last part has been added to it: that part is
-        // like it, and gone before another gradient is made.
-        let mut complete: HashMap<u32, usize> = HashMap::default();
-        let mut newest: HashMap<_, u32> = HashMap::default();
-        let mut parts: HashMap<u32, usize> = HashMap::default();
-        for (at, &event) in template.body.iter().enumerate() {
-            match event {
-                Event::Alloc(number) if passes(number) => {
-                    parts.insert(number, complete.len());
-                }
-                Event::Alloc(number) if is(&number) => {
-                    complete.insert(number, at);
-                    newest.insert(kind(number), number);
-                }
-                Event::Free(number) if parts.get(&number) == Some(&complete.len()) => {
-                    if let Some(&gradient) = newest.get(&kind(number)) {
-                        complete.insert(gradient, at);
-                    }
-                }
-                _ => {}
-            }
-        }
-        let mut steps: Vec<(usize, u32)> = complete.into_iter().map(|(n, at)| (at, n)).collect();
-        steps.sort_unstable();
         let mut steps = steps.into_iter().peekable();
         let mut body = Vec::with_capacity(template.body.len());
         for (at, &event) in template.body.iter().enumerate() {

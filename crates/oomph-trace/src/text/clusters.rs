@@ -253,14 +253,11 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // Up to Ray 1.
-        markers: &["of the memory on node "],
+        markers: &["of the memory on node"],
         read: |line, _, _| {
             let mut message = stopped(line, Program::Ray);
             message.host = after(line.from, "on node ").and_then(word);
-            let (used, total) = between(line.from, "is used (", ")")?.split_once(" / ")?;
-            let unit = total.rsplit(' ').next()?;
-            message.in_use = size(&format!("{used} {unit}"));
-            message.total = size(total);
+            super::facts::figures(line.from, &mut message);
             Some(message)
         },
     },

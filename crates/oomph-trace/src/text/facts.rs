@@ -134,7 +134,6 @@ const BEFORE: &[(Role, &[&str])] = &[
             "remaining",
             "left",
             "avail",
-            "only",
             "可用",
             "剩余",
             "空闲",
@@ -149,7 +148,6 @@ const BEFORE: &[(Role, &[&str])] = &[
         &[
             "in use",
             "used",
-            "using",
             "usage",
             "already",
             "allocated",
@@ -157,6 +155,7 @@ const BEFORE: &[(Role, &[&str])] = &[
             "occupied",
             "rss",
             "vmrss",
+            "process memory",
             "current",
             "已分配",
             "已使用",
@@ -176,7 +175,6 @@ const BEFORE: &[(Role, &[&str])] = &[
             "maximum",
             "has",
             "budget",
-            "out of",
             "总共",
             "总量",
             "总计",
@@ -218,10 +216,32 @@ fn roles(text: &str, far: usize, memory: Memory) -> Vec<(Role, Bytes)> {
             continue;
         }
         if let Some(role) = role(before, after, size.unit, far) {
+            if role == Role::Total
+                && let Some(part) = part_of(before, lower.get(size.start..size.end))
+            {
+                roles.push(part);
+            }
             roles.push((role, size.bytes));
         }
     }
     roles
+}
+
+/// What of a whole is free or in use, where both share a unit: `(11.8 / 12.3 GB)`.
+fn part_of(before: &str, whole: Option<&str>) -> Option<(Role, Bytes)> {
+    let head = before.trim_end().strip_suffix('/')?.trim_end();
+    let from = head
+        .rfind(|c: char| !c.is_ascii_digit() && c != '.')
+        .map_or(0, |at| at + 1);
+    let unit =
+        whole?.trim_start_matches(|c: char| c.is_ascii_digit() || matches!(c, '.' | ',' | ' '));
+    let bytes = super::words::size(&format!(
+        "{} {}",
+        head.get(from..)?,
+        unit.to_ascii_uppercase()
+    ))?;
+    let free = ["free", "avail"].iter().any(|word| before.contains(word));
+    Some((if free { Role::Free } else { Role::InUse }, bytes))
 }
 
 /// Whether the words beside a figure say that it is of another memory, of a part of one, or a setting: `64 GB RAM` beside
@@ -294,7 +314,12 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
     if after.trim() == "of" {
         return Some(Role::InUse);
     }
-    if before.trim() == "of" {
+    // `using 6 GB`, not `using a card with 6 GB`.
+    if before.trim_end().ends_with("using") {
+        return Some(Role::InUse);
+    }
+    // `11 of 12 GB`, `11 GB out of 12 GB`.
+    if before.trim() == "of" || before.trim() == "out of" {
         return Some(Role::Total);
     }
     if rest.starts_with('/') {

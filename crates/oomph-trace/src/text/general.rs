@@ -12,16 +12,20 @@ use super::{MessageKind, OomMessage};
 /// What a phrase says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Says {
-    /// That memory ran out, if the line reports an error.
+    /// That memory ran out.
     RanOut,
-    /// That it ran out, whatever else the line says.
-    Plainly,
-    /// That something was refused, or is not enough: memory, if the words say so.
-    Refused,
+    /// That something failed or is not enough: memory, if the words beside it say so.
+    Lacks,
     /// That a limit was exceeded: of memory, if the words say so.
     Exceeded,
+    /// That memory is nearly used up, and what the program does about it.
+    Nearly,
     /// That a process was ended, perhaps for want of memory.
     Ended,
+    /// That a session or a kernel of a notebook ended, and not why.
+    Stopped,
+    /// The account that a program gives of its memory after it ran out.
+    Account,
 }
 
 /// In small letters.
@@ -34,10 +38,15 @@ const PHRASES: &[(Says, &[&str])] = &[
             "outofmemory",
             "out_of_memory",
             "out-of-memory",
+            "out-of-mem",
+            "outofvideomemory",
+            "outofdevicememory",
+            "outofhostmemory",
             "out of gpu memory",
             "out of gpu and",
             "is out of gpu",
             "out of video memory",
+            "out of graphics memory",
             "out of device memory",
             "out_of_device_memory",
             "out of host memory",
@@ -48,112 +57,141 @@ const PHRASES: &[(Says, &[&str])] = &[
             "out of available memory",
             "out of free memory",
             "out of cuda memory",
+            "out of heap",
             "cannot allocate memory",
             "allocation_failure",
             "alloc_failed",
-            "using all available ram",
-            "oom:",
-            "oom error",
-            "oom while",
-            "oom on ",
-            "oom at ",
+            "oom",
+            "8007000e",
             "java heap space",
-        ],
-    ),
-    (
-        Says::Plainly,
-        &[
+            "gc overhead limit",
             "std::bad_alloc",
-            "ran out of memory",
-            "ran out of gpu memory",
-            "heap out of memory",
+            "bad allocation",
+            "all available ram",
+            "all available memory",
+            "all the available ram",
+            "all the ram",
+            "all of the ram",
+            "all the memory",
+            "all my ram",
+            "all of the gpu memory",
+            "all the vram",
             "memory exhausted",
-            "cuda oom",
-            "gpu oom",
             "exhausted memory",
             "exhausted the memory",
             "exhausted the ram",
             "exhausted ram",
             "memory is exhausted",
+            "exhausted the gpu",
+            "memory is full",
+            "memory was full",
+            "vram is full",
+            "vram full",
+            "ram is full",
+            "ram full",
+            "memory full",
             "paging file is too small",
             "insufficient system resources",
             "more memory than is available",
             "more memory than available",
+            "low on memory",
+            "low on resource: memory",
+            "no space in memory",
             "显存不足",
             "显存溢出",
             "爆显存",
+            "爆了显存",
+            "显存爆",
             "超显存",
             "超出显存",
             "显存不够",
+            "显存满",
             "爆内存",
+            "内存爆",
             "内存不足",
+            "内存不够",
             "内存溢出",
+            "内存超",
             "无法分配内存",
+            "无法分配请求的gpu内存",
             "メモリ不足",
+            "メモリが足り",
             "メモリを確保できません",
             "메모리 부족",
+            "메모리가 부족",
             "nv_err_no_memory",
             "недостаточно памяти",
             "Недостаточно памяти",
+            "не хватает памяти",
+            "нехватка памяти",
             "Не удалось выделить память",
             "не удалось выделить память",
             "impossible d'allouer de la mémoire",
             "mémoire insuffisante",
+            "mémoire saturée",
             "no se puede asignar memoria",
             "memoria insuficiente",
+            "sin memoria",
+            "memória insuficiente",
+            "memoria esaurita",
             "nicht genügend hauptspeicher",
             "nicht genügend arbeitsspeicher",
             "nicht genügend speicher",
+            "nicht genug speicher",
+            "zu wenig speicher",
         ],
     ),
     (
-        Says::Refused,
+        Says::Lacks,
         &[
             "resource_exhausted",
-            "failed to allocate",
-            "failed to alloc ",
-            "failed allocating",
-            "failed to reserve",
-            "failed to map",
-            "failed to commit",
-            "cannot allocate",
-            "can't allocate",
-            "can not allocate",
-            "could not allocate",
-            "couldn't allocate",
-            "unable to allocate",
-            "allocation failed",
-            "allocation failure",
-            "allocation still failed",
-            "alloc failed",
-            "malloc failed",
+            "fail",
+            "cannot ",
+            "can't ",
+            "can not ",
+            "could not ",
+            "couldn't ",
+            "unable to ",
             "error allocating",
             "attempting to allocate",
             "insufficient",
             "not enough",
             "no enough",
+            "not have enough",
             "too little",
             "lack of",
-            "does not fit in",
-            "doesn't fit in",
-            "won't fit in",
-            "not fit into",
+            "fit in",
+            "fit on",
+            "fit the",
             "requires more",
+            "not initialized",
+            " all ",
+            " entire ",
+            " whole ",
+            " 100% ",
         ],
     ),
     (
         Says::Exceeded,
         &[
-            "exceeded",
-            "exceeds",
-            "exceeding",
-            "would exceed",
+            "exceed",
             "larger than the maximum",
             "greater than the maximum",
             "reached limit",
             "reaching",
             "memory limit reached",
             "over memory limit",
+            "allowed memory size of",
+            "beyond the",
+            "running beyond",
+        ],
+    ),
+    (
+        Says::Nearly,
+        &[
+            "memory use is high",
+            "memory usage. pausing",
+            "memory usage is high",
         ],
     ),
     (
@@ -188,6 +226,7 @@ const PHRASES: &[(Says, &[&str])] = &[
             "code 137",
             "code: 137",
             "code=137",
+            "code (137",
             "status 137",
             "status: 137",
             "status=137",
@@ -199,9 +238,36 @@ const PHRASES: &[(Says, &[&str])] = &[
             "container killed by",
             "term_memlimit",
             "zsh: killed",
-            "displayed \"killed\"",
-            "shows \"killed\"",
-            "says \"killed\"",
+            "\"killed\"",
+            "'killed'",
+            "gets killed",
+            "got killed",
+            "get killed",
+            "被kill",
+            "被杀",
+        ],
+    ),
+    (
+        Says::Stopped,
+        &[
+            "session crashed",
+            "kernel died",
+            "kernel has died",
+            "kernel appears to have died",
+            "kernel crashed",
+            "deadkernelerror",
+            "runtime died",
+            "session has crashed",
+            "session was restarted",
+            "allocate more memory. your notebook",
+        ],
+    ),
+    (
+        Says::Account,
+        &[
+            "sum total of in-use chunks",
+            "memory cgroup stats for",
+            "tasks state (memory values in pages)",
         ],
     ),
 ];
@@ -240,6 +306,7 @@ const ADVICE: &[&str] = &[
     "handle ",
     "address the",
     "for example",
+    "recover from",
     "possibility",
     "without",
     "check ",
@@ -270,11 +337,13 @@ const FAILURE: &[&str] = &[
 fn phrase(text: &str) -> Option<(Says, usize)> {
     /// Phrases of one line that are looked at.
     const MOST: usize = 8;
-    FINDER
-        .all(text)
-        .take(MOST)
-        .find(|(kind, start, end)| reports(text, *kind, *start, *end))
-        .map(|(kind, start, _)| (kind, start))
+    let found = FINDER.all(text).take(MOST);
+    let mut said = found.filter(|(kind, start, end)| reports(text, *kind, *start, *end));
+    let (kind, start, end) = said.next()?;
+    // A word for it, or an end without a reason, says less than what happened.
+    let word = kind == Says::Stopped || (kind == Says::RanOut && end - start == 3);
+    let more = word.then(|| said.next()).flatten();
+    Some(more.map_or((kind, start), |(kind, start, _)| (kind, start)))
 }
 
 /// A line up to this many bytes before and after a phrase is looked at.
@@ -292,23 +361,23 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
     let before = before.to_ascii_lowercase();
     let after = after.to_ascii_lowercase();
     let whole = whole.to_ascii_lowercase();
-    let head = before
-        .rsplit(['.', ';', '!', '?'])
-        .next()
-        .unwrap_or_default();
     // A name such as `torch.cuda.OutOfMemoryError` has dots without spaces.
     let clause = before
         .rfind(". ")
         .or_else(|| before.rfind("; "))
         .or_else(|| before.rfind(", "))
         .map_or(before.as_str(), |at| &before[at..]);
+    let words = text
+        .get(start..end)
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     // A point in a number ends no sentence.
-    let end = [". ", ";"]
+    let stop = [". ", ";"]
         .iter()
         .filter_map(|mark| after.find(mark))
         .min()
         .unwrap_or(after.len());
-    let rest = after[..end].trim_end_matches('.');
+    let rest = after[..stop].trim_end_matches('.');
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
     // Not the end of a word: `THCudaCheck `.
     let begins = |at: usize| !clause[..at].ends_with(|c: char| c.is_alphanumeric());
@@ -323,72 +392,82 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
         return false;
     }
     let fails = || has(&whole, FAILURE);
-    let memory = |text: &str| {
-        has(
-            text,
-            &[
-                "memory",
-                "vram",
-                " ram",
-                "mem ",
-                "mem:",
-                "memlimit",
-                "buffer",
-                "tensor",
-                "bytes",
-                "kv cache",
-                "workspace",
-                "vector of size",
-                "oom",
-                "heap",
-                "shm",
-            ],
-        ) || sizes(text).next().is_some()
+    let memory = |text: &str| names_memory(text) || sizes(text).next().is_some();
+    // A word of its own: not `zoom`, `oom_score`.
+    let own = || {
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        !before.ends_with(word) && !after.starts_with(word)
     };
+    let near: String = rest.chars().take(80).collect();
     match kind {
-        Says::Plainly => true,
-        Says::RanOut => {
-            let bare = |c: char| !c.is_alphanumeric();
-            let alone = head.trim_matches(bare).is_empty() && rest.trim_matches(bare).is_empty();
-            // `CUDA out of memory`, `GPU out of memory`.
-            let named = ["cuda", "gpu", "vram", "device", "host", " is"]
-                .iter()
-                .any(|name| head.trim_end().ends_with(name));
-            // `someAllocator out of memory`, and no more.
-            let mut words = head.split_whitespace();
-            let subject = words.next().is_some_and(|word| {
-                let word = word.trim_matches(bare).to_ascii_lowercase();
-                ["alloc", "mem", "cuda", "pool", "buffer"]
-                    .iter()
-                    .any(|part| word.contains(part))
-            });
-            let stated = subject && words.next().is_none() && rest.trim_matches(bare).is_empty();
-            // `out of memory while allocating a buffer`, and nothing before it.
-            let begins = head.trim_matches(bare).is_empty()
-                && ["while ", "when ", "during ", "in ", "on ", "for "]
-                    .iter()
-                    .any(|word| rest.trim_start().starts_with(word));
-            alone || named || stated || begins || fails() || sizes(rest).next().is_some()
-        }
-        Says::Refused => {
-            // `Not enough` of something else: the noun stands near.
-            let near: String = rest.chars().take(80).collect();
+        Says::RanOut if words == "oom" => own() && !after.starts_with("-kill"),
+        Says::RanOut | Says::Nearly | Says::Account => true,
+        Says::Stopped => !has(&whole, &["segmentation", "timeout"]),
+        Says::Lacks => {
             // `not enough space: expected 3145728, got 786432`: sizes that should be alike.
             if near.contains("expected ") && near.contains(" got ") {
                 return false;
             }
-            let line: String = format!("{} {near}", tail(&before, 60));
-            memory(&near) || (memory(&line) && fails())
+            let wants = |text: &str| {
+                has(
+                    text,
+                    &["alloc", "reserve", "commit", " map ", "mmap", "fork"],
+                )
+            };
+            match words.trim_end() {
+                "fail" if after.starts_with("cnt") => false,
+                // What fails is an allocation, named right before it or after.
+                "fail" => {
+                    let subject = tail(clause, 40);
+                    let close: String = near.chars().take(40).collect();
+                    (wants(&close) && (memory(&near) || memory(subject)))
+                        || (wants(subject) && (memory(subject) || memory(&near)))
+                }
+                "cannot" | "can't" | "can not" | "could not" | "couldn't" | "unable to" => {
+                    let close: String = near.chars().take(24).collect();
+                    let object = wants(&close) && !close.starts_with("be ");
+                    object && (memory(&near) || (memory(tail(&before, 60)) && fails()))
+                }
+                "fit in" | "fit on" | "fit the" => {
+                    has(
+                        tail(clause, 24),
+                        &[
+                            "not ",
+                            "n't ",
+                            "cannot",
+                            "never ",
+                            "too large to ",
+                            "too big to ",
+                        ],
+                    ) && has(&near, &["memory", "vram", "gpu", "ram", "card"])
+                }
+                // `takes up all the 12 GB RAM and then crashes`.
+                " all" | " entire" | " whole" | " 100%" => {
+                    let close: String = near.chars().take(24).collect();
+                    has(&format!("{close} "), &["memory", "vram", " ram", "ram "])
+                        && has(&whole, &["crash", "kill", "freez", "dies", "error", "fail"])
+                }
+                "not initialized" => clause.trim_end().ends_with("dst tensor is"),
+                _ => memory(&near) || (memory(tail(&before, 60)) && fails()),
+            }
         }
         Says::Exceeded => {
-            let near: String = rest.chars().take(80).collect();
-            let words = text.get(start..end).unwrap_or_default();
             let line = format!("{} {words} {near}", tail(&before, 80)).to_ascii_lowercase();
             let of_memory = has(
                 &line,
-                &["memory", "vram", "mem ", "memlimit", "buffer size", "rss"],
+                &[
+                    "memory",
+                    "vram",
+                    "mem ",
+                    "memlimit",
+                    "buffer size",
+                    "rss",
+                    "显存",
+                    "内存",
+                ],
             );
-            of_memory && (fails() || has(&whole, &["restart", "kill", "limit", "budget"]))
+            of_memory
+                && (fails() || has(&whole, &["restart", "kill", "limit", "budget", "available"]))
         }
         Says::Ended => {
             // `signal 9`, not `signal 90`.
@@ -396,6 +475,31 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
             whole_number && !has(&whole, &["oom_score", "did not", "not killed"])
         }
     }
+}
+
+/// Whether words are about memory, whichever.
+fn names_memory(lower: &str) -> bool {
+    [
+        "memory",
+        "vram",
+        " ram",
+        "mem ",
+        "mem:",
+        "memlimit",
+        "buffer",
+        "tensor",
+        "bytes",
+        "kv cache",
+        "workspace",
+        "vector of size",
+        "oom",
+        "heap",
+        "shm",
+        "显存",
+        "内存",
+    ]
+    .iter()
+    .any(|word| lower.contains(word))
 }
 
 fn tail(text: &str, most: usize) -> &str {
@@ -425,32 +529,92 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
         Memory::Unknown if thrown => Memory::Device,
         memory => memory,
     };
-    let ended = kind == Says::Ended;
+    let ended = matches!(kind, Says::Ended | Says::Stopped);
     // Limits that are exceeded, and processes that are ended, are of the host.
-    if memory == Memory::Unknown && matches!(kind, Says::Ended | Says::Exceeded) {
+    if memory == Memory::Unknown
+        && matches!(
+            kind,
+            Says::Ended | Says::Exceeded | Says::Nearly | Says::Stopped
+        )
+    {
         memory = Memory::Host;
     }
-    let cuda = thrown || lower.contains("cuda");
+    let cuda = thrown || lower.contains("cuda") || lower.contains("cumem");
+    let setting = match kind {
+        Says::Stopped => Some("no reason"),
+        Says::Account => Some("an account"),
+        Says::Nearly => Some("nearly"),
+        _ => None,
+    };
+    let handled = kind == Says::Nearly;
     let (program, kind) = if ended {
         (Program::Unknown, MessageKind::Killed)
-    } else if cuda && memory == Memory::Device && !is_told(&lower) {
+    } else if cuda && memory == Memory::Device && !is_told(&lower) && setting.is_none() {
         (Program::Cuda, MessageKind::Cuda)
     } else {
         (Program::Unknown, MessageKind::Unknown)
     };
     let mut message = line.message(program, kind);
     message.memory = memory;
-    figures(window, &mut message);
+    if setting != Some("an account") {
+        figures(window, &mut message);
+    }
     if memory == Memory::Device {
         message.device = device(&lower);
     }
     message.pid = pid(&lower);
-    message.handled = goes_on(&lower);
-    // A limit for one buffer is not all there is.
-    if lower.contains("maximum allowed buffer size") || lower.contains("max buffer size") {
-        message.setting = Some("one allocation");
-    }
+    message.handled = handled || goes_on(&lower);
+    message.setting = setting;
+    message.allocator = pool(&lower).map(str::to_owned);
     Some(message)
+}
+
+/// Whether words say that one buffer alone is larger than the driver allows, which is not all there is.
+pub(super) fn is_one_buffer(lower: &str) -> bool {
+    [
+        "maximum allowed buffer size",
+        "max buffer size",
+        "buffer size limit",
+        "maxbufferlength",
+        "max_mem_alloc_size",
+        "invalid_buffer_size",
+        "max allocation size",
+        "maximum allocation size",
+    ]
+    .iter()
+    .any(|words| lower.contains(words))
+}
+
+/// A limit of the program's own on the host's memory, which the machine's need not be near.
+fn pool(lower: &str) -> Option<&'static str> {
+    const POOLS: [(&str, &[&str]); 6] = [
+        (
+            "Java's heap",
+            &["java heap", "gc overhead", "java.lang.outofmemory"],
+        ),
+        ("the JavaScript heap", &["javascript heap"]),
+        ("PHP's memory", &["allowed memory size of"]),
+        (
+            "a worker's own share of the host's memory",
+            &[
+                "memory budget",
+                "worker memory limit",
+                "memory usage. pausing",
+            ],
+        ),
+        (
+            "what Windows gives to programs (RAM and page file)",
+            &["paging file"],
+        ),
+        (
+            "a container's memory",
+            &["killed by yarn", "running beyond"],
+        ),
+    ];
+    POOLS
+        .iter()
+        .find(|(_, words)| words.iter().any(|word| lower.contains(word)))
+        .map(|(name, _)| *name)
 }
 
 /// Whether somebody tells of it in words of his own.
@@ -467,6 +631,8 @@ pub(super) fn goes_on(lower: &str) -> bool {
     [
         "falling back",
         "fall back to",
+        "as a fallback",
+        "trying again",
         "retrying",
         "will retry",
         "attempting to copy inputs",
@@ -588,6 +754,17 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "mem_object",
         "devmem",
         "bitsandbytes",
+        "cumem",
+        "dxvk",
+        "direct3d",
+        "d3d1",
+        "video card",
+        "videomemory",
+        "device_local",
+        "rendering resource",
+        "optix",
+        "dst tensor",
+        "allocation on device",
     ]);
     let host = says(&[
         "host memory",

@@ -277,7 +277,14 @@ fn process(head: &str, origin: &mut Origin) -> Option<usize> {
 const PROGRAMS: &[(Program, &[&str])] = &[
     (
         Program::ComfyUi,
-        &["ComfyUI", "comfy/model", "comfy\\model", "KSampler"],
+        &[
+            "ComfyUI",
+            "comfy/model",
+            "comfy\\model",
+            "KSampler",
+            "Got an OOM, unloading all",
+            "Prompt executed in",
+        ],
     ),
     (
         Program::StableDiffusion,
@@ -292,6 +299,14 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "ERROR lora ",
             "Patching LoRAs",
             "[GPU Setting]",
+            "webui",
+            "txt2img",
+            "img2img",
+            "hires.fix",
+            "hires fix",
+            "high res fix",
+            "instant id",
+            "instantid",
         ],
     ),
     (

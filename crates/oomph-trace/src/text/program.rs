@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+pub use super::named::{Named, Uses};
 use super::words::Vocabulary;
 
 /// The program that wrote a message, or in which it was written.
@@ -78,6 +79,8 @@ pub enum Program {
     Docker,
     /// A shell, or whoever else says how a process ended.
     Shell,
+    /// One that is known by name only.
+    Named(&'static Named),
     /// None of these.
     Unknown,
 }
@@ -114,6 +117,19 @@ impl Program {
             self,
             Self::Vllm | Self::Sglang | Self::TextGenerationInference
         )
+    }
+
+    /// Which memory its own words are about, where they do not say.
+    pub(super) const fn memory(self) -> Memory {
+        match self {
+            Self::Named(named) => named.memory,
+            Self::Ray | Self::Slurm => Memory::Host,
+            // Their errors of that name are about the GPU.
+            Self::Pytorch | Self::Vllm | Self::Sglang | Self::TextGenerationInference => {
+                Memory::Device
+            }
+            _ => Memory::Unknown,
+        }
     }
 
     /// Whether it starts other programs, and says who it is only there.
@@ -166,13 +182,14 @@ impl Program {
             Self::Systemd => ("systemd", "systemd"),
             Self::Docker => ("docker", "Docker"),
             Self::Shell => ("shell", "the shell"),
+            Self::Named(named) => (named.id, named.name),
             Self::Unknown => ("unknown", "a program that oomph does not know"),
         }
     }
 }
 
 /// Which memory ran out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Memory {
     /// The GPU's, or another accelerator's.
     Device,
@@ -192,6 +209,15 @@ impl Memory {
             Self::Host => "host",
             Self::OnChip => "on_chip",
             Self::Unknown => "unknown",
+        }
+    }
+
+    /// This one, or another where this one is not known.
+    pub(super) const fn or(self, other: Self) -> Self {
+        if matches!(self, Self::Unknown) {
+            other
+        } else {
+            self
         }
     }
 
@@ -235,6 +261,12 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
             "XPU out of memory",
             "SYCL",
             "sycl",
+            "device:XPU",
+            "device='xpu'",
+            "Arc(TM)",
+            "UR_RESULT_ERROR",
+            "PI_ERROR",
+            "ZE_RESULT",
             "level_zero",
             "Level-Zero",
         ],
@@ -253,7 +285,15 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
     ),
     (
         Hardware::DirectX,
-        &["DmlExecutionProvider", "DirectML", "8007000E", "8007000e"],
+        &[
+            "DmlExecutionProvider",
+            "DirectML",
+            "Direct3D",
+            "D3D1",
+            "DXGI_",
+            "8007000E",
+            "8007000e",
+        ],
     ),
     (
         Hardware::Vulkan,
@@ -263,6 +303,9 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
             "Vulkan0",
             "Vulkan1",
             "VK_ERROR",
+            "vkAllocate",
+            "vmaAllocate",
+            "Dxvk",
         ],
     ),
 ];

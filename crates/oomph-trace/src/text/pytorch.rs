@@ -46,7 +46,12 @@ pub(super) const READERS: &[Reader] = &[
             let rest = line.from.strip_prefix("Allocation on device")?;
             let rest = rest.trim_matches(|c: char| c.is_ascii_digit() || " .'\"".contains(c));
             // The name of the error may stand before it.
-            if !rest.is_empty()
+            let told = [
+                "when ", "while ", "in ", "error", "at ", "during ", "after ",
+            ]
+            .iter()
+            .any(|word| rest.starts_with(word));
+            if (!rest.is_empty() && !told)
                 || line.text.contains("MemoryError")
                 || line.text.contains("memory on device")
             {

@@ -164,7 +164,7 @@ def _accelerate(lever: SplittingLever, module: Any) -> None:
         if batch.index == 0:
             count(accelerator)
             batch.updates = accelerator.sync_gradients
-            batch.had_gradients = have_gradients(lever.job.optimizers)
+            batch.had_gradients = have_gradients(lever.job)
         accelerator.gradient_state._set_sync_gradients(bool(batch.updates) and batch.last)
         return None
 
@@ -211,10 +211,15 @@ def _manual(lever: SplittingLever, module: Any) -> None:
     module._ManualOptimization.run = run
 
 
-def have_gradients(optimizers: Any) -> bool:
+def have_gradients(job: Any) -> bool:
     """Whether earlier batches are in the gradients."""
-    groups = [group for optimizer in list(optimizers) for group in optimizer.param_groups]
-    return any(p.grad is not None for group in groups for p in group["params"])
+    groups = [group for optimizer in list(job.optimizers) for group in optimizer.param_groups]
+    elsewhere = job.gradients_elsewhere
+    return any(
+        p.grad is not None or (elsewhere is not None and elsewhere.has(p))
+        for group in groups
+        for p in group["params"]
+    )
 
 
 def _parts(
@@ -234,7 +239,7 @@ def _parts(
     pieces = _pieces(lever, inputs)
     batch = lever.batch_of(sum(size for _, size in pieces), len(pieces))
     batch.constant, batch.divided = constant, divided
-    batch.had_gradients = not cleared and have_gradients(lever.job.optimizers)
+    batch.had_gradients = not cleared and have_gradients(lever.job)
     total: Any = None
     for piece, size in pieces:
         batch.next(size)

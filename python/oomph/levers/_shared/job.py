@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -37,6 +38,18 @@ class Backward:
         if gradient is None:
             gradient = torch.ones_like(tensor)
         self.gradients[index] = gradient * factor
+
+
+class Clipped(list):
+    """The parameters whose gradients are clipped."""
+
+    given: dict[str, Any]
+    """All arguments of the call, by name."""
+
+    @property
+    def limit(self) -> float:
+        """Infinity only computes the norm."""
+        return float(self.given["max_norm" if "max_norm" in self.given else "clip_value"])
 
 
 class Job:
@@ -83,7 +96,7 @@ class Job:
         """Around the step of one parameter by itself, before the script's own step."""
         self.around_zero_grad: list[Callable[[Any, Proceed], Any]] = []
         """Around `zero_grad()` of an optimizer or a module."""
-        self.around_clip: list[Callable[[list[torch.Tensor], Proceed], Any]] = []
+        self.around_clip: list[Callable[[Clipped, Proceed], Any]] = []
         """Around `clip_grad_norm_` and `clip_grad_value_`, with the parameters."""
         self.around_scheduler: list[Callable[[Any, Proceed], Any]] = []
         """Around `step()` of a learning-rate scheduler."""
@@ -100,8 +113,8 @@ class Job:
         """All optimizers."""
         self.closure: Any = None
         """The closure of the `optimizer.step(closure)` in progress, else None."""
-        self.clip_limit: Any = None
-        """The limit of the clipping in progress; infinity only computes the norm."""
+        self.gradients_elsewhere: Any = None
+        """The lever that keeps gradients on the host until the step, if one does."""
         self._inside = False
         self._moving = False
         self._stepping: set[int] = set()
@@ -309,10 +322,9 @@ class Job:
                 continue
 
             def clip(parameters: Any, *args: Any, _original: Any = original, **kwargs: Any) -> Any:
-                listed = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-                job.clip_limit = (
-                    args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
-                )
+                one = isinstance(parameters, torch.Tensor)
+                listed = Clipped([parameters] if one else parameters)
+                listed.given = inspect.signature(_original).bind(listed, *args, **kwargs).arguments
                 return nested(job.around_clip, listed, lambda: _original(listed, *args, **kwargs))
 
             clip = functools.wraps(original)(clip)

@@ -1,0 +1,263 @@
+use oomph_python_source::ast::{Expr, Stmt};
+use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, names_in};
+
+use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
+use crate::queries::purpose::in_unit_test;
+use crate::rule::{Report, declare_rule};
+use crate::semantic::value::{Device, Kind};
+use crate::semantic::{Backward, Bind, Call, CtxId, CtxKind, FuncId, Model};
+
+declare_rule! {
+    /// A training step waits for the GPU several times.
+    ///
+    /// ## What it does
+    ///
+    /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
+    /// `float()`, or `add_scalar()` of different values that the step made. Also for `torch.cuda.synchronize()` in every step, except
+    /// where times are taken around something, and for loops over all parameters that read a number of each gradient.
+    ///
+    /// ## Why it costs memory
+    ///
+    /// None; it costs time. Python queues kernels ahead of the GPU. Each read waits until all that was queued is done,
+    /// copies a few bytes, and only then goes on: the GPU has nothing to do until the next kernel is launched. Small
+    /// models, whose steps are as long as their launches take, lose most.
+    ///
+    /// ## Example
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion, penalty, log):
+    ///     for x, y in loader:
+    ///         x, y = x.cuda(), y.cuda()
+    ///         optimizer.zero_grad()
+    ///         output = model(x)
+    ///         fit = criterion(output, y)
+    ///         size = penalty(output)
+    ///         loss = fit + size
+    ///         loss.backward()
+    ///         optimizer.step()
+    ///         log.write(fit.item(), size.item(), loss.item())
+    /// ```
+    ///
+    /// ## Use instead
+    ///
+    /// ```python
+    /// import torch
+    ///
+    /// def train(model, loader, optimizer, criterion, penalty, log):
+    ///     for step, (x, y) in enumerate(loader):
+    ///         x, y = x.cuda(), y.cuda()
+    ///         optimizer.zero_grad()
+    ///         output = model(x)
+    ///         fit = criterion(output, y)
+    ///         size = penalty(output)
+    ///         loss = fit + size
+    ///         loss.backward()
+    ///         optimizer.step()
+    ///         if step % 100 == 0:
+    ///             log.write(*torch.stack([fit, size, loss]).tolist())
+    /// ```
+    ///
+    /// ## When it is wrong
+    ///
+    /// When the steps are so long that a wait between them does not matter.
+    ///
+    /// ## Fix safety
+    ///
+    /// No fix: how often the numbers are wanted is yours to say.
+    OOM614 "several-waits-in-a-step" { fix: None, default: true }
+}
+
+/// With fewer, a step is left alone: most print their loss.
+const MANY: usize = 3;
+
+/// A training step: an iteration of a loop, or a function that is one step.
+struct Step {
+    func: Option<FuncId>,
+    looped: Option<CtxId>,
+    range: TextRange,
+}
+
+fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    if on_cpu_only(model) {
+        return;
+    }
+    let mut seen: Vec<TextRange> = Vec::new();
+    for backward in &model.backwards {
+        let Some(step) = step_of(model, backward) else {
+            continue;
+        };
+        if seen.contains(&step.range) || in_unit_test(model, backward.ctx) {
+            continue;
+        }
+        seen.push(step.range);
+        let on_cpu = step.looped.is_some_and(|ctx| {
+            (model.loops.iter()).any(|each| each.ctx == ctx && leaves_batches_on_cpu(model, each))
+        });
+        if on_cpu {
+            continue;
+        }
+        let waits = waits(model, &step);
+        if let [first, second, .., last] = &*waits {
+            let more = match waits.len() - MANY {
+                0 => format!("`{}` and `{}`", model.text(second.node), model.text(last.node)),
+                count => format!("`{}` and {} more", model.text(second.node), count + 1),
+            };
+            out.push(
+                Report::new(
+                    first.node,
+                    format!("`{}`, {more} each wait for the GPU in every step", model.text(first.node)),
+                )
+                .help("keep them on the GPU with `.detach()`, and read them together, or every so many steps"),
+            );
+        } else if let Some(call) = waits_for_all(model, &step) {
+            out.push(
+                Report::new(call.node, "every step waits here until the GPU has nothing left to do")
+                    .help("remove it: what reads a result waits by itself"),
+            );
+        }
+    }
+    for info in &model.stmts {
+        if let Some(call) = waits_for_each_parameter(model, info.node, info.ctx) {
+            out.push(
+                Report::new(call.node, "this waits for the GPU once for each parameter")
+                    .help("add up on the GPU, as `torch.nn.utils.get_total_norm()` does, and read the result once"),
+            );
+        }
+    }
+}
+
+fn step_of(model: &Model<'_>, backward: &Backward<'_>) -> Option<Step> {
+    let func = model.func_of(backward.ctx);
+    if let Some(looped) = model.training_loop(backward.ctx) {
+        return Some(Step {
+            func,
+            looped: Some(looped.ctx),
+            range: looped.range,
+        });
+    }
+    // A function that runs backward and steps once: somebody calls it for each batch.
+    let info = model.func(func?);
+    let is_step = info.has_step && model.loops_around(backward.ctx).next().is_none();
+    is_step.then_some(Step {
+        func,
+        looped: None,
+        range: info.node.range,
+    })
+}
+
+fn is_always_run(model: &Model<'_>, ctx: CtxId, step: &Step) -> bool {
+    let own = |id: &CtxId| Some(*id) != step.looped;
+    let mut inside = model.within_function(ctx).take_while(own);
+    !inside.any(|id| {
+        matches!(
+            model.ctx(id).kind,
+            CtxKind::Branch(_) | CtxKind::Handler | CtxKind::For | CtxKind::While
+        )
+    })
+}
+
+/// The reads of different values that every step makes, in their order.
+fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
+    let mut found: Vec<&Call<'a>> = Vec::new();
+    for call in model.calls_in_function(step.func) {
+        let Some(what) = read_by(call).filter(|_| step.range.contains_range(call.node.range())) else {
+            continue;
+        };
+        let (kind, device) = if call.is_method("add_scalar") {
+            (&call.args[1].kind, call.args[1].device)
+        } else if call.method.is_some() {
+            (&call.recv.kind, call.recv.device)
+        } else {
+            (&call.args[0].kind, call.args[0].device)
+        };
+        let is_known = *kind == Kind::Tensor || *kind == Kind::Unknown && !call.is_method("cpu");
+        // `loss.detach().cpu().item()` waits once.
+        let again = found.iter().any(|other| {
+            call.node.range().contains_range(other.node.range()) || read_by(other).map(|each| model.text(each)) == Some(model.text(what))
+        });
+        if is_known && device != Device::Cpu && !again && is_always_run(model, call.ctx, step) && is_made(model, what, step) {
+            found.push(call);
+        }
+    }
+    found
+}
+
+/// What a call reads from the GPU, if it does.
+fn read_by<'a>(call: &Call<'a>) -> Option<&'a Expr> {
+    match call.method {
+        Some("item" | "tolist" | "cpu") if call.node.arguments.is_empty() => call.recv_expr(),
+        // It asks for the number.
+        Some("add_scalar") if call.args.get(1)?.has_graph() => call.node.arguments.find_positional(1),
+        // Of a collection, `float()` would fail.
+        None if last_name(&call.node.func) == Some("float") && call.args.first()?.has_graph() => {
+            call.node.arguments.find_positional(0)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the step made what an expression is: a name that a call in it bound to something that is no number.
+fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
+    names_in(expr).iter().any(|name| {
+        let root = name.split('.').next().unwrap_or(name);
+        let bound = |place: &str| {
+            model.assigns_to(step.func, place).any(|assign| {
+                step.range.contains_range(assign.target.range())
+                    && assign.bind != Bind::Other
+                    && !matches!(assign.value.kind, Kind::Plain | Kind::NoneLiteral)
+                    && assign.value.device != Device::Cpu
+                    && assign.expr.is_some_and(|expr| comes_from_the_gpu(model, expr))
+            })
+        };
+        bound(name) || root != name && root != "self" && bound(root)
+    })
+}
+
+/// Whether an expression calls something, other than what makes numbers or arrays, or computes with what has names.
+fn comes_from_the_gpu(model: &Model<'_>, expr: &Expr) -> bool {
+    const ON_CPU: &[&str] = &[".cpu()", ".numpy()", ".item()", "np.", "numpy.", "\"cpu\"", "'cpu'"];
+    let text = model.text(expr);
+    !expr.is_literal_expr() && !ON_CPU.iter().any(|word| text.contains(word))
+}
+
+/// `torch.cuda.synchronize()` in every step, unless it is there for times: of a part of the step, or of events.
+fn waits_for_all<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Option<&'m Call<'a>> {
+    const MEASURES: &[&str] = &["bench", "profile", "time", "latency", "warm"];
+    let mut all = model.calls_in_function(step.func).filter(|call| {
+        call.is("torch.cuda.synchronize") && step.range.contains_range(call.node.range())
+    });
+    let only = all.next().filter(|_| all.next().is_none())?;
+    let name = step.func.map_or("", |id| model.func(id).node.name.as_str()).to_ascii_lowercase();
+    let measures = MEASURES.iter().any(|word| name.contains(word)) || model.text(step.range).contains("elapsed_time");
+    // A function of the project's own has the step around it.
+    (!measures && step.looped.is_some() && is_always_run(model, only.ctx, step)).then_some(only)
+}
+
+/// `for p in model.parameters(): total += p.grad.norm().item() ** 2`
+fn waits_for_each_parameter<'m, 'a>(model: &'m Model<'a>, stmt: &Stmt, ctx: CtxId) -> Option<&'m Call<'a>> {
+    let Stmt::For(node) = stmt else { return None };
+    let over = match &*node.iter {
+        Expr::Call(call) => last_name(&call.func)?.to_owned(),
+        other => dotted_name(other)?,
+    };
+    let inside = model.text(node.range);
+    if !over.contains("param") || !inside.contains(".grad") || in_unit_test(model, ctx) {
+        return None;
+    }
+    // Once an epoch, it is little.
+    let in_epoch = model.loops_around(ctx).find(|each| each.range != node.range).is_some_and(|each| !each.trains);
+    // What some steps only look at is left alone.
+    let sometimes = in_epoch || model.within_function(ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains('%')));
+    let func = model.func_of(ctx);
+    model.calls_in_function(func).find(|call| {
+        !sometimes
+            && matches!(call.method, Some("item" | "tolist" | "cpu"))
+            && call.node.arguments.is_empty()
+            && call.recv.device != Device::Cpu
+            && call.recv.kind != Kind::Plain
+            && node.range.contains_range(call.node.range())
+            && names_in(&node.target).first().is_some_and(|_| model.text(call.node).contains("grad") || model.text(call.node).contains("norm"))
+    })
+}
