@@ -135,7 +135,12 @@ impl Job {
     /// Whether each rank is a separate process.
     pub(crate) fn is_several(&self) -> bool {
         let has_gpus = self.gpu.as_ref().is_some_and(|gpu| gpu.spec.count > 1);
-        self.program.launches() || self.rehearsed.is_none() && has_gpus
+        self.program.launches() || self.rehearsed.is_none() && has_gpus && !self.program.serves()
+    }
+
+    /// Whether it is an engine whose processes share several GPUs.
+    fn serves_on_several(&self) -> bool {
+        self.program.serves() && self.gpu.as_ref().is_some_and(|gpu| gpu.spec.count > 1)
     }
 
     /// Runs the program once; `limit` is the capacity in bytes that is enforced, `log` takes its output,
@@ -156,6 +161,7 @@ impl Job {
         // system has no locks, it lives on.
         let lock = directory.lock();
         let several = self.is_several();
+        let has_ranks = several || self.serves_on_several();
         let mut rendezvous = self.gpu.as_ref().map(|_| Rendezvous::open()).transpose()?;
         let settings = directory.write_settings(&Settings {
             format: FORMAT,
@@ -174,7 +180,7 @@ impl Job {
                 &directory,
                 limit,
                 rendezvous,
-                several,
+                has_ranks,
             )?;
         }
         if self.net {
@@ -192,7 +198,7 @@ impl Job {
             forks.serve(&mut command);
         }
         let inherits = self.direct_output(&mut command, log)?;
-        if let Some(rendezvous) = rendezvous.as_mut().filter(|_| several) {
+        if let Some(rendezvous) = rendezvous.as_mut().filter(|_| has_ranks) {
             rendezvous.watch();
         }
         let watchdog = (self.recording.black_box && self.watch.stall != Some(Duration::ZERO))

@@ -20,6 +20,9 @@ const LAUNCHERS: [&str; 5] = [
     "deepspeed.launcher.runner",
 ];
 
+/// The module of vLLM's command.
+const ENGINE: &str = "vllm.entrypoints.cli.main";
+
 /// What is run, with its arguments as `sys.argv` has them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Program {
@@ -68,6 +71,11 @@ impl Program {
         if let Some(module) = module {
             argv.splice(..1, ["-m", module].map(OsString::from));
             return Ok(Self::Launcher(with_python(host, &argv)));
+        }
+        // The engine's processes are the script's own, however many GPUs they share.
+        if path.file_name() == Some(OsStr::new("vllm")) {
+            argv.splice(..1, ["-m", ENGINE].map(OsString::from));
+            return Ok(Self::Script(argv));
         }
         if first == "python" || first == "python3" {
             argv.remove(0);
@@ -133,6 +141,13 @@ impl Program {
         matches!(self, Self::Launcher(_))
     }
 
+    /// Whether it is a serving engine, which starts what shares its GPUs by itself.
+    pub fn serves(&self) -> bool {
+        let is_engine =
+            |word: &OsString| word.to_str().is_some_and(|word| word.starts_with("vllm."));
+        !self.launches() && self.argv().get(1).is_some_and(is_engine)
+    }
+
     /// All of it.
     pub fn argv(&self) -> &[OsString] {
         let (Self::Script(argv) | Self::Launcher(argv)) = self;
@@ -155,6 +170,9 @@ impl Program {
     /// A name for its runs: that of the script, the module or the launcher.
     pub fn name(&self) -> String {
         let argv = self.script_argv();
+        if argv.get(1).is_some_and(|word| word == ENGINE) {
+            return "vllm".to_owned();
+        }
         argv.iter()
             .find(|word| *word != "-m")
             .and_then(|word| Path::new(word).file_stem())
@@ -265,6 +283,11 @@ mod tests {
                 "train",
             ),
             (Program::Script(argv("-m trainer")), "-m trainer", "trainer"),
+            (
+                Program::Script(argv("-m vllm.entrypoints.cli.main serve model")),
+                "-m vllm.entrypoints.cli.main serve model",
+                "vllm",
+            ),
         ] {
             assert_eq!(program.script_argv(), argv(script));
             assert_eq!(program.name(), name);

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use oomph_run::Record;
 use oomph_run::processes::Recorded;
 use oomph_run::ranks::{self, Culprit, RankSummary};
+use oomph_run::record::Engine;
 use oomph_run::summary::{Peak, Summary, Verdict, summarize};
 
 use crate::job::{Attempt, Job, Rehearsed, label_trace};
@@ -204,8 +205,11 @@ fn put_representative(
     if let (Some(script), Some(record)) = (script, &mut attempt.record)
         && !record.out_of_memory()
     {
-        // The script decides how it ends, and whether a child's failure matters.
-        record.outcome = script.outcome;
+        // The script decides how it ends, and whether a child's failure matters. A server runs until it is ended.
+        let served = record.engine.as_ref().is_some_and(Engine::has_started);
+        if !(served && matches!(script.outcome.kind.as_str(), "terminated" | "interrupted")) {
+            record.outcome = script.outcome;
+        }
         record.argv = script.argv;
     }
     Ok(())

@@ -94,6 +94,7 @@ pub fn run_report(
             steps(&mut out, summary);
         }
     }
+    engine(&mut out, summary, columns);
     time(&mut out, summary, columns);
     if let Some(ending) = &summary.ending {
         out.push_str(&account(ending, columns));
@@ -319,7 +320,8 @@ fn framework_peak(summary: &Summary, other: &Framework) -> String {
     let pool = format_bytes(peak.reserved_bytes);
     match other.allocator.as_str() {
         "default" if other.preallocates => format!(
-            "peak {in_use} in use, of the {pool} that JAX takes in advance; the GPU gave {used} of {capacity}"
+            "peak {in_use} in use, of the {pool} that {} takes in advance; the GPU gave {used} of {capacity}",
+            other.title()
         ),
         "default" | "pool" => {
             format!("peak {in_use} in use, in a pool of {pool}; the GPU gave {used} of {capacity}")
@@ -449,6 +451,51 @@ fn shares(out: &mut String, title: &str, shares: &[Share], limit: usize, columns
     if !named.is_empty() {
         let _ = writeln!(out);
     }
+}
+
+/// What a serving engine made of its memory.
+fn engine(out: &mut String, summary: &Summary, columns: usize) {
+    let Some(engine) = &summary.engine else {
+        return;
+    };
+    let cache = format_bytes(engine.kv_cache_bytes);
+    let of_length = format!("of {} tokens", thousands(engine.max_model_len));
+    let cache = if engine.needed_bytes > 0 {
+        format!(
+            "{cache} are left for the KV cache; one request {of_length} needs {}",
+            format_bytes(engine.needed_bytes)
+        )
+    } else {
+        format!(
+            "KV cache {cache}: {} tokens, {:.2} requests {of_length}",
+            thousands(engine.kv_cache_tokens),
+            engine.requests
+        )
+    };
+    let parts = format!(
+        "{} may use {}: weights {}, profile run {}, outside PyTorch {}, CUDA graphs {}",
+        engine.name,
+        format_bytes(engine.allowed_bytes),
+        format_bytes(engine.weights_bytes),
+        format_bytes(engine.activation_bytes),
+        format_bytes(engine.outside_bytes),
+        format_bytes(engine.graph_bytes),
+    );
+    let _ = writeln!(out, "{}", line("engine", &cache, columns));
+    let _ = writeln!(out, "{}\n", line("", &parts, columns));
+}
+
+/// A number with its thousands apart.
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// What each process held when all of them together held most.

@@ -27,6 +27,7 @@ fn summary(verdict: Verdict) -> Summary {
             r#virtual: true,
         },
         framework: None,
+        engine: None,
         peak: Peak {
             allocated_bytes: 11 * GIB,
             reserved_bytes: 12 * GIB,

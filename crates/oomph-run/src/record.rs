@@ -40,6 +40,9 @@ pub struct Record {
     /// What JAX says of itself, if the record is about its memory.
     #[serde(default)]
     pub framework: Option<Framework>,
+    /// What a serving engine made of its memory, if the process is its.
+    #[serde(default)]
+    pub engine: Option<Engine>,
     /// The version of CUDA that torch was built for.
     pub cuda: Option<String>,
     /// The version of Python.
@@ -386,12 +389,12 @@ pub struct Device {
     pub retries: u64,
 }
 
-/// JAX or CuPy in the script's process. Its allocator's figures are those of the [`Device`]s.
+/// JAX, CuPy or TensorFlow in the script's process. Its allocator's figures are those of the [`Device`]s.
 #[derive(
     Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
 pub struct Framework {
-    /// `jax` or `cupy`.
+    /// `jax`, `cupy` or `tensorflow`.
     pub name: String,
     /// Its version.
     pub version: String,
@@ -406,12 +409,59 @@ pub struct Framework {
 impl Framework {
     /// Its name among versions.
     pub fn key(&self) -> &'static str {
-        if self.name == "cupy" { "cupy" } else { "jax" }
+        match self.name.as_str() {
+            "cupy" => "cupy",
+            "tensorflow" => "tensorflow",
+            _ => "jax",
+        }
     }
 
     /// What people call it.
     pub fn title(&self) -> &'static str {
-        if self.name == "cupy" { "CuPy" } else { "JAX" }
+        match self.name.as_str() {
+            "cupy" => "CuPy",
+            "tensorflow" => "TensorFlow",
+            _ => "JAX",
+        }
+    }
+}
+
+/// What a serving engine (vLLM) made of the memory that it may use, on each of its GPUs.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, serde::Serialize, schemars::JsonSchema)]
+#[serde(default)]
+pub struct Engine {
+    /// `vLLM`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// The bytes that it may use: a share of the GPU.
+    pub allowed_bytes: u64,
+    /// The bytes of the weights.
+    pub weights_bytes: u64,
+    /// The bytes that its profile run needed beside them.
+    pub activation_bytes: u64,
+    /// The bytes that came up outside of PyTorch's allocator meanwhile.
+    pub outside_bytes: u64,
+    /// The bytes of its CUDA graphs; before they are captured, its estimate.
+    pub graph_bytes: u64,
+    /// The bytes left for its KV cache.
+    pub kv_cache_bytes: u64,
+    /// The cache's blocks; 0 if there is none.
+    pub kv_cache_blocks: u64,
+    /// How many tokens it holds.
+    pub kv_cache_tokens: u64,
+    /// How many requests of the greatest length it holds.
+    pub requests: f64,
+    /// The greatest length of a request, in tokens.
+    pub max_model_len: u64,
+    /// The bytes of KV cache that one such request needs, where that is more than there are; 0 otherwise.
+    pub needed_bytes: u64,
+}
+
+impl Engine {
+    /// Whether it has its KV cache, and waits for requests or answers them.
+    pub fn has_started(&self) -> bool {
+        self.kv_cache_blocks > 0
     }
 }
 

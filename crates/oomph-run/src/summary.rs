@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::ending::Ending;
 use crate::processes::ProcessSummary;
 use crate::ranks::{Culprit, Outlier, RankSummary, outlier};
-use crate::record::{Framework, LeverReport, Record};
+use crate::record::{Engine, Framework, LeverReport, Record};
 use crate::rhythm::{Growth, Rhythm, rhythm};
 use crate::time::StepTime;
 
@@ -164,6 +164,9 @@ pub struct Summary {
     /// JAX, if the memory is its and not PyTorch's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub framework: Option<Framework>,
+    /// What a serving engine made of its memory, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub engine: Option<Engine>,
     /// The peak amounts; if memory ran out, those without a limit.
     pub peak: Peak,
     /// How long a step takes on the GPU, where that is known.
@@ -249,6 +252,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             r#virtual: record.r#virtual,
         },
         framework: record.framework.clone(),
+        engine: record.engine.clone(),
         peak: Peak::default(),
         time: None,
         time_unknown: None,

@@ -453,7 +453,7 @@ export! {
         // SAFETY: `version` is the installed library's function of this signature; it takes nothing.
         real().map_or(0, |real| unsafe { (real.version)() })
     }
-    fn cudnnGetCudartVersion() -> usize, or 0; { machine().config.number("cuda_version", 13_000) as usize }
+    fn cudnnGetCudartVersion() -> usize, or 0; { crate::device::look().config.number("cuda_version", 13_000) as usize }
     fn cudnnGetProperty(which: c_int, value: Out<c_int>) -> Status, or INTERNAL; {
         let version = cudnnGetVersion() as c_int;
         let parts = [version / 10_000, version / 100 % 100, version % 100];

@@ -167,12 +167,13 @@ export! {
 
 /// Whether the program was built for CUDA 12, some of whose structs and functions are others.
 fn is_cuda_12() -> bool {
-    machine().config.int("cuda_version", 13_000) < 13_000
+    device::look().config.int("cuda_version", 13_000) < 13_000
 }
 
 export! {
     fn cudaRuntimeGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {
-        version.put(machine().config.int("cuda_version", 13_000));
+        // torchaudio asks on import, and vLLM forks its engine afterwards.
+        version.put(device::look().config.int("cuda_version", 13_000));
         SUCCESS
     }
     fn cudaDriverGetVersion(version: Out<c_int>) -> Error, or UNKNOWN; {

@@ -177,12 +177,13 @@ products! {
 }
 
 work! {
-    cudnnActivationForward cudnnAddTensor
+    cudnnActivationBackward cudnnActivationForward cudnnAddTensor cudnnBatchNormalizationBackward
     cudnnBatchNormalizationForwardInference cudnnBatchNormalizationForwardTraining
     cudnnCTCLoss cudnnCTCLoss_v8
-    cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
-    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelForward
-    cudnnPoolingForward cudnnReduceTensor cudnnSoftmaxForward
+    cudnnConvolutionBackwardBias cudnnConvolutionBackwardData cudnnConvolutionBackwardFilter
+    cudnnConvolutionBiasActivationForward cudnnConvolutionForward cudnnLRNCrossChannelBackward
+    cudnnLRNCrossChannelForward cudnnOpTensor cudnnPoolingBackward cudnnPoolingForward
+    cudnnReduceTensor cudnnScaleTensor cudnnSetTensor cudnnSoftmaxBackward cudnnSoftmaxForward
     cudnnSpatialTfGridGeneratorBackward cudnnSpatialTfGridGeneratorForward
     cudnnSpatialTfSamplerBackward cudnnSpatialTfSamplerForward
 

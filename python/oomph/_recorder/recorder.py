@@ -23,7 +23,7 @@ import torch
 from oomph._import_hooks import on_import
 from oomph._older_python import zip
 from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
-from oomph._recorder import devices, history, onnx_sessions
+from oomph._recorder import devices, history, onnx_sessions, vllm_engine
 from oomph._recorder.black_box import newest
 from oomph._recorder.broadcasts import Broadcasts
 from oomph._recorder.facts import Facts
@@ -83,6 +83,8 @@ class Recorder:
         self.process = os.getpid()
         self.virtual = settings.virtual
         self.assumptions = Assumptions()
+        self.engine: dict[str, Any] = {}
+        """What a serving engine in this process made of its memory."""
         self.levers: Any = None
         self.resize: Any = None
         self.rank: dict[str, int] | None = _rank_of_environment()
@@ -135,6 +137,8 @@ class Recorder:
             "onnxruntime.capi.onnxruntime_inference_collection",
             lambda module: onnx_sessions.watch(module, self),
         )
+        if self.virtual:
+            vllm_engine.watch(self)
         self._facts.watch()
         self._steps.watch()
         self._watch_compile()
@@ -161,6 +165,7 @@ class Recorder:
             self.assumptions.add("attribution", _POOLS, "")
         else:
             self.out_of_memory.watch()
+        self._scopes.begin()
 
     def _becomes_child(self) -> None:
         """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""
@@ -243,11 +248,15 @@ class Recorder:
 
     def _keep_window(self) -> None:
         """Write what is recorded, as if the script were killed from here on."""
-        killed = dict(kind="killed", status=137)
+        self.keep(dict(kind="killed", status=137))
+
+    def keep(self, outcome: dict[str, Any]) -> None:
+        """Write what is recorded, as if the script ended here with `outcome`; it may be killed later."""
         # A full disk is no reason to end the script.
         with contextlib.suppress(OSError):
-            self._write_history(killed["status"], Why.LOOK)
-            self.directory.write_json(File.RECORD, self._record(killed, True, self._devices(), []))
+            self._write_history(outcome["status"], Why.LOOK)
+            found = self._devices()
+            self.directory.write_json(File.RECORD, self._record(outcome, True, found, []))
 
     def _come_back(self) -> None:
         """Record everything again."""
@@ -455,6 +464,7 @@ class Recorder:
             date=time.strftime("%Y-%m-%d"),
             seconds=time.monotonic() - self._began,
             outcome=outcome,
+            engine=self.engine or None,
             used_cuda=used_cuda,
             devices=found,
             rank=self.rank,

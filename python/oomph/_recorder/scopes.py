@@ -69,9 +69,19 @@ class Scopes:
         # Without it the stack carries the scope.
         self._set_metadata = torch_features.find("memory_metadata")
         self._as_number = False
+        self._begun = False
         self._frames: dict[int, Any] = {}
         self.in_stacks = self._set_metadata is None
         """Whether the stack of an allocation carries its scope."""
+
+    def begin(self) -> None:
+        """CUDA is initialized: tell PyTorch of scopes from here on. Before, that would use the GPU, and a process that
+        the script forks could not."""
+        self._begun = True
+        if self._set_metadata is not None:
+            scope, self._local = getattr(self._local, "scope", None), threading.local()
+            if scope is not None:  # of the operator that is running
+                self._set_metadata(scope if self._as_number else str(scope))
 
     def label_pools(self) -> None:
         """Tell the virtual GPU of scopes instead of PyTorch, which allocates from the driver's pools."""
@@ -134,7 +144,8 @@ class Scopes:
             return frame
         if getattr(self._local, "scope", -1) != scope:
             self._local.scope = scope
-            self._set_metadata(scope if self._as_number else str(scope))
+            if self._begun:
+                self._set_metadata(scope if self._as_number else str(scope))
         return None
 
     def _has_graph(self) -> bool:

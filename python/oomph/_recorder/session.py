@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.util
 import os
 import signal
 import sys
@@ -63,8 +64,12 @@ class Session:
         try:
             self._torch = check_torch(settings.virtual, settings.unsupported)
         except Refused as refused:
-            # A script that uses JAX or CuPy needs no torch.
-            others = (jax_setup.is_installed(), installed_cupy() is not None)
+            # A script that uses JAX, CuPy or TensorFlow needs no torch.
+            others = (
+                jax_setup.is_installed(),
+                installed_cupy() is not None,
+                importlib.util.find_spec("tensorflow") is not None,
+            )
             if not settings.virtual or self.in_parts or not any(others):
                 raise
             refusal = refused
@@ -87,6 +92,7 @@ class Session:
         if settings.virtual and settings.drift is None and not self.in_parts:
             before_import("jax", self._jax_begins)
             before_import("cupy", self._cupy_begins)
+            before_import("tensorflow", self._tensorflow_begins)
         # It works without torch, of which all that watches is made.
         before_import("onnxruntime", lambda: importlib.import_module("torch"))
         if not self.in_parts:
@@ -133,6 +139,25 @@ class Session:
         # What an H200 gave CuPy's jobs beside their pools; NVRTC's kernels are small.
         self.directory.add_framework("cupy", first_kernel_bytes=2 << 20)
         self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+
+    def _tensorflow_begins(self) -> None:
+        """The script imports TensorFlow, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
+        from oomph._recorder.tensorflow_recorder import TensorflowRecorder
+
+        if self.framework is not None or "torch" in sys.modules:
+            return
+        try:
+            library()
+            if self.settings.levers:
+                raise Refused(
+                    "a plan changes scripts that use PyTorch, and this one uses TensorFlow."
+                )
+        except (Refused, Unusable) as error:
+            self.hard_exit(self.directory.refuse(Refused(str(error))))
+        # PyPI's builds are for CUDA 12.
+        self.directory.add_cuda_version(12, 9)
+        self.directory.add_framework("tensorflow", first_kernel_bytes=0)
+        self._begin(TensorflowRecorder(self.directory, self.hard_exit), "TensorFlow")
 
     def _begin(self, recorder: Any, name: str) -> None:
         """Record what a framework does that the script is about to import."""

@@ -575,9 +575,9 @@ impl Args {
         match status.code() {
             // The script imported nothing that is recorded, or failed before.
             Some(0) => {
-                // JAX and CuPy are recorded on virtual GPUs only.
+                // JAX, CuPy and TensorFlow are recorded on virtual GPUs only.
                 let frameworks = if self.gpu.is_some() {
-                    "torch, JAX or CuPy"
+                    "torch, JAX, CuPy or TensorFlow"
                 } else {
                     "torch"
                 };
@@ -598,6 +598,10 @@ impl Args {
         failed: &Record,
         summary: &mut Summary,
     ) -> anyhow::Result<Option<Attempt>> {
+        if summary.engine.is_some() {
+            // It takes what it may use of the GPU, whatever that is.
+            return Ok(None);
+        }
         if !self.quiet {
             eprintln!(
                 "oomph: out of memory; running again without a limit to see how much is needed…"

@@ -1,0 +1,132 @@
+"""Records what vLLM's engine decides by the memory of a virtual GPU: the size of its KV cache, or that nothing is left for one.
+
+Its profile run, its cache and its CUDA graphs are PyTorch's and the virtual GPU's affair, as in any program.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import shutil
+import sys
+from typing import Any
+
+from oomph._import_hooks import before_import, on_import
+
+_COMPILED = (
+    "vLLM's FlashInfer sampler needs nvcc, which is not installed: its sampler of PyTorch's operators takes its place "
+    "(VLLM_USE_FLASHINFER_SAMPLER=0)"
+)
+_TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
+
+
+def watch(recorder: Any) -> None:
+    """Wait for vLLM in the script, and in the processes that it forks."""
+    if "vllm" in sys.modules:  # which imports torch first
+        _needs_no_compiler(recorder)
+    else:
+        before_import("vllm", lambda: _needs_no_compiler(recorder))
+    on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
+    on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
+    on_import(
+        "vllm.v1.sample.sampler",
+        lambda module: _knows_tokens(module.Sampler, "forward", recorder),
+    )
+    on_import(
+        "vllm.v1.worker.gpu.sample.sampler",
+        lambda module: _knows_tokens(module.Sampler, "__call__", recorder),
+    )
+
+
+def _needs_no_compiler(recorder: Any) -> None:
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    has_compiler = shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))
+    if not has_compiler and os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0") == "0":
+        recorder.assumptions.add("values", _COMPILED, "")
+
+
+def _sees_refusal(module: Any, recorder: Any) -> None:
+    """The engine ends because its KV cache has no room for one request: that is out of memory, too."""
+    check = module._check_enough_kv_cache_memory
+
+    @functools.wraps(check)
+    def checked(available_memory: int, get_needed_memory: Any, *rest: Any) -> None:
+        try:
+            check(available_memory, get_needed_memory, *rest)
+        except ValueError as error:
+            needed = get_needed_memory()
+            recorder.engine["kv_cache_bytes"] = max(available_memory, 0)
+            recorder.engine["needed_bytes"] = needed
+            recorder.out_of_memory.outside_allocator(error, needed)
+            raise
+
+    module._check_enough_kv_cache_memory = checked
+
+
+def _sees_sizes(worker: Any, recorder: Any) -> None:
+    profile, initialize = worker.determine_available_memory, worker.initialize_from_config
+    warm_up = worker.compile_or_warm_up_model
+
+    @functools.wraps(profile)
+    def profiled(self: Any, *args: Any) -> Any:
+        try:
+            return profile(self, *args)
+        finally:
+            recorder.engine.update(
+                name="vLLM", version=importlib.metadata.version("vllm"),
+                allowed_bytes=int(self.requested_memory),
+                weights_bytes=int(self.model_runner.model_memory_usage),
+                activation_bytes=int(getattr(self, "peak_activation_memory", 0)),
+                outside_bytes=int(getattr(self, "non_torch_memory", 0)),
+                graph_bytes=int(getattr(self, "cudagraph_memory_estimate", 0)),
+                max_model_len=self.model_config.max_model_len,
+            )  # fmt: skip
+
+    @functools.wraps(initialize)
+    def initialized(self: Any, config: Any, *args: Any) -> Any:
+        caches: Any = sys.modules["vllm.v1.core.kv_cache_utils"]
+        tokens, requests = caches.get_kv_cache_capacity(self.vllm_config, config)
+        recorder.engine.update(
+            kv_cache_bytes=sum(tensor.size for tensor in config.kv_cache_tensors),
+            kv_cache_blocks=config.num_blocks, kv_cache_tokens=tokens, requests=requests,
+        )  # fmt: skip
+        return initialize(self, config, *args)
+
+    @functools.wraps(warm_up)
+    def warmed_up(self: Any, *args: Any) -> Any:
+        runner = self.model_runner
+        capture = runner.capture_model
+
+        def captured() -> Any:
+            taken = capture()
+            recorder.engine["graph_bytes"] = max(int(taken), 0)
+            return taken
+
+        runner.capture_model = captured
+        try:
+            took = warm_up(self, *args)
+        finally:
+            del runner.capture_model
+        # A server kills its engine in the end.
+        recorder.keep(dict(kind="finished", status=0))
+        return took
+
+    worker.determine_available_memory = profiled
+    worker.initialize_from_config = initialized
+    worker.compile_or_warm_up_model = warmed_up
+
+
+def _knows_tokens(sampler: Any, method: str, recorder: Any) -> None:
+    """What a kernel that does not run leaves in memory is no token: the detokenizer would fail."""
+    original = getattr(sampler, method)
+
+    @functools.wraps(original)
+    def sampled(*args: Any, **kwargs: Any) -> Any:
+        output = original(*args, **kwargs)
+        if output.sampled_token_ids is not None:
+            output.sampled_token_ids.zero_()
+            recorder.assumptions.add("values", _TOKENS, "")
+        return output
+
+    setattr(sampler, method, sampled)
