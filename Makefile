@@ -8,6 +8,9 @@ PACKAGE := $(shell find python/oomph -name "*.py") $(shell find python/oomph.dat
 
 UV := uv==0.13.9
 
+# Where tests find JAX and CuPy.
+FRAMEWORKS := $(VENV)/frameworks/site-packages
+
 # Packages are not compiled to bytecode in advance; where Python may not keep what it compiles, each of some hundred scripts
 # of the tests would compile torch again, which doubles its start.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,11 +31,13 @@ build-tests: $(VENV)/.dev
 # Pinned. torch brings the CUDA build, which needs neither a GPU nor a driver. uv installs it in a
 # third of pip's time; pip steps in where uv cannot, as behind an index that only pip is set up for.
 # Python compiles what is imported, a third of the files; compiling all takes a minute of a core.
-$(VENV)/.packages: requirements.txt
+$(VENV)/.packages: requirements.txt requirements-frameworks.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check $(UV)
 	$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.txt || \
 		$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
+	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --target $(FRAMEWORKS) -r requirements-frameworks.txt || \
+		$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(FRAMEWORKS) -r requirements-frameworks.txt
 	touch $@
 
 # Both builds leave the virtual GPU and the net in the package and the wheel in .venv: one stamp replaces the other.

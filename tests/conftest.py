@@ -67,6 +67,17 @@ def started(monkeypatch):
     monkeypatch.setenv(forked.FORKS, "")
 
 
+@pytest.fixture
+def frameworks(started, monkeypatch):
+    """For tests of JAX and CuPy, which scripts find in a directory of their own (`requirements-frameworks.txt`)."""
+    place = os.path.join(sys.prefix, "frameworks", "site-packages")
+    if not os.path.isdir(os.path.join(place, "jax")):
+        pytest.skip(
+            "JAX and CuPy are not installed: make .venv/.packages, with Python 3.11 or later"
+        )
+    monkeypatch.setenv("PYTHONPATH", place)
+
+
 @pytest.fixture(autouse=True)
 def same_environment():
     """Libraries set variables when they are imported, which scripts of later tests would inherit."""

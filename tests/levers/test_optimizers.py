@@ -528,10 +528,11 @@ def test_gradients_on_the_host_are_weighted_over_micro_batches(oomph, tmp_path):
     assert numbers[1] == pytest.approx(numbers[0], rel=1e-5)
 
 
-def test_gradients_that_are_not_cleared_by_zero_grad_stay(oomph, tmp_path):
-    """On the host nobody sees `p.grad = None`, and a script that clears nothing adds to the gradients of the step before."""
+@pytest.mark.parametrize("lever", ["gradients_on_cpu", "step_in_backward"])
+def test_gradients_that_are_not_cleared_by_zero_grad_stay(oomph, tmp_path, lever):
+    """A lever that frees them does not see `p.grad = None`, and a script that clears nothing adds to the gradients of the step before."""
     path = tmp_path / "plan.toml"
-    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "gradients_on_cpu"\n')
+    path.write_text(f'format = "oomph.plan/1"\n[[lever]]\nname = "{lever}"\n')
     code = """
     import torch
     model = torch.nn.Linear(512, 512).cuda()

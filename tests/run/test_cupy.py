@@ -1,17 +1,12 @@
-"""Scripts that use CuPy and not torch, and libraries that have the CUDA runtime linked in. Those with CuPy need it: `requirements.txt` does
-not install it."""
+"""Scripts that use CuPy and not torch, and libraries that have the CUDA runtime linked in."""
 
-import importlib.util
 import subprocess
 
 import pytest
 
 GIB = 1 << 30
 
-with_cupy = pytest.mark.skipif(
-    importlib.util.find_spec("cupy") is None,
-    reason="CuPy is not installed: pip install cupy-cuda13x",
-)
+with_cupy = pytest.mark.usefixtures("frameworks")
 
 # A runtime of which nothing works, as NVIDIA's without its driver.
 LINKED = """

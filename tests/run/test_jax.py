@@ -1,5 +1,4 @@
-"""Scripts that use JAX and not torch: peaks, what ran out of memory, and what is missing. Most need JAX with its CUDA plugin, which
-`requirements.txt` does not install."""
+"""Scripts that use JAX and not torch: peaks, what ran out of memory, and what is missing."""
 
 import importlib.util
 
@@ -8,11 +7,8 @@ from oomph._recorder import framework_recorder, jax_setup
 
 GIB = 1 << 30
 
-HAS_JAX = importlib.util.find_spec("jax_plugins") is not None
-with_jax = pytest.mark.skipif(
-    not HAS_JAX,
-    reason='JAX with its CUDA plugin is not installed: pip install "jax[cuda13]"',
-)
+HAS_JAX = importlib.util.find_spec("jax") is not None
+with_jax = pytest.mark.usefixtures("frameworks")
 
 TRAINS = """
 import jax, jax.numpy as jnp

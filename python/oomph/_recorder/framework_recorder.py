@@ -89,7 +89,7 @@ class FrameworkRecorder:
     # ---- memory runs out ----
 
     def watch_errors(self) -> None:
-        """See the framework's errors where they are raised: a script may catch them."""
+        """See the framework's errors where they are raised: a script may catch them. Needs Python 3.12."""
         monitoring = getattr(sys, "monitoring", None)
         if monitoring is None:
             return
@@ -101,6 +101,10 @@ class FrameworkRecorder:
         monitoring.set_events(tool, monitoring.events.RAISE)
 
     def _raised(self, code: Any, offset: int, error: BaseException) -> None:
+        self.raises(error)
+
+    def raises(self, error: BaseException) -> None:
+        """The thread that calls raises `error`."""
         if id(error) != self._last and self.is_full(error):
             self.runs_out(error)
 

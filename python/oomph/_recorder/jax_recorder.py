@@ -19,14 +19,12 @@ from oomph._virtual_gpu import library
 
 VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose number of passes depends on values make none"
 PLANNED = "XLA plans a program for the memory that there is: on a GPU with less, the same script may run with a lower peak"
-TRIED = (
-    "XLA multiplies matrices by cuBLAS, not by Triton's kernels, and chooses other kernels by estimated times: on a GPU it may choose "
-    "others"
-)
+TRIED = "XLA chooses kernels by estimated times, and tries one of Triton's for a matrix product: on a GPU it may choose others"
 
-_NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
-"""Triton's products never win by the virtual clock; to compile them for it takes three quarters of XLA's time."""
-_KNOWS_FLAG = "0.11."
+_ONE_TRITON = "--xla_gpu_override_gemm_autotuner='block_m: 64 block_n: 64 block_k: 32 num_stages: 2 num_warps: 4 num_ctas: 1'"
+"""Products by Triton have one time on the virtual clock, whatever their tiles. To compile all that XLA would try takes three
+quarters of its time. This one fits into the shared memory of each GPU."""
+_KNOW_FLAG = ("0.10.", "0.11.")
 """Versions of JAX that have the flag. XLA ends the process for one that it does not know."""
 
 NONE_WORKED = "XLA's autotuner says NOT_FOUND where it finds no memory to try kernels in, too: then the job needs more memory"
@@ -56,11 +54,24 @@ class JaxRecorder(FrameworkRecorder):
         # What XLA chooses by a virtual GPU's times must not reach a real one.
         os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
         flags = os.environ.get("XLA_FLAGS", "")
-        if self._jax.version.startswith(_KNOWS_FLAG) and "xla_gpu_enable_triton_gemm" not in flags:
-            os.environ["XLA_FLAGS"] = f"{flags} {_NO_TRITON}".strip()
+        if self._jax.version.startswith(_KNOW_FLAG) and "gemm_autotuner" not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {_ONE_TRITON}".strip()
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
         self.watch_errors()
+        if sys.version_info < (3, 12):
+            on_import("jax.errors", self._watch_made)
+
+    def _watch_made(self, errors: Any) -> None:
+        """See JAX's errors where they are made, which is below the line that waits."""
+
+        original = errors.JaxRuntimeError.__init__
+
+        def begin(error: BaseException, *words: Any, **named: Any) -> None:
+            original(error, *words, **named)
+            self.raises(error)
+
+        errors.JaxRuntimeError.__init__ = begin
 
     # ---- the GPU is used, or the run has failed ----
 

@@ -13,7 +13,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Backward, Clipped, Job, nested
-from oomph.levers._shared.parameter_steps import OnGradient, only_per_parameter, step_only
+from oomph.levers._shared.parameter_steps import (
+    NOT_CLEARED,
+    OnGradient,
+    cleared,
+    only_per_parameter,
+    step_only,
+)
 from oomph.levers._shared.streams import copy_stream
 
 AT_ONCE = 64 << 20
@@ -88,9 +94,7 @@ class GradientsOnCpu(Lever):
     def take(self, p: torch.Tensor, grad: torch.Tensor) -> None:
         """Begin to copy a gradient of `p` to the host, with what waits there of earlier ones."""
         if p in self._spent:
-            raise self.refuse(
-                "it clears gradients by other means than zero_grad (p.grad = None, say), or adds to those of the step before"
-            )
+            raise self.refuse(NOT_CLEARED)
         known = self._waiting.get(p)
         if known is not None:
             grad = known.here().add_(grad)
@@ -142,11 +146,7 @@ class GradientsOnCpu(Lever):
             raise self.refuse("gradients are reduced over several processes before a step")
 
     def _zero_grad(self, target: Any, proceed: Callable[[], Any]) -> Any:
-        if isinstance(target, torch.nn.Module):
-            parameters: Iterable[torch.Tensor] = target.parameters()
-        else:
-            parameters = (p for group in target.param_groups for p in group["params"])
-        for p in parameters:
+        for p in cleared(target):
             self._waiting.pop(p, None)
             self._spent.pop(p, None)
         return proceed()

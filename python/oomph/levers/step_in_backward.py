@@ -10,7 +10,13 @@ import torch
 
 from oomph.levers._shared.base import CannotApply, Lever
 from oomph.levers._shared.job import Backward, Clipped, Job, nested
-from oomph.levers._shared.parameter_steps import OnGradient, only_per_parameter, step_only
+from oomph.levers._shared.parameter_steps import (
+    NOT_CLEARED,
+    OnGradient,
+    cleared,
+    only_per_parameter,
+    step_only,
+)
 
 
 class StepInBackward(Lever):
@@ -21,7 +27,7 @@ class StepInBackward(Lever):
     sees no gradients after `backward()`.
 
     Refused by name: clipping and gradient scaling (they need all gradients before the step),
-    accumulation, several optimizers, L-BFGS, distributed training.
+    accumulation, several optimizers, L-BFGS, distributed training, gradients that no `zero_grad` clears.
     """
 
     name = "step_in_backward"
@@ -32,6 +38,8 @@ class StepInBackward(Lever):
         self.optimizer: weakref.ref[torch.optim.Optimizer] | None = None
         self.done: set[int] = set()
         """Parameters that have been updated since the script's last step."""
+        self.spent: set[int] = set()
+        """Those updated before it, whose gradients the script has not cleared since."""
 
     def install(self, job: Job) -> None:
         """Hook the parameters when the optimizer has them."""
@@ -40,6 +48,7 @@ class StepInBackward(Lever):
         job.on_optimizer.append(self._optimizer)
         job.on_backward.append(self._before_backward)
         job.around_step.append(self._step)
+        job.around_zero_grad.append(self._zero_grad)
         job.around_clip.append(self._clip)
         job.around_scaler.append(self._scaler)
 
@@ -62,6 +71,8 @@ class StepInBackward(Lever):
             return
         if id(p) in self.done:
             raise self._accumulates()
+        if id(p) in self.spent:
+            raise self.refuse(NOT_CLEARED)
         if not self.done:
             only_per_parameter(self, optimizer)
         self.done.add(id(p))
@@ -89,7 +100,12 @@ class StepInBackward(Lever):
         try:
             return proceed()  # no gradient is left, so that it changes nothing; its hooks run
         finally:  # the recorder ends a run here that has made its steps
+            self.spent |= self.done
             self.done.clear()
+
+    def _zero_grad(self, target: Any, proceed: Any) -> Any:
+        self.spent.difference_update(map(id, cleared(target)))
+        return proceed()
 
     def _clip(self, parameters: Clipped, proceed: Any) -> Any:
         if parameters.limit == float("inf"):

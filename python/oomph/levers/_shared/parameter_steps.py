@@ -6,7 +6,7 @@ import functools
 import inspect
 import weakref
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -139,6 +139,17 @@ def steps_by_rows(optimizer: torch.optim.Optimizer) -> bool:
 def fills_with_zeros(optimizer: torch.optim.Optimizer) -> bool:
     """Whether the state of an optimizer that steps by rows begins as zeros, in the first step."""
     return BY_ROWS[type(optimizer)]
+
+
+NOT_CLEARED = "it clears gradients by other means than zero_grad (p.grad = None, say), or adds to those of the step before"
+"""Why a lever after whose step gradients are gone refuses a script: it cannot tell these two apart."""
+
+
+def cleared(target: torch.nn.Module | torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+    """The parameters whose gradients `target.zero_grad()` clears."""
+    if isinstance(target, torch.nn.Module):
+        return target.parameters()
+    return (p for group in target.param_groups for p in group["params"])
 
 
 class OnGradient:
