@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use oomph_run::Record;
 use oomph_run::black_box::BlackBox;
+use oomph_run::record::Engine;
 use oomph_trace::{Content, Trace};
 use rustix::fs::FlockOperation;
 use serde::Serialize;
@@ -413,8 +414,8 @@ impl RunDirectory {
             .then(|| files::read_record(&path))
             .transpose()?;
         if let (Some(record), Some(_)) = (&mut record, signals::received()) {
-            // A handler that ends the script cleanly: it would have gone on.
-            record.stopped = true;
+            // A handler that ends the script cleanly: it would have gone on. A server has no end of its own.
+            record.stopped = !record.engine.as_ref().is_some_and(Engine::has_started);
         }
         Ok(record)
     }
