@@ -190,8 +190,7 @@ impl Family {
                 LAUNCH + Duration::from_micros(60).mul_f64(rates.waves(blocks))
             }
             Self::TriedProduct => {
-                /// Whole models by Triton's kernels ran 0.76 to 0.78 times as fast as by CUDA's on an H100, as PyTorch's authors
-                /// published. XLA prefers what needs no work space to what is quicker by some microseconds.
+                /// An assumption, which no GPU has measured: Triton's products take so many times as long as cuBLAS's. XLA prefers what needs no work space to what is quicker by some microseconds.
                 const SLOWER: f64 = 1.3;
                 let product = cublaslt::asked();
                 product.map_or_else(
