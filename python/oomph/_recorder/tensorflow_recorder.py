@@ -31,7 +31,7 @@ class TensorflowRecorder(FrameworkRecorder):
     """TensorFlow and Keras: the figures of TensorFlow's allocator."""
 
     label = "TensorFlow"
-    assumed = (("values", VALUES), ("allocator", UNMEASURED))
+    assumed = (("values", VALUES), ("TensorFlow", UNMEASURED))
 
     def start(self) -> None:
         """Install all hooks; TensorFlow is about to be imported."""
