@@ -554,8 +554,8 @@ impl Args {
             && !held.is_empty()
         {
             let most = format_bytes(*most);
-            // A black box is the recorder's: what it says of the process was said above.
-            if one.is_some() {
+            // Of a process that was killed its black box was told above. One that became another program has one, too.
+            if one.is_some() && status.code().is_none() {
                 eprintln!("oomph: the job used {most} of GPU memory");
             } else {
                 eprintln!(
