@@ -31,11 +31,15 @@ build-tests: $(VENV)/.dev
 # Pinned. torch brings the CUDA build, which needs neither a GPU nor a driver. uv installs it in a
 # third of pip's time; pip steps in where uv cannot, as behind an index that only pip is set up for.
 # Python compiles what is imported, a third of the files; compiling all takes a minute of a core.
-$(VENV)/.packages: requirements.txt requirements-frameworks.txt
+$(VENV)/.packages: requirements.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check $(UV)
 	$(BIN)/uv pip install -q --python $(BIN)/python -r requirements.txt || \
 		$(BIN)/pip install -q --disable-pip-version-check -r requirements.txt
+	touch $@
+
+# What only tests use.
+$(VENV)/.frameworks: requirements-frameworks.txt | $(VENV)/.packages
 	$(BIN)/uv pip install -q --python $(BIN)/python --no-deps --target $(FRAMEWORKS) -r requirements-frameworks.txt || \
 		$(BIN)/pip install -q --disable-pip-version-check --no-deps --upgrade --target $(FRAMEWORKS) -r requirements-frameworks.txt
 	touch $@
@@ -106,7 +110,7 @@ test-rust: compile-tests
 # After all that compiles, which takes the cores that these tests want. Tests in Rust leave some of them.
 WORKERS ?= $(shell nproc)
 SUITE := -m "not slow"
-test-python: $(VENV)/.dev | check-rust check-python compile-tests
+test-python: $(VENV)/.dev $(VENV)/.frameworks | check-rust check-python compile-tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(SUITE)
 
 # The report in a browser: needs Node 20, npm and Chromium, which nothing else here does.
