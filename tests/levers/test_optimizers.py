@@ -37,7 +37,8 @@ OPTIMIZERS = [
 
 ANYWHERE = """
     from oomph.levers import optimizer_on_cpu as lever
-    lever.AT_ONCE = 4096
+    from oomph.levers._shared import parameter_steps
+    parameter_steps.AT_ONCE = 4096
 """
 
 

@@ -8,22 +8,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch.optim import optimizer as optim
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Backward, Clipped, Job, nested
 from oomph.levers._shared.parameter_steps import (
+    AT_ONCE,
     NOT_CLEARED,
+    AroundStep,
     OnGradient,
+    bytes_at_once,
     cleared,
     only_per_parameter,
     step_only,
 )
-from oomph.levers._shared.streams import copy_stream
+from oomph.levers._shared.streams import BothWays
 
-AT_ONCE = 64 << 20
-"""The most bytes of gradients under way to the host, and of parameters that step together; at least one."""
 LEAST = 256 << 10
 """Smaller gradients stay on the GPU."""
 
@@ -50,10 +50,10 @@ class GradientsOnCpu(Lever):
         """Parameters that have stepped, whose gradients the script has not cleared since."""
         self._homes: Any = WeakTensorKeyDictionary()
         """The memory there, by parameter."""
-        self._streams: dict[torch.device, tuple[Any, Any]] = {}
+        self.streams = BothWays()
         self._leaving: deque[tuple[torch.Tensor, Any]] = deque()
         """On their way to the host."""
-        self._inside = self._stepped = False
+        self._stepped = False
 
     def install(self, job: Job) -> None:
         """Hook the parameters when an optimizer has them, and go inside of the hooks that PyTorch puts around its step."""
@@ -65,12 +65,7 @@ class GradientsOnCpu(Lever):
         job.around_zero_grad.append(self._zero_grad)
         job.around_clip.append(self._clip)
         job.around_scaler.append(self._scaler)
-        original = optim.Optimizer.profile_hook_step
-
-        def hooked(function: Any) -> Any:
-            return original(self._around_step(function))
-
-        optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+        AroundStep(self._step).install()
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         only_per_parameter(self, optimizer, steps=False)
@@ -123,12 +118,6 @@ class GradientsOnCpu(Lever):
     def _settle(self) -> None:
         while self._leaving:
             self._settle_one()
-
-    def streams(self, device: torch.device) -> tuple[Any, Any]:
-        """To the GPU and back."""
-        if device not in self._streams:
-            self._streams[device] = (copy_stream(device), copy_stream(device))
-        return self._streams[device]
 
     # ---- what looks at gradients ----
 
@@ -191,26 +180,7 @@ class GradientsOnCpu(Lever):
 
     # ---- the step ----
 
-    def _around_step(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
-            if self._inside:  # super().step() of a subclass
-                return original(optimizer, closure)
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            self._inside = True
-            try:
-                self._step(optimizer)
-                original(optimizer)
-            finally:
-                self._inside = False
-            return loss
-
-        return step
-
-    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, original: Callable[..., Any]) -> None:
         """Step all parameters whose gradients wait, some at a time; the script's own step has the others left."""
         self._settle()
         mine = [p for g in optimizer.param_groups for p in g["params"] if p in self._waiting]
@@ -232,6 +202,7 @@ class GradientsOnCpu(Lever):
             for p in part:
                 p.grad = None
                 self._spent[p] = True
+        original(optimizer)
 
     def finish(self) -> None:
         """Report why nothing moved."""
@@ -292,7 +263,7 @@ class _Waiting:
 
 def _parts(parameters: list[torch.Tensor]) -> Iterable[list[torch.Tensor]]:
     """Parameters that step together: of a sixteenth of all, but of 4 MiB at least."""
-    most = min(AT_ONCE, max(4 << 20, sum(p.nbytes for p in parameters) // 16))
+    most = bytes_at_once(parameters)
     part: list[torch.Tensor] = []
     for p in parameters:
         if part and sum(q.nbytes for q in part) + p.nbytes > most:

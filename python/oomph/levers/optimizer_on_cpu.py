@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import weakref
 from collections import deque
@@ -17,6 +16,8 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.lbfgs_history import as_lists, keep_on_host
 from oomph.levers._shared.parameter_steps import (
+    AroundStep,
+    bytes_at_once,
     fills_with_zeros,
     is_known,
     only_per_parameter,
@@ -24,15 +25,7 @@ from oomph.levers._shared.parameter_steps import (
     steps_by_element,
     steps_by_rows,
 )
-from oomph.levers._shared.streams import copy_stream
-
-AT_ONCE = 64 << 20
-"""The most bytes of parameters that step together: at least one parameter, or rows of one where the optimizer updates
-each element by itself. Their state is on the GPU, and that of the parts before and after them on its way."""
-
-SHARE, FEWEST = 16, 4 << 20
-"""A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of its state on
-the GPU at once, nothing would be saved."""
+from oomph.levers._shared.streams import BothWays
 
 
 class OptimizerOnCpu(Lever):
@@ -51,8 +44,8 @@ class OptimizerOnCpu(Lever):
     def __init__(self) -> None:
         """It has no parameters."""
         super().__init__()
-        self._streams: dict[torch.device, tuple[Any, Any]] = {}
-        self._inside = False
+        self.streams = BothWays()
+        self._around_step = AroundStep(self._step)
         self._leaving: deque[_State] = deque()
         """The states that stepped last, on their way to the host."""
         self._before: torch.Tensor | None = None
@@ -70,12 +63,7 @@ class OptimizerOnCpu(Lever):
         job.on_optimizer.append(self._made)
         job.on_enter.append(self._enter)
         job.around_early_step.append(self._step_early)
-        original = optim.Optimizer.profile_hook_step
-
-        def hooked(function: Any) -> Any:
-            return original(self._streamed(function))
-
-        optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+        self._around_step.install()
 
     def _count(self) -> None:
         self.applied += 1
@@ -100,25 +88,6 @@ class OptimizerOnCpu(Lever):
             if bytes_on_gpu(optimizer):
                 self.evict(optimizer)
 
-    def _streamed(self, original: Any) -> Any:
-        @functools.wraps(original)
-        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
-            # super().step() of a subclass, or the history is on the host already
-            if self._inside or isinstance(optimizer, torch.optim.LBFGS):
-                return original(optimizer, closure)
-            loss = None
-            if closure is not None:
-                with torch.enable_grad():
-                    loss = closure()
-            self._inside = True
-            try:
-                self._step(optimizer)
-            finally:
-                self._inside = False
-            return loss
-
-        return step
-
     def through(self, optimizer: torch.optim.Optimizer) -> Any:
         """`optimizer.step`, streamed, for an existing optimizer; with its hooks.
 
@@ -126,7 +95,7 @@ class OptimizerOnCpu(Lever):
         """
         only_per_parameter(self, optimizer)
         step = optim.Optimizer.profile_hook_step(
-            self._streamed(inspect.unwrap(type(optimizer).step))
+            self._around_step(inspect.unwrap(type(optimizer).step))
         )
 
         def streamed() -> Any:
@@ -149,7 +118,7 @@ class OptimizerOnCpu(Lever):
             rows.step()
             self.applied += bool(rows.bytes)
             return
-        at_once = _at_once([p for group in optimizer.param_groups for p in group["params"]])
+        at_once = bytes_at_once([p for group in optimizer.param_groups for p in group["params"]])
         _, moving = self._coming.pop(id(p), (p, None))
         moving = moving or _moving(self, optimizer, [p], at_once)
         # While the backward pass goes on, states of these before it leave, and those of the next ones come.
@@ -170,7 +139,7 @@ class OptimizerOnCpu(Lever):
         while self._leaving and (not most or sum(state.bytes for state in self._leaving) > most):
             self._leaving.popleft().settle()
 
-    def _step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _step(self, optimizer: torch.optim.Optimizer, _: Any) -> None:
         only_per_parameter(self, optimizer)
         self._settle()
         for _, states in self._coming.values():
@@ -186,7 +155,7 @@ class OptimizerOnCpu(Lever):
             for p in group["params"]
             if p.grad is not None and not _is_by_rows(optimizer, p)
         ]
-        moved = self._pass(_moving(self, optimizer, steps, _at_once(steps)))
+        moved = self._pass(_moving(self, optimizer, steps, bytes_at_once(steps)))
         self._settle()
         if not is_known(optimizer):
             step_only(optimizer, set(), counts=True)
@@ -207,21 +176,10 @@ class OptimizerOnCpu(Lever):
             self._leaving.append(state)
         return any(state.bytes for state in moving)
 
-    def streams(self, device: torch.device) -> tuple[Any, Any]:
-        """To the GPU and back."""
-        if device not in self._streams:
-            self._streams[device] = (copy_stream(device), copy_stream(device))
-        return self._streams[device]
-
     def finish(self) -> None:
         """Report why nothing moved."""
         if not self.applied:
             self.add_note("no optimizer with state on a GPU stepped")
-
-
-def _at_once(steps: list[torch.Tensor]) -> int:
-    """The bytes of parameters that step together, of all that step."""
-    return min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
 
 
 def _moving(

@@ -21,7 +21,7 @@ use crate::sharding::Sharing;
 
 /// Smaller gradients stay (`python/oomph/levers/gradients_on_cpu.py`).
 const LEAST: u64 = 256 << 10;
-/// The most that is under way, as there.
+/// The most that is under way (`python/oomph/levers/_shared/parameter_steps.py`).
 const AT_ONCE: u64 = 64 << 20;
 /// Less than this of gradients is not worth it.
 const WORTH: u64 = 32 << 20;

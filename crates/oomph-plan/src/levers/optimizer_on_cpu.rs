@@ -22,7 +22,7 @@ use crate::sharding::Sharing;
 /// How many times longer than the state's one way over the link the step takes, as measured on an H200
 /// (`bench/gpu/results/h200_levers.json`).
 const OVER_THE_LINK: f64 = 1.3;
-/// The most parameters that step together, in bytes (`python/oomph/levers/optimizer_on_cpu.py`).
+/// The most parameters that step together, in bytes (`python/oomph/levers/_shared/parameter_steps.py`).
 const AT_ONCE: u64 = 64 << 20;
 /// A small optimizer steps in so many parts, unless they are smaller than so many bytes.
 const SHARE: u64 = 16;

@@ -152,6 +152,59 @@ def cleared(target: torch.nn.Module | torch.optim.Optimizer) -> Iterable[torch.T
     return (p for group in target.param_groups for p in group["params"])
 
 
+AT_ONCE = 64 << 20
+"""The most bytes of parameters that step together, where what belongs to them is on the host: at least one parameter."""
+SHARE, FEWEST = 16, 4 << 20
+"""A small optimizer steps in so many parts, unless they are smaller than so many bytes: with all of it on
+the GPU at once, nothing would be saved."""
+
+
+def bytes_at_once(steps: list[torch.Tensor]) -> int:
+    """The bytes of parameters that step together, of all that step."""
+    return min(AT_ONCE, max(FEWEST, sum(p.nbytes for p in steps) // SHARE))
+
+
+class AroundStep:
+    """Makes an optimizer's `step` call a function in its place, after the closure."""
+
+    def __init__(
+        self, function: Callable[[torch.optim.Optimizer, Callable[..., Any]], None]
+    ) -> None:
+        """With the optimizer and its own step."""
+        self.function = function
+        self._inside = False
+
+    def install(self) -> None:
+        """Go inside of the hooks that PyTorch puts around all steps."""
+        original = torch.optim.Optimizer.profile_hook_step
+
+        def hooked(step: Any) -> Any:
+            return original(self(step))
+
+        torch.optim.Optimizer.profile_hook_step = staticmethod(hooked)  # type: ignore[method-assign]
+
+    def __call__(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A step in place of this one."""
+
+        @functools.wraps(original)
+        def step(optimizer: torch.optim.Optimizer, closure: Any = None) -> Any:
+            # super().step() of a subclass, or one that evaluates its closure itself
+            if self._inside or isinstance(optimizer, torch.optim.LBFGS):
+                return original(optimizer, closure)
+            loss = None
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            self._inside = True
+            try:
+                self.function(optimizer, original)
+            finally:
+                self._inside = False
+            return loss
+
+        return step
+
+
 class OnGradient:
     """Calls a function with each parameter of some optimizers as soon as its gradient is complete."""
 

@@ -26,3 +26,17 @@ def copy_stream(device: torch.device) -> Any:
         if driver.cuStreamCreate(ctypes.byref(handle), NON_BLOCKING) != 0 or not handle.value:
             return torch.cuda.Stream(device)
     return torch.cuda.ExternalStream(handle.value, device=device)
+
+
+class BothWays:
+    """The streams to each GPU and back from it, made when they are first asked for."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._of: dict[torch.device, tuple[Any, Any]] = {}
+
+    def __call__(self, device: torch.device) -> tuple[Any, Any]:
+        """To the GPU and back."""
+        if device not in self._of:
+            self._of[device] = (copy_stream(device), copy_stream(device))
+        return self._of[device]
