@@ -66,20 +66,30 @@ class FusedAttention(Lever):
 
         return around
 
-    def as_mask(self, mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """`mask` in the type of the product; as one tensor for all modules that share it."""
-        if mask.dtype == dtype:
-            return mask
+    def as_mask(
+        self, mask: torch.Tensor, dtype: torch.dtype, may_hide: bool
+    ) -> torch.Tensor | None:
+        """`mask` in the type of the product, one tensor for all modules that share it; None if no kernel does as the script.
+
+        In the backward pass a kernel takes the weights of a row that finite numbers hide entirely for 1 each.
+        """
         source = mask if mask._base is None else mask._base
         key = (_version(source), mask.shape, mask.stride(), mask.storage_offset(), dtype)
-        if self.last_mask is not None and not mask.requires_grad:
+        if self.last_mask is not None:
             of, known, cast = self.last_mask
             if of() is source and known == key and (made := cast()) is not None:
                 return made
-        # The least number of a wider type must not become infinite: a row of them is uniform, of infinities undefined.
-        least = mask.new_full((), torch.finfo(dtype).min)
-        made = torch.where(mask == -math.inf, mask, mask.maximum(least)).to(dtype)
-        self.last_mask = weakref.ref(source), key, weakref.ref(made)
+        if may_hide and torch.is_grad_enabled():
+            most = mask.detach().amax(-1).nan_to_num(neginf=0.0)
+            if float(most.min()) <= NEVER:
+                return None
+        made = mask
+        if mask.dtype != dtype:
+            # Nor must the least number of a wider type become infinite.
+            least = mask.new_full((), torch.finfo(dtype).min)
+            made = torch.where(mask == -math.inf, mask, mask.maximum(least)).to(dtype)
+        if not mask.requires_grad:
+            self.last_mask = weakref.ref(source), key, weakref.ref(made)
         return made
 
     def finish(self) -> None:
@@ -91,7 +101,8 @@ class FusedAttention(Lever):
             self.add_note(f"scores of {len(names)} modules exist because of {use}: {', '.join([*names][:3])}")
         if not self.fused:
             self.add_note("no product of queries and keys met values after a softmax")
-        self.left_alone = [n for names in self.written.values() for n in names if n not in self.fused]
+        written = dict.fromkeys(name for names in self.written.values() for name in names)
+        self.left_alone = [name for name in written if name not in self.fused]
 
 
 class _Products(TorchFunctionMode):
@@ -123,6 +134,8 @@ class Form:
     scale: float = 1.0
     mask: torch.Tensor | None = None
     """It broadcasts to `q`'s leading dimensions, length and positions."""
+    may_hide: bool = False
+    """Whether finite numbers in the mask may hide all of a row."""
     is_softmax: bool = False
 
     @property
@@ -239,6 +252,7 @@ class Scores(torch.Tensor):
         if name in WRITES or (name.endswith("_") and not name.endswith("__")) or "out" in kwargs:
             for value in (*args, *kwargs.values()):
                 if isinstance(value, Scores):
+                    _whole(value, name)
                     value.state.settle()
         use = "dropout" if "dropout" in name else name
         return func(*_whole(args, use), **{key: _whole(v, use) for key, v in kwargs.items()})
@@ -259,7 +273,8 @@ WRITES = frozenset(
 def _whole(value: Any, use: str) -> Any:
     if isinstance(value, Scores):
         state = value.state
-        state.lever.written.setdefault(use, {})[state.module] = None
+        if state.made is None:
+            state.lever.written.setdefault(use, {})[state.module] = None
         return state.whole()
     if type(value) in (list, tuple):
         return type(value)(_whole(item, use) for item in value)
@@ -352,7 +367,9 @@ def _product(func: Any, args: tuple, kwargs: dict) -> tuple[Form, torch.dtype] |
     return form, dtype
 
 
-def _masked(form: Form, mask: torch.Tensor, kind: torch.dtype) -> Form | None:
+def _masked(
+    form: Form, mask: torch.Tensor, kind: torch.dtype, may_hide: bool = True
+) -> Form | None:
     """With `mask` added, which the script gave scores of `form`; `kind` is the type of the product."""
     shape = form.shape
     if (
@@ -365,8 +382,9 @@ def _masked(form: Form, mask: torch.Tensor, kind: torch.dtype) -> Form | None:
         or any(m not in (1, n) for m, n in zip(mask.shape[::-1], shape[::-1], strict=False))
     ):
         return None
+    may_hide = form.may_hide or (may_hide and not mask.requires_grad)
     mask = mask if form.mask is None else form.mask + mask
-    return dataclasses.replace(form, mask=mask)
+    return dataclasses.replace(form, mask=mask, may_hide=may_hide)
 
 
 def _hidden(form: Form, hidden: Any, value: Any, kind: torch.dtype) -> Form | None:
@@ -381,7 +399,7 @@ def _hidden(form: Form, hidden: Any, value: Any, kind: torch.dtype) -> Form | No
         return None
     value = value if value == -math.inf else max(value, torch.finfo(kind).min)
     mask = torch.zeros_like(hidden, dtype=kind).masked_fill_(hidden, value)
-    return _masked(form, mask, kind)
+    return _masked(form, mask, kind, value != -math.inf)
 
 
 MULTIPLIES = ("mul", "__mul__", "__rmul__", "multiply")
@@ -576,7 +594,9 @@ def _attend(state: State, v: Any) -> Any:
     off = torch.autocast(v.device.type, enabled=False) if now.dtype else contextlib.nullcontext()
     with off:
         if mask is not None:
-            mask = state.lever.as_mask(mask, kind)
+            mask = state.lever.as_mask(mask, kind, form.may_hide)
+            if mask is None:
+                return NotImplemented
             mask = mask.reshape((1,) * (len(lead) + 2 - mask.dim()) + mask.shape)
             if mask.shape[: len(lead) - 1].numel() > 1 and len(lead) > 2:
                 mask = mask.expand(*lead[:-1], *mask.shape[-3:])

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use oomph_trace::Phase;
 
 use crate::by_hand::Script;
-use crate::lever::{Facets, Results, Stage, places};
+use crate::lever::{Facets, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
 
@@ -32,7 +32,7 @@ impl Facets for FusedAttention {
     }
 
     fn label(&self) -> String {
-        format!("fused attention in {}", places(&self.modules))
+        format!("fused attention ({} modules)", self.modules.len())
     }
 
     fn order() -> u32 {
@@ -120,4 +120,76 @@ fn written_out(model: &Model, dropped: bool) -> Vec<String> {
         found.clear();
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use oomph_trace::Category;
+
+    use super::*;
+    use crate::model::{Call, Tensor};
+
+    /// A module that multiplies, with a softmax of `bytes` and a dropout of as much (if any) in modules of its own.
+    fn job(bytes: u64, drops: bool) -> Model {
+        let tensor = |op: u32, call: u32, phase: Phase| Tensor {
+            bytes,
+            stream: 0,
+            category: Category::Activation,
+            phase,
+            call,
+            op,
+            scope: 0,
+            batched: true,
+        };
+        let call = |module: &str, parent: u32| Call {
+            module: module.to_owned(),
+            parent,
+            ..Call::default()
+        };
+        let ops = [
+            "aten::bmm",
+            "aten::_softmax",
+            "aten::native_dropout",
+            "aten::_log_softmax",
+        ];
+        let mut model = Model {
+            calls: vec![
+                Call::default(),
+                call("Net.attn", 0),
+                call("Net.attn.soft", 1),
+                call("Net.attn.drop", 1),
+                call("Net.loss", 0),
+            ],
+            ops: ops.map(str::to_owned).to_vec(),
+            trains: true,
+            ..Model::default()
+        };
+        model.template.tensors = vec![
+            tensor(0, 1, Phase::Forward),
+            tensor(1, 2, Phase::Forward),
+            // Neither is attention.
+            tensor(1, 4, Phase::Forward),
+            tensor(3, 2, Phase::Forward),
+        ];
+        if drops {
+            model.template.tensors.push(tensor(2, 3, Phase::Forward));
+        }
+        model
+    }
+
+    #[test]
+    fn offered_where_scores_are_many_and_none_is_dropped() {
+        let offered = |model: &Model| FusedAttention::candidates(model, &Options::default());
+        let model = job(LEAST_BYTES, false);
+        assert_eq!(offered(&model)[0].modules, ["Net.attn"]);
+        assert_eq!(FusedAttention::excluded(&model), None);
+        assert!(offered(&job(LEAST_BYTES - 1, false)).is_empty());
+        let model = job(LEAST_BYTES, true);
+        assert!(offered(&model).is_empty());
+        assert!(
+            FusedAttention::excluded(&model)
+                .unwrap()
+                .contains("dropped")
+        );
+    }
 }
