@@ -1,7 +1,6 @@
 """`fused_attention`: attention that is written out becomes one kernel, to rounding, or stays as it is."""
 
 import pytest
-import torch
 
 from tests.support.levers import distance, run, same
 
@@ -112,7 +111,7 @@ def test_equal_to_rounding_without_scores(tmp_path, style):
     [
         (("att = self.drop(att)", "att = F.dropout(att, 0.5)"), "dropout"),
         (("att = self.drop(att)", "att = att / (1e-6 + att.sum(-1, keepdim=True))"), "sum"),
-        (("float(\"-inf\")", "-10.0"), "masked_fill"),
+        (('float("-inf")', "-10.0"), "masked_fill"),
         (("att = self.drop(att)", "att[..., 0] = 0.0"), "__setitem__"),
         (("att = self.drop(att)", "b = att.view(B, H, T, T); b *= 0.5"), "mul_"),
         (("att = self.drop(att)", "att.register_hook(lambda g: 2 * g)"), "register_hook"),
@@ -132,7 +131,9 @@ def test_other_uses_compute_scores(tmp_path, change, why):
 
 
 def test_a_row_that_finite_numbers_hide_keeps_its_gradients(tmp_path):
-    hidden = STYLES["manual"].replace("att = att.masked", "self.tril[0, 0, 3] = 0; att = att.masked")
+    hidden = STYLES["manual"].replace(
+        "att = att.masked", "self.tril[0, 0, 3] = 0; att = att.masked"
+    )
     code = model(hidden.replace('float("-inf")', "-1e9"))
     plain, other = run(tmp_path, code), run(tmp_path, code, ("fused_attention", NAMES))
     assert "because of matmul" in other.levers["fused_attention"]["note"]
@@ -141,7 +142,9 @@ def test_a_row_that_finite_numbers_hide_keeps_its_gradients(tmp_path):
 
 def test_weights_used_twice_and_without_gradients(tmp_path):
     used = STYLES["manual"].replace("self.drop(att)", "att; self.seen = att.detach().mean()")
-    half = STYLES["manual"].replace("att = F.softmax", "torch.set_grad_enabled(False); att = F.softmax")
+    half = STYLES["manual"].replace(
+        "att = F.softmax", "torch.set_grad_enabled(False); att = F.softmax"
+    )
     half = half.replace("y = (att", "torch.set_grad_enabled(True); y = (att")
     for style in (used, half):
         code = model(style)
@@ -168,7 +171,11 @@ class Own(torch.autograd.Function):
     def backward(ctx, grad):
         return grad * 2
 """
-    style = STYLES["manual"].replace("att = self.drop(att)", change).replace("for y in qkv", "for y in map(torch.clone, qkv)")
+    style = (
+        STYLES["manual"]
+        .replace("att = self.drop(att)", change)
+        .replace("for y in qkv", "for y in map(torch.clone, qkv)")
+    )
     assert why in run(tmp_path, own + model(style), ("fused_attention", NAMES)).refusal
 
 
@@ -193,7 +200,9 @@ def test_hugging_face_in_16_bits(tmp_path, kind):
     path = "layers.{}.self_attn" if kind == "Llama" else "encoder.layer.{}.attention.self"
     names = [f"{kind}Model." + path.format(i) for i in (0, 1)]
     plain = run(tmp_path, code, KIND=kind, PADDING=slice(15, None))
-    fused = run(tmp_path, code, ("fused_attention", {"modules": names}), KIND=kind, PADDING=slice(15, None))
+    fused = run(
+        tmp_path, code, ("fused_attention", {"modules": names}), KIND=kind, PADDING=slice(15, None)
+    )
     assert fused.refusal is None, fused.refusal
     assert fused.levers["fused_attention"]["applied"] == 2
     assert distance(fused.out[0], plain.out[0]) <= 1e-6

@@ -18,7 +18,11 @@ class Mixer(nn.Module):
 class FeedForward(nn.Module):
     def __init__(self, d):
         super().__init__()
-        self.up, self.gate, self.down = nn.Linear(d, 6 * d), nn.Linear(d, 6 * d), nn.Linear(6 * d, d)
+        self.up, self.gate, self.down = (
+            nn.Linear(d, 6 * d),
+            nn.Linear(d, 6 * d),
+            nn.Linear(6 * d, d),
+        )
 
     def forward(self, x):
         return self.down(F.silu(self.gate(x)) * self.up(x))

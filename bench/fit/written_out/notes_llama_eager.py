@@ -23,7 +23,9 @@ notes = [torch.randint(1, 8000, (1400 - 37 * (i % 7),)) for i in range(48)]
 for step, (ids, mask) in enumerate(DataLoader(notes, batch_size=8, collate_fn=collate)):
     ids, mask = ids.cuda(), mask.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        loss = model(input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)).loss
+        loss = model(
+            input_ids=ids, attention_mask=mask, labels=ids.masked_fill(mask == 0, -100)
+        ).loss
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -7,7 +7,9 @@ from torch import nn
 class PointNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.local = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 512))
+        self.local = nn.Sequential(
+            nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 512)
+        )
         self.head = nn.Sequential(
             nn.Linear(1024, 512), nn.LayerNorm(512), nn.ReLU(), nn.Linear(512, 256), nn.LayerNorm(256), nn.ReLU(),
             nn.Linear(256, 20),

@@ -25,7 +25,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         b, n, d = x.shape
-        q, k, v = (t.reshape(b, n, self.heads, -1).permute(0, 2, 1, 3) for t in self.to_qkv(x).chunk(3, -1))
+        q, k, v = (
+            t.reshape(b, n, self.heads, -1).permute(0, 2, 1, 3) for t in self.to_qkv(x).chunk(3, -1)
+        )
         dots = einsum("b h i d, b h j d -> b h i j", q, k) * self.scale
         dots = dots + self.rel[:, self.where].unsqueeze(0)
         attn = self.attend(dots)

@@ -98,7 +98,9 @@ class FusedAttention(Lever):
         if problem := self.places.problem():
             self.add_note(problem)
         for use, names in self.written.items():
-            self.add_note(f"scores of {len(names)} modules exist because of {use}: {', '.join([*names][:3])}")
+            self.add_note(
+                f"scores of {len(names)} modules exist because of {use}: {', '.join([*names][:3])}"
+            )
         if not self.fused:
             self.add_note("no product of queries and keys met values after a softmax")
         written = dict.fromkeys(name for names in self.written.values() for name in names)
@@ -112,7 +114,9 @@ class _Products(TorchFunctionMode):
         super().__init__()
         self._lever, self._module = lever, module
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: Any = None
+    ) -> Any:
         kwargs = kwargs or {}
         given = _product(func, args, kwargs)
         if given is None:
@@ -456,10 +460,12 @@ def _lazily(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
 VIEWS = (torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
 
 
-def _next(form: Form, dtype, name: str, others: list, kwargs: dict, place: int, state: State) -> Any:
+def _next(
+    form: Form, dtype, name: str, others: list, kwargs: dict, place: int, state: State
+) -> Any:
     """The form and type of what a function makes of scores; None if it is something else."""
     kind = _kind(form.q, state.autocast)
-    other = others[0] if len(others) == 1 and not kwargs else None
+    other: Any = others[0] if len(others) == 1 and not kwargs else None
     if name in MULTIPLIES or (name in DIVIDES and place == 0):
         divides = name in DIVIDES
         if form.is_softmax or form.mask is not None:
@@ -500,14 +506,22 @@ def _next(form: Form, dtype, name: str, others: list, kwargs: dict, place: int, 
         hidden = _hidden(form, ~kept if place == 1 else kept, value, kind)
         return None if hidden is None else (hidden, dtype)
     if name == "softmax":
-        given = dict(zip(("dim", "dtype") if len(others) < 3 else ("dim", "_stacklevel", "dtype"), others, strict=False))
+        given = dict(
+            zip(
+                ("dim", "dtype") if len(others) < 3 else ("dim", "_stacklevel", "dtype"),
+                others,
+                strict=False,
+            )
+        )
         given |= kwargs
         given.pop("_stacklevel", None)
         if "input" in given or form.is_softmax or given.keys() - {"dim", "dtype"}:
             return None
         if given.get("dim") not in (-1, len(form.shape) - 1):
             return None
-        wanted = given.get("dtype") or (torch.float32 if Autocast(form.q.device.type).dtype else dtype)
+        wanted = given.get("dtype") or (
+            torch.float32 if Autocast(form.q.device.type).dtype else dtype
+        )
         return dataclasses.replace(form, is_softmax=True), wanted
     if name == "dropout":
         given = dict(zip(("p", "training", "inplace"), others, strict=False)) | kwargs
@@ -584,7 +598,11 @@ def _attend(state: State, v: Any) -> Any:
     first = state
     while first.parent is not None:
         first = first.parent
-    if first.autocast.dtype != now.dtype or _kind(form.q, now) != kind or now.dtype is None and state.dtype != kind:
+    if (
+        first.autocast.dtype != now.dtype
+        or _kind(form.q, now) != kind
+        or (now.dtype is None and state.dtype != kind)
+    ):
         return NotImplemented
     state.check()
     lead = form.q.shape[:-2]
