@@ -38,7 +38,10 @@ pub struct Base {
     /// The levers that it ran with.
     pub applied: Vec<Lever>,
     /// Reserved bytes as measured, over what playing the model gives.
-    pub correction: f64,
+    correction: f64,
+    /// The same where segments grow, of which a run with others tells little: holes between tensors that nothing fits into are none
+    /// there, so what counts is the tensors, if these came closer to their prediction.
+    growing_correction: f64,
     /// What was played already: searches after the first differ in what runs have taught only.
     memory: Arc<Mutex<Memory>>,
 }
@@ -65,17 +68,29 @@ struct Memory {
 }
 
 impl Base {
-    /// A run and what it measured.
-    pub fn new(model: Model, applied: Vec<Lever>, measured_reserved: u64, config: &Config) -> Self {
+    /// A run, and its peaks in tensors and of the allocator in bytes.
+    pub fn new(
+        model: Model,
+        applied: Vec<Lever>,
+        allocated: u64,
+        reserved: u64,
+        config: &Config,
+    ) -> Self {
         let played = play(&model.template, config, Device::UNLIMITED);
-        let correction = match (measured_reserved, played.reserved) {
+        let over = |measured: u64, played: u64| match (measured, played) {
             (0, _) | (_, 0) => 1.0,
             (measured, played) => measured as f64 / played as f64,
         };
+        let correction = over(reserved, played.reserved);
         Self {
             model,
             applied,
             correction,
+            growing_correction: if config.expandable_segments {
+                correction
+            } else {
+                correction.min(over(allocated, played.allocated))
+            },
             memory: Arc::default(),
         }
     }
@@ -225,15 +240,18 @@ impl Options {
         }
     }
 
-    /// What runs of plans with the same levers taught; else of the most alike.
+    /// What runs of plans with the same levers taught; else of the most alike, which may have had a lever more if several are common.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
         let names = taught(levers);
-        let alike = self
-            .lessons
-            .iter()
-            .filter(|lesson| lesson.levers.iter().all(|name| names.contains(name)));
-        // Of equally many levers the newest.
-        alike.max_by_key(|lesson| lesson.levers.len()).map_or(
+        let alike = |lesson: &&Lesson| {
+            let common = lesson.levers.iter().filter(|name| names.contains(name));
+            let common = common.count();
+            // One that the plan lacks counts for two that it has.
+            (3 * common).saturating_sub(2 * lesson.levers.len())
+        };
+        let lessons = self.lessons.iter().filter(|lesson| alike(lesson) > 0);
+        // Of those that are as much alike the newest.
+        lessons.max_by_key(alike).map_or(
             Factors {
                 memory: 1.0,
                 time: 1.0,
@@ -783,7 +801,12 @@ impl<'a> Searcher<'a> {
                     .to_owned(),
             );
         }
-        let factor = base.correction * price.learned.memory;
+        let correction = if self.config(levers).expandable_segments {
+            base.growing_correction
+        } else {
+            base.correction
+        };
+        let factor = correction * price.learned.memory;
         let scale = |bytes: u64| (bytes as f64 * factor) as u64;
         Plan {
             allocated: scale(peak.allocated),
@@ -862,6 +885,15 @@ impl<'a> Searcher<'a> {
         )
     }
 
+    /// The allocator as levers set it.
+    fn config(&self, levers: &[Lever]) -> Config {
+        let mut config = self.options.config.clone();
+        for lever in levers {
+            lever.facets().configure(&mut config);
+        }
+        config
+    }
+
     /// What levers do to the memory of a base.
     fn played(&self, base: &Base, levers: &[Lever]) -> Played {
         self.remembered(
@@ -869,10 +901,7 @@ impl<'a> Searcher<'a> {
             levers,
             |memory| &mut memory.played,
             || {
-                let mut config = self.options.config.clone();
-                for lever in levers {
-                    lever.facets().configure(&mut config);
-                }
+                let config = self.config(levers);
                 play(
                     &self.draft(base, levers).template,
                     &config,
@@ -1187,6 +1216,31 @@ mod tests {
         plan.learned = learned;
         options.learn(&plan, 1000, Some(1.0));
         assert_eq!(options.lesson(&plan.levers), learned);
+    }
+
+    /// A run that held 150 MiB for one tensor of 100 had holes, which segments that grow do not have.
+    #[test]
+    fn what_a_run_lost_to_holes_is_no_part_of_plans_whose_segments_grow() {
+        let mut model = Model::default();
+        model.template.tensors = vec![crate::model::Tensor {
+            bytes: 100 << 20,
+            stream: 0,
+            category: oomph_trace::Category::Activation,
+            phase: oomph_trace::Phase::Forward,
+            call: 0,
+            op: 0,
+            scope: 0,
+            batched: true,
+        }];
+        model.template.body = vec![crate::model::Event::Alloc(0)];
+        model.template.parts = 1;
+        model.template.once = true;
+        let base = Base::new(model, Vec::new(), 100 << 20, 150 << 20, &Config::default());
+        let grows =
+            serde_json::from_str(r#"{"name": "allocator", "conf": "expandable_segments:True"}"#);
+        let mib =
+            |levers: &[Lever]| predict(&base, &base, levers, &Options::default()).reserved >> 20;
+        assert_eq!((mib(&[]), mib(&[grows.unwrap()])), (150, 100));
     }
 
     #[test]
