@@ -1195,6 +1195,34 @@ mod tests {
         );
     }
 
+    /// The plan of least memory has all levers; the next ones to try have fewer.
+    #[test]
+    fn a_plan_learns_from_one_with_a_lever_more_if_it_shares_several() {
+        let levers = [
+            r#"{"name": "set_to_none"}"#,
+            r#"{"name": "micro_batch", "parts": 2}"#,
+            r#"{"name": "step_in_backward"}"#,
+            r#"{"name": "optimizer_on_cpu"}"#,
+        ]
+        .map(|text| serde_json::from_str::<Lever>(text).unwrap());
+        let mut options = Options::default();
+        options.correct(&levers, 0.5, 1.0);
+        let learned = |options: &Options, count: usize| {
+            let learned = options.lesson(&levers[..count]).memory;
+            (learned * 100.0).round() as u32
+        };
+        assert_eq!(
+            [2, 3, 4].map(|count| learned(&options, count)),
+            [100, 50, 50]
+        );
+        // What has no lever more is more alike.
+        options.correct(&levers[..2], 0.8, 1.0);
+        assert_eq!(
+            [2, 3, 4].map(|count| learned(&options, count)),
+            [80, 80, 50]
+        );
+    }
+
     fn planned(used: u64, time_ratio: f64) -> Plan {
         Plan {
             levers: vec![serde_json::from_str(r#"{"name": "set_to_none"}"#).unwrap()],
