@@ -1,7 +1,8 @@
 """Plans of `bench/fit` on a real GPU: `python run_plans.py OUT.jsonl [--plans FILE] [--most SECONDS]`.
 
-Each job runs plain, then with plans under the memory limit that they were made for
-(`torch.cuda.set_per_process_memory_fraction`): peak and time of a step against what was planned.
+Each job runs plain, then with plans on a GPU with as little memory as they were made for (the rest of it is taken beforehand): peak and
+time of a step against what was planned. PyTorch's own limit (`torch.cuda.set_per_process_memory_fraction`) is no such GPU: of an
+expandable segment it counts the whole allocation where only a part of it needs new memory.
 `--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`; `--only JOB:SHARE ...`
 takes these plans, in this order.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
@@ -15,6 +16,7 @@ its kernels and copies, and how many. `OUT.jsonl --table` prints a results file.
 
 import argparse
 import concurrent.futures
+import ctypes
 import fcntl
 import json
 import os
@@ -102,12 +104,21 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 settings["held"] = turn
             original()
-            if settings.get("limit"):
-                total = torch.cuda.get_device_properties(0).total_memory
-                torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
+            if settings.get("budget"):
+                take_the_rest(torch, settings["budget"])
         original()
 
     torch.cuda._lazy_init = begin
+
+
+def take_the_rest(torch, budget: int) -> None:
+    """Leave a GPU with `budget` bytes in all, what the driver and this process's context hold included."""
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    (runtime,) = (name for name in libraries if Path(name).name.startswith("libcudart.so"))
+    _, total = torch.cuda.mem_get_info()
+    address, rest = ctypes.c_void_p(), ctypes.c_size_t(max(0, total - budget))
+    status = ctypes.CDLL(runtime).cudaMalloc(ctypes.byref(address), rest)
+    assert status == 0, f"cudaMalloc of {rest.value} bytes: error {status}"
 
 
 class Profile:
@@ -313,16 +324,13 @@ def main() -> None:
             runs.append((dict(settings, baseline=baseline), dict(job=job, kind=baseline)))
         for row in of_job:
             chosen = row["plans"][row["chosen"]]
-            # What lies outside of the allocator is no part of the limit that PyTorch keeps. A plan may have less there: a handle
-            # of cuBLAS for each thread.
-            outside = chosen["peak"]["used_bytes"] - chosen["peak"]["reserved_bytes"]
             changed = dict(
                 settings,
                 levers=tomllib.loads(row["plan_toml"])["lever"],
-                limit=row["budget_bytes"] - outside,
+                budget=row["budget_bytes"],
             )
             if args.no_limit:
-                del changed["limit"]
+                del changed["budget"]
             line = dict(
                 job=job, kind="plan", share=row["share"], budget_bytes=row["budget_bytes"],
                 what=chosen["what"], planned=chosen["peak"], planned_ratio=chosen["time_ratio"],
