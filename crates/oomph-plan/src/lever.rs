@@ -98,6 +98,7 @@ pub enum Group {
     InPlace,
     Recomputation,
     Gradients,
+    Weights,
     Attention,
     Backward,
     Allocator,
@@ -105,7 +106,7 @@ pub enum Group {
 
 impl Group {
     /// All of them, in order.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Optimizer,
         Self::Batch,
         Self::Precision,
@@ -113,6 +114,7 @@ impl Group {
         Self::InPlace,
         Self::Recomputation,
         Self::Gradients,
+        Self::Weights,
         Self::Attention,
         Self::Backward,
         Self::Allocator,

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -45,6 +45,8 @@ class StreamWeights(Lever):
     """
 
     name = "stream_weights"
+    frozen: ClassVar[bool] = False
+    """Whether only what is not trained goes, in a job that trains (`stream_frozen`)."""
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -104,7 +106,7 @@ class StreamWeights(Lever):
                 )
             if module in self.owners:
                 continue
-            block = Block(module, name, stays)
+            block = Block(module, name, stays, self.frozen)
             if not block.places:
                 continue
             self.blocks[module] = block
@@ -132,20 +134,27 @@ class StreamWeights(Lever):
         if block.is_stale():
             block.pack()
         living = [other for ref in self.sequence if (other := ref()) is not None]
-        if self.stage is None or self.stage.device != device or self.stage.largest < block.bytes:
-            if self.stage is not None:
-                self.stage.settle()
-            self.stage = Stage(device, max(other.bytes for other in living))
+        stage = self.stage
+        if stage is None or stage.device != device or 0 < stage.largest < block.bytes:
+            if stage is not None:
+                stage.settle()
+            largest = 0 if self.frozen else max(other.bytes for other in living)
+            stage = self.stage = Stage(device, largest)
         # As the plan lists them, round and round.
         following = living[(living.index(block) + 1) % len(living)]
-        self.stage.enter(block, following)
+        slot = stage.enter(block, following)
         try:
-            return forward(*args, **kwargs)
+            with self._saving(stage, block, slot):
+                return forward(*args, **kwargs)
         finally:
-            self.stage.leave(block)
+            stage.leave(block)
             if block.name not in self.used:
                 self.used.add(block.name)
                 self.bytes += block.bytes
+
+    def _saving(self, stage: Stage, block: Block, slot: int) -> contextlib.AbstractContextManager:
+        """Around the forward of `block`, whose weights are in this slot."""
+        return contextlib.nullcontext()
 
     def _backward(self, call: Backward) -> None:
         if self.used:
@@ -164,18 +173,21 @@ class StreamWeights(Lever):
 class Block:
     """One module's weights, in one buffer of host memory."""
 
-    def __init__(self, module: torch.nn.Module, name: str, stays: set[int]) -> None:
-        """`stays`: ids of tensors that stay where they are."""
+    def __init__(
+        self, module: torch.nn.Module, name: str, stays: set[int], frozen: bool
+    ) -> None:
+        """`stays`: ids of tensors that stay where they are. `frozen`: so do buffers, and parameters that are trained."""
         self.name = name
         self.places: list[tuple[weakref.ref[torch.nn.Module], str, str]] = []
         """Where the tensors are: module, `_parameters` or `_buffers`, name."""
         for part in module.modules():
-            for kind in ("_parameters", "_buffers"):
+            for kind in ("_parameters",) if frozen else ("_parameters", "_buffers"):
                 for key, tensor in getattr(part, kind).items():
                     if (
                         tensor is not None
                         and id(tensor) not in stays
                         and tensor.nbytes >= SMALLEST
+                        and not (frozen and tensor.requires_grad)
                         and type(tensor) in (torch.Tensor, torch.nn.Parameter)
                     ):
                         self.places.append((weakref.ref(part), kind, key))
@@ -259,7 +271,8 @@ class Stage:
     """The GPU's side: memory for the weights of two modules, and a stream to bring them."""
 
     def __init__(self, device: torch.device, largest: int) -> None:
-        """`largest`: bytes of the largest module."""
+        """`largest`: bytes of the largest module; 0 takes new memory for each, so that what still refers to the weights of one
+        never sees another's."""
         self.device = device
         self.largest = largest
         # Not inference tensors: the next call may be outside inference mode.
@@ -274,12 +287,24 @@ class Stage:
         self.came: list[Any] = [None] * SLOTS
         self.done: list[Any] = [None] * SLOTS
         self.running: list[int] = []
+        self.recent = (0, 0)
+        """Ids of the last two modules whose weights were needed,"""
+        self.next: dict[tuple[int, int], weakref.ref[Block]] = {}
+        """and whose were needed after two such modules: backward passes go the other way."""
         if cuda:
             # The slots' memory may have been another tensor's, which kernels still use.
             self.stream.wait_stream(torch.cuda.current_stream(device))
 
-    def enter(self, block: Block, following: Block) -> None:
-        """Ensure that the weights of `block` are on the GPU, and prefetch those of `following`."""
+    def enter(self, block: Block, following: Block) -> int:
+        """Let `block` compute with its weights on the GPU; the slot where they are. `following` is thought to come next."""
+        slot = self.hold(block)
+        self.running.append(slot)
+        block.put(block.views(self.slots[slot]))
+        self.prefetch(block, following)
+        return slot
+
+    def hold(self, block: Block) -> int:
+        """Ensure that the weights of `block` are on the GPU; the slot where they are."""
         if block in self.holds:
             slot = self.holds.index(block)
             if self.versions[slot] != block.version():
@@ -287,11 +312,27 @@ class Stage:
         if block not in self.holds:
             self._bring(block)
         slot = self.holds.index(block)
-        self.running.append(slot)
         if self.stream is not None:
-            torch.cuda.current_stream(self.device).wait_event(self.came[slot])
-        block.put(block.views(self.slots[slot]))
-        if following not in self.holds and len(self.running) < SLOTS and not following.is_stale():
+            current = torch.cuda.current_stream(self.device)
+            current.wait_event(self.came[slot])
+            if not self.largest:
+                self.slots[slot].record_stream(current)
+        return slot
+
+    def prefetch(self, block: Block, following: Block | None = None) -> None:
+        """`block` computes: bring what came next the last time, or `following`."""
+        if self.recent[1] == id(block):
+            return
+        self.next[self.recent] = weakref.ref(block)
+        self.recent = self.recent[1], id(block)
+        known = self.next.get(self.recent)
+        following = (known() if known is not None else None) or following
+        if (
+            following is not None
+            and following not in self.holds
+            and len(self.running) < SLOTS
+            and not following.is_stale()
+        ):
             self._bring(following)
 
     def leave(self, block: Block) -> None:
@@ -307,11 +348,15 @@ class Stage:
             torch.cuda.current_stream(self.device).wait_stream(self.stream)
 
     def _bring(self, block: Block) -> None:
+        """In place of what was needed longest ago."""
         free = [slot for slot in range(SLOTS) if slot not in self.running]
-        slot = min(free, key=lambda slot: self.holds[slot] is not None)
-        target = self.slots[slot][: block.bytes // 4]
-        self.holds[slot], self.versions[slot] = block, block.version()
-        with torch.no_grad():
+        age = [0 if held is None else 1 + (id(held) == self.recent[1]) for held in self.holds]
+        slot = min(free, key=age.__getitem__)
+        with torch.inference_mode(False), torch.no_grad():
+            if not self.largest:
+                self._renew(slot, block)
+            target = self.slots[slot][: block.bytes // 4]
+            self.holds[slot], self.versions[slot] = block, block.version()
             if self.stream is None:
                 target.copy_(block.flat)
                 return
@@ -320,6 +365,18 @@ class Stage:
             with torch.cuda.stream(self.stream):
                 target.copy_(block.flat, non_blocking=True)
                 self.came[slot] = self.stream.record_event()
+
+    def _renew(self, slot: int, block: Block) -> None:
+        """New memory, which the computing stream has done with up to here. The old one goes with what still refers to it."""
+        current = torch.cuda.current_stream(self.device) if self.stream is not None else None
+        if current is not None and self.came[slot] is not None:
+            current.wait_event(self.came[slot])  # it may have come in vain
+        del self.slots[slot]
+        self.slots.insert(
+            slot, torch.empty(block.bytes // 4, dtype=torch.float32, device=self.device)
+        )
+        if current is not None:
+            self.done[slot] = current.record_event()
 
 
 def matching(root: torch.nn.Module, modules: list[str]) -> dict[str, torch.nn.Module]:

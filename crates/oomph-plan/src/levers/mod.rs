@@ -33,6 +33,7 @@ mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
+pub(crate) mod stream_frozen;
 mod stream_weights;
 mod tf32;
 
@@ -184,6 +185,7 @@ levers! {
     optimizer_8bit::Optimizer8bit,
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
+    stream_frozen::StreamFrozen,
     compile::Compile,
     shard::Shard,
 }

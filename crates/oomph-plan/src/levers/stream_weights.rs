@@ -15,7 +15,7 @@ use crate::model::{Event, Model, Tensor};
 use crate::units::{self, Sequence};
 
 /// Modules whose weights are on the GPU at a time, as in `python/oomph/levers/stream_weights.py`.
-const SLOTS: usize = 2;
+pub(crate) const SLOTS: usize = 2;
 /// Smaller tensors stay, as there.
 const SMALLEST: u64 = 4 << 10;
 
@@ -64,58 +64,15 @@ impl Facets for StreamWeights {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
-        let modules = &self.modules;
-        let model = draft.model;
-        let inside = |owner: &str| {
-            modules.iter().position(|module| {
-                owner
-                    .strip_prefix(module.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
-        };
-        let mut held: HashMap<usize, u64> = HashMap::default();
-        let mut gone: HashSet<u32> = HashSet::default();
-        for (owner, number) in &model.parameters {
-            if let Some(block) = inside(owner)
-                && let Some(tensor) = draft.template.tensors.get(*number as usize)
-                && tensor.bytes >= SMALLEST
-                && gone.insert(*number)
-            {
-                *held.entry(block).or_default() += tensor.bytes;
-            }
-        }
-        let largest = held.values().copied().max().unwrap_or(0);
-        for events in [&mut draft.template.setup, &mut draft.template.body] {
-            events.retain(|event| match event {
-                Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
-                    !gone.contains(number)
-                }
-                Event::EmptyCache => true,
-            });
-        }
-        for _ in 0..SLOTS {
-            let number = draft.template.tensors.len() as u32;
-            draft.template.tensors.push(Tensor {
-                bytes: largest,
-                stream: 0,
-                category: Category::Parameter,
-                phase: Phase::Load,
-                call: 0,
-                op: u32::MAX,
-                scope: u32::MAX,
-                batched: false,
-            });
-            // Before the first of the modules runs.
-            draft.template.body.insert(0, Event::Alloc(number));
-        }
+        let held = take(draft, &self.modules, |_| true);
         let mut runs: HashMap<&str, f64> = HashMap::default();
-        for call in &model.calls {
+        for call in &draft.model.calls {
             *runs.entry(call.module.as_str()).or_default() += 1.0;
         }
         let bytes: f64 = held
             .iter()
             .filter_map(|(block, bytes)| {
-                let runs = runs.get(modules.get(*block)?.as_str())?;
+                let runs = runs.get(self.modules.get(*block)?.as_str())?;
                 Some(*bytes as f64 * runs)
             })
             .sum();
@@ -135,4 +92,59 @@ impl Facets for StreamWeights {
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.call(&["cuda", "to"])
     }
+}
+
+/// Which of `modules` a module is, or is inside of.
+pub(crate) fn inside(modules: &[String], owner: &str) -> Option<usize> {
+    let mut modules = modules.iter();
+    modules.position(|module| units::is_inside(owner, module))
+}
+
+/// Takes parameters of `modules` from the GPU, where their owner is `chosen`, and puts memory for two of the modules there. The bytes of
+/// each.
+pub(crate) fn take(
+    draft: &mut Draft<'_>,
+    modules: &[String],
+    chosen: impl Fn(&str) -> bool,
+) -> HashMap<usize, u64> {
+    let mut held: HashMap<usize, u64> = HashMap::default();
+    let mut gone: HashSet<u32> = HashSet::default();
+    for (owner, number) in &draft.model.parameters {
+        if let Some(block) = inside(modules, owner)
+            && chosen(owner)
+            && let Some(tensor) = draft.template.tensors.get(*number as usize)
+            && tensor.bytes >= SMALLEST
+            && gone.insert(*number)
+        {
+            *held.entry(block).or_default() += tensor.bytes;
+        }
+    }
+    for events in [&mut draft.template.setup, &mut draft.template.body] {
+        events.retain(|event| match event {
+            Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
+                !gone.contains(number)
+            }
+            Event::EmptyCache => true,
+        });
+    }
+    for _ in 0..SLOTS {
+        let number = draft.template.tensors.len() as u32;
+        draft.template.tensors.push(Tensor {
+            bytes: held.values().copied().max().unwrap_or(0),
+            stream: 0,
+            category: Category::Parameter,
+            phase: Phase::Load,
+            call: 0,
+            op: u32::MAX,
+            scope: u32::MAX,
+            batched: false,
+        });
+        // Before the first of the modules runs; what is trained keeps them for all steps.
+        if draft.model.trains {
+            draft.template.setup.push(Event::Alloc(number));
+        } else {
+            draft.template.body.insert(0, Event::Alloc(number));
+        }
+    }
+    held
 }
