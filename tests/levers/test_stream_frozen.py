@@ -104,15 +104,15 @@ def test_the_gpu_side_holds_two_modules(tmp_path):
         NET
         + """
     import weakref
-    from oomph.levers import stream_weights
-    alive, most, renew = [], [], stream_weights.Stage._renew
+    from oomph.levers._shared import streamed_weights
+    alive, most, renew = [], [], streamed_weights.Stage._renew
 
     def counted(stage, slot, block):
         renew(stage, slot, block)
         alive.append(weakref.ref(stage.slots[slot]))
         most.append(sum(ref() is not None for ref in alive))
 
-    stream_weights.Stage._renew = counted
+    streamed_weights.Stage._renew = counted
     """
         + TRAIN
         + "    out = max(most), len(most)\n"
@@ -138,7 +138,10 @@ def test_a_teacher_without_gradients_and_one_through_which_they_go(tmp_path):
     out = [p.grad for p in trained], loss.detach()
     """
     )
-    lever = ("stream_frozen", {"modules": [name.replace("Net", "Teacher") for name in BLOCKS] + BLOCKS})
+    lever = (
+        "stream_frozen",
+        {"modules": [name.replace("Net", "Teacher") for name in BLOCKS] + BLOCKS},
+    )
     found = run(tmp_path, code, lever, CALL=None)
     assert found.levers["stream_frozen"]["applied"] == 8
     assert same(found.out, run(tmp_path, code, CALL=None).out)

@@ -8,7 +8,11 @@ from torch import nn
 def features(sizes=(3, 256, 512, 1024, 1536)):
     made = []
     for into, out in zip(sizes[:-1], sizes[1:]):
-        made.append(nn.Sequential(nn.Conv2d(into, out, 3, 2, 1), nn.ReLU(), nn.Conv2d(out, out, 3, 1, 1), nn.ReLU()))
+        made.append(
+            nn.Sequential(
+                nn.Conv2d(into, out, 3, 2, 1), nn.ReLU(), nn.Conv2d(out, out, 3, 1, 1), nn.ReLU()
+            )
+        )
     return nn.Sequential(*made)
 
 

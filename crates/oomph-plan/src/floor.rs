@@ -11,8 +11,8 @@ use oomph_trace::Category;
 use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
-use crate::levers::stream_frozen;
 use crate::model::{Call, Event, Model};
+use crate::streamed;
 
 /// The least that a run needs with its operators as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -38,7 +38,7 @@ impl Floor {
             tensor.map_or(0, |tensor| tensor.bytes)
         };
         // Frozen weights may be elsewhere until they are used.
-        let frozen = stream_frozen::frozen(model);
+        let frozen = streamed::frozen(model);
         let stay = |owner: &str| !model.trains || !frozen.contains(owner);
         let found = model.parameters.iter().filter(|found| stay(&found.0));
         let stay: BTreeSet<u32> = found.map(|found| found.1).collect();

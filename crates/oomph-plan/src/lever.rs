@@ -392,6 +392,12 @@ pub fn places(modules: &[String]) -> String {
     }
 }
 
+/// The names of modules, as comments of Python.
+pub(crate) fn comments(modules: &[String]) -> String {
+    let lines = modules.iter().map(|module| format!("# {module}\n"));
+    lines.collect::<String>().trim_end().to_owned()
+}
+
 fn first_and_more(modules: &[String]) -> String {
     match modules {
         [] => "nothing".to_owned(),

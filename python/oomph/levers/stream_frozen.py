@@ -10,12 +10,11 @@ import torch
 from oomph import _torch_features as torch_features
 from oomph.levers._shared.base import failure
 from oomph.levers._shared.host_copies import base
-from oomph.levers._shared.job import Backward
 from oomph.levers._shared.recomputation import has_saved_tensor_hooks
-from oomph.levers.stream_weights import Block, Stage, StreamWeights
+from oomph.levers._shared.streamed_weights import Block, Stage, StreamedWeights
 
 
-class StreamFrozen(StreamWeights):
+class StreamFrozen(StreamedWeights):
     """Parameters without gradients are copied to the GPU ahead of their module's forward, and again ahead of its backward.
 
     Needs: a job that trains, and host memory for the weights, up to twice (PyTorch rounds pinned memory to powers of
@@ -36,9 +35,6 @@ class StreamFrozen(StreamWeights):
         if any(p.requires_grad for p in root.parameters()):
             super()._move(root, device)
 
-    def _backward(self, call: Backward) -> None:
-        """They need none."""
-
     def _saving(self, stage: Stage, block: Block, slot: int) -> contextlib.AbstractContextManager:
         if any(tensor.requires_grad for tensor in block.home):
             why = f"weights of {block.name} that were frozen are trained now"
@@ -53,7 +49,11 @@ class StreamFrozen(StreamWeights):
         begin, version = stage.slots[slot].data_ptr(), stage.versions[slot]
 
         def pack(tensor: torch.Tensor) -> Any:
-            if type(tensor) is torch.Tensor and tensor.layout is torch.strided and base(tensor) == begin:
+            if (
+                type(tensor) is torch.Tensor
+                and tensor.layout is torch.strided
+                and base(tensor) == begin
+            ):
                 place = tensor.storage_offset(), tensor.shape, tensor.stride()
                 return _Weight(block, version, tensor.dtype, place)
             return tensor if outer is None else outer[0](tensor)
@@ -63,7 +63,10 @@ class StreamFrozen(StreamWeights):
                 return kept if outer is None else outer[1](kept)
             slot = stage.hold(kept.block)
             if stage.versions[slot] != kept.version:
-                raise failure(self.name, f"frozen weights of {block.name} were changed before the backward pass that needs them")
+                raise failure(
+                    self.name,
+                    f"frozen weights of {block.name} were changed before the backward pass that needs them",
+                )
             stage.prefetch(kept.block)
             like = torch.empty(0, dtype=kept.dtype, device=stage.device)
             return like.set_(stage.slots[slot].untyped_storage(), *kept.place)

@@ -33,7 +33,7 @@ mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
-pub(crate) mod stream_frozen;
+mod stream_frozen;
 mod stream_weights;
 mod tf32;
 

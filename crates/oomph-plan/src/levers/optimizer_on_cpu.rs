@@ -141,7 +141,7 @@ impl Facets for OptimizerOnCpu {
     }
 
     fn snippet(&self) -> String {
-        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)\nwith sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
+        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, ...)\n# with sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
