@@ -199,6 +199,12 @@ def run(settings: dict, virtual: str | None, timeout: float) -> dict:
     with tempfile.TemporaryDirectory() as place:
         settings = dict(dict(levers=[]), **settings, out=os.path.join(place, "out.json"))
         environment = dict(os.environ, **{CHILD: json.dumps(settings)})
+        if settings.get("turn"):
+            # OpenMP's threads wait for each other: with those of processes that start on the same cores, what a script
+            # computes on the CPU takes a hundred times as long.
+            environment.setdefault(
+                "OMP_NUM_THREADS", str(max(1, os.cpu_count() // settings["workers"]))
+            )
         script = str(Path(__file__).resolve())
         command = [sys.executable, script]
         if virtual:
@@ -304,7 +310,7 @@ def main() -> None:
 
         def measured(settings: dict) -> dict | None:
             left = args.most - (time.time() - began)
-            return run(dict(settings, turn=turn), args.virtual, min(120, left + 30)) if left > 0 else None  # fmt: skip
+            return run(dict(settings, turn=turn, workers=args.workers), args.virtual, min(120, left + 30)) if left > 0 else None  # fmt: skip
 
         plain_of: dict[str, dict] = {}
         with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
