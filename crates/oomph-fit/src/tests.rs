@@ -134,6 +134,7 @@ fn through(made: &Made, used: Option<u64>) -> Ended {
             applied: 1,
             note: None,
             left: Vec::new(),
+            switch: None,
         })
         .collect();
     if let Some(used) = used {

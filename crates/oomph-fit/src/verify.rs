@@ -411,6 +411,11 @@ impl Fitter<'_> {
             used_bytes: measured.peak.used_bytes,
             time_ratio: measured.time_ratio,
         });
+        let switches = run.record.levers.iter().filter_map(|lever| {
+            let switch = lever.switch.clone()?;
+            Some((lever.name.clone(), switch))
+        });
+        measured.switches = switches.collect();
         measured.notes.extend(ranks_note(run));
         measured
             .notes
@@ -546,6 +551,7 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         verified: false,
         steps: 0,
         notes: plan.assumptions.clone(),
+        switches: std::collections::BTreeMap::new(),
     }
 }
 
