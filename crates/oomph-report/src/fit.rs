@@ -275,7 +275,7 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     );
     let _ = writeln!(out, "{}", line("chosen", &text, width));
     if let Some(switches) = chosen.switch_line() {
-        let _ = writeln!(out, "{}", line("as does", &switches, width));
+        let _ = writeln!(out, "{}", line("same as", &switches, width));
     }
     for note in &chosen.notes {
         let _ = writeln!(out, "{}", line("note", &paint(WARN, note), width));

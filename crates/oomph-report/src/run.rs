@@ -695,7 +695,7 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
             times => format!("{} applied {times} times{note}", lever.name),
         };
         let text = match &lever.switch {
-            Some(switch) => format!("{text}, as {switch} does"),
+            Some(switch) => format!("{text}, the same as {switch}"),
             None => text,
         };
         let text = if lever.applied == 0 {
