@@ -11,8 +11,7 @@ ARGUMENTS = "\n    out += [trainer.args.per_device_train_batch_size, trainer.arg
 
 def test_a_trainer_accumulates_smaller_batches(tmp_path):
     """Targets are ignored, and the last batch is smaller."""
-    options = "optim='sgd', max_grad_norm=0.1, gradient_accumulation_steps=2, num_train_epochs=2"
-    options = options.replace(", num_train_epochs=2", "")
+    options = "optim='sgd', max_grad_norm=0.1, gradient_accumulation_steps=2"
     code = TRAINER + ARGUMENTS
     plain = trainer(tmp_path, options, code=code)
     split = trainer(tmp_path, options, ("micro_batch", {"parts": 4}), code=code)
@@ -50,12 +49,27 @@ def test_the_lever_splits_where_accumulation_is_another_loss(tmp_path, change, o
     assert "switch" not in split.levers["micro_batch"]
     assert max(split.out[3]) == 2 and split.out[2] == plain.out[2]
     assert distance(split.out[0], plain.out[0]) < 1e-6
+    if "Classification" in change:
+        smaller = code.replace("batch_size=8", "batch_size=2")
+        own = trainer(tmp_path, options + ", gradient_accumulation_steps=4", code=smaller)
+        assert distance(own.out[0], plain.out[0]) > 1e-3
+
+
+def test_a_loss_that_is_no_sum_is_found_at_the_first_step(tmp_path):
+    """It looks like transformers' own, and is a mean."""
+    own = """
+    def ForCausalLMLoss(logits, labels, vocab_size, num_items_in_batch=None, **kwargs):
+        return F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    model.loss_function = ForCausalLMLoss
+    rows = []
+"""
+    code = TRAINER.replace("    rows = []\n", own)
+    split = trainer(tmp_path, "optim='sgd'", ("micro_batch", {"parts": 4}), code=code)
+    assert "gradient_accumulation_steps is not the same" in split.refusal
 
 
 def test_a_trainer_checkpoints_all_layers(tmp_path):
-    code = TRAINER.replace("    trainer = Trainer(", "    kept = []\n    trainer = Trainer(") + (
-        "\n    out += [[m.gradient_checkpointing for m in model.transformer.h]]\n"
-    )
+    code = TRAINER + "\n    out += [[m.gradient_checkpointing for m in model.transformer.h]]\n"
     plain = trainer(tmp_path, "optim='sgd'", code=code)
     own = trainer(tmp_path, "optim='sgd'", ("checkpoint", {"modules": LAYERS}), code=code)
     assert own.refusal is None and same(own.out[0], plain.out[0]) and own.out[1] == plain.out[1]
