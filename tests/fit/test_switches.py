@@ -89,7 +89,9 @@ def test_a_trainers_layers(tmp_path):
                 "--steps", "2")  # fmt: skip
     assert found.status == 0, found.err + found.out
     assert sorted(found.levers) == ["checkpoint", "micro_batch"]
-    assert found.chosen["switches"]["checkpoint"] == "TrainingArguments: gradient_checkpointing=True"
+    assert (
+        found.chosen["switches"]["checkpoint"] == "TrainingArguments: gradient_checkpointing=True"
+    )
     patch = (tmp_path / "oomph-plan.patch").read_text()
     assert "gradient_checkpointing=True" in patch and "get_submodule" not in patch
 

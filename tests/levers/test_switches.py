@@ -38,7 +38,9 @@ def test_a_trainer_accumulates_smaller_batches(tmp_path):
     ],
 )  # fmt: skip
 def test_the_lever_splits_where_accumulation_is_another_loss(tmp_path, change, options):
-    code = TRAINER.replace("    torch.manual_seed(0)\n", f"    {change or 'pass'}\n    torch.manual_seed(0)\n")
+    code = TRAINER.replace(
+        "    torch.manual_seed(0)\n", f"    {change or 'pass'}\n    torch.manual_seed(0)\n"
+    )
     if "Classification" in change:
         code = code.replace("vocab_size=50", "vocab_size=50, pad_token_id=0, num_labels=3")
         code = code.replace('"labels": labels', '"labels": i % 3')
@@ -99,7 +101,9 @@ def test_lightning_computes_in_bf16(tmp_path):
     assert own.levers["mixed_precision"]["switch"] == 'Trainer: precision="bf16-mixed"'
     # What the script says stays, and the lever does it.
     said = lightning(tmp_path, "precision='32-true'", BF16)
-    assert said.levers["mixed_precision"]["applied"] and "switch" not in said.levers["mixed_precision"]
+    assert (
+        said.levers["mixed_precision"]["applied"] and "switch" not in said.levers["mixed_precision"]
+    )
 
 
 def test_accelerate_computes_in_bf16(tmp_path):
@@ -114,13 +118,18 @@ def test_accelerate_computes_in_bf16(tmp_path):
 def test_whether_lightnings_accumulation_is_the_same(tmp_path, targets):
     code = LIGHTNING.replace("23, ", "20, ").replace("(23,)", "(20,)").replace("(10, 3)", "(10,)")
     code = code.replace("y[torch.rand(23) < 0.3] = -100", targets or "pass")
-    split = lightning(tmp_path, "accumulate_grad_batches=2", ("micro_batch", {"parts": 2}), code=code)
+    split = lightning(
+        tmp_path, "accumulate_grad_batches=2", ("micro_batch", {"parts": 2}), code=code
+    )
     words = "Trainer: accumulate_grad_batches 2 -> 4 with batch_size 10 -> 5"
     assert split.levers["micro_batch"].get("switch") == (None if targets else words)
     plain = lightning(tmp_path, "accumulate_grad_batches=2", code=code)
     argued = lightning(
         tmp_path,
         "accumulate_grad_batches=4",
-        code=code.replace("loader = DataLoader(TensorDataset(x, y), batch_size=10)", "loader = DataLoader(TensorDataset(x, y), batch_size=5)"),
+        code=code.replace(
+            "loader = DataLoader(TensorDataset(x, y), batch_size=10)",
+            "loader = DataLoader(TensorDataset(x, y), batch_size=5)",
+        ),
     )
     assert (distance(argued.out[0], plain.out[0]) < 1e-6) == (not targets)

@@ -56,13 +56,14 @@ class Checkpoint(Lever):
 
     def install(self, job: Job) -> None:
         """Wrap the modules when their model is called first."""
+        self.job = job
         switches.watch()
         job.on_model.append(self._model)
         job.after_backward.append(self._after_backward)
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         taken = self.places.take(named)
-        for name in switches.checkpointed(root, named, taken):
+        for name in switches.checkpointed(self.job, root, named, taken):
             del taken[name]
             self.by_framework += 1
             self.switch = "TrainingArguments: gradient_checkpointing=True"

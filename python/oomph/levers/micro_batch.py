@@ -83,9 +83,9 @@ class MicroBatch(Lever):
         self.has_stepped = False
         self.switched: Iterator[int] | None = None
         """As `frameworks.SplittingLever` has it."""
-        self.uneven: Any = False
-        """Whether a framework that accumulates the parts, as it does batches, would have weighted one of the first in another
-        way: a truth value, or a tensor of one."""
+        self.even: Any = True
+        """Whether a framework that accumulates the parts, as it does batches, would have weighted all of the first alike: a
+        truth value, or a tensor of one. A virtual GPU that does not know reads false."""
 
     def install(self, job: Job) -> None:
         """Intervene wherever a batch begins, counts, or ends."""
@@ -106,7 +106,7 @@ class MicroBatch(Lever):
     def finish(self) -> None:
         """Report what was not split."""
         self.batch = None
-        if self.switch is not None and self.uneven:
+        if self.switch is not None and not self.even:
             self.switch = None
         if self.whole_steps and self.applied:
             self.add_note(
@@ -187,7 +187,11 @@ class MicroBatch(Lever):
         for index, tensor in enumerate(call.tensors):
             check_start(self, tensor, call.gradients[index])
             try:
-                if not self.checked and batch.whole > batch.parts and (why := coupled(tensor, batch.size)):
+                if (
+                    not self.checked
+                    and batch.whole > batch.parts
+                    and (why := coupled(tensor, batch.size))
+                ):
                     raise Inseparable(why)
                 found = terms(tensor, batch, outputs, self.add_note)
                 if batch.by_framework and any(term.count is not None for term in found):
@@ -196,7 +200,7 @@ class MicroBatch(Lever):
                     )
                 weight = batch.weigh(found)
                 if batch.external and self.applied <= LOOKED_AT:
-                    self.uneven = self.uneven | batch.is_uneven(found, weight)
+                    self.even = self.even & batch.is_even(found, weight)
             except Inseparable as error:
                 raise self.refuse(
                     f"the loss of a batch does not follow from its parts: {error}",
@@ -490,14 +494,14 @@ class Batch:
                 node.register_prehook(_times(weight))
         return None
 
-    def is_uneven(self, found: list[Term], weight: Any) -> Any:
-        """Whether the part does not count for as much as any other, where the framework divides losses, or is not a sum,
-        where it does not."""
+    def is_even(self, found: list[Term], weight: Any) -> Any:
+        """Whether the part counts for as much as any other, where the framework divides losses, or is a sum, where it
+        does not."""
         if not self.averages:
-            return any(term.count is not None for term in found)
+            return all(term.count is None for term in found)
         if weight is None or self.size * self.parts != self.whole:
-            return True
-        return abs(weight * self.parts - 1.0) > ROUNDING
+            return False
+        return abs(weight * self.parts - 1.0) < ROUNDING
 
     def _weight(self, key: Any, term: Term) -> Any:
         count = term.count

@@ -15,6 +15,8 @@ from oomph._import_hooks import on_import
 
 running: list[Any] = []
 """The trainers of Hugging Face and Lightning that train, the innermost last."""
+said: set[str] = set()
+"""The classes that the script has given a precision."""
 LIGHTNINGS = "bf16-mixed"
 PRECISIONS = {"ACCELERATE_MIXED_PRECISION": "bf16", "PL_TRAINER_PRECISION": LIGHTNINGS}
 """What accelerate (and so `TrainingArguments`) and Lightning read where the script says nothing."""
@@ -51,9 +53,31 @@ def trains_with_arguments() -> bool:
     return bool(running) and hasattr(running[-1], "args")
 
 
+@functools.cache
+def _hear() -> None:
+    """Keep `said`."""
+    on_import("accelerate.accelerator", functools.partial(_note, "Accelerator", "mixed_precision"))
+    for package in ("lightning.pytorch", "pytorch_lightning"):
+        on_import(f"{package}.trainer.trainer", functools.partial(_note, "Trainer", "precision"))
+
+
+def _note(kind: str, argument: str, module: Any) -> None:
+    original = getattr(module, kind).__init__
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def initialize(made: Any, *args: Any, **kwargs: Any) -> None:
+        if signature.bind_partial(made, *args, **kwargs).arguments.get(argument) is not None:
+            said.add(kind)
+        original(made, *args, **kwargs)
+
+    getattr(module, kind).__init__ = initialize
+
+
 def compute_in_bf16() -> bool:
     """Makes bf16 the precision of frameworks whose user sets none; whether it is for any of them."""
     watch()
+    _hear()
     chosen = {name: os.environ.get(name, "no") for name in PRECISIONS}
     free = {name: value for name, value in PRECISIONS.items() if chosen[name] in ("", "no")}
     os.environ.update(free)
@@ -61,21 +85,19 @@ def compute_in_bf16() -> bool:
 
 
 def autocasts(module: Any) -> str | None:
-    """The switch by which a framework runs `module` in bf16, if one does."""
+    """The switch by which a framework runs `module` in bf16, if one does and the script has not said so."""
     if running and getattr(running[-1], "precision", None) == LIGHTNINGS:
-        return f'Trainer: precision="{LIGHTNINGS}"'
+        return None if "Trainer" in said else f'Trainer: precision="{LIGHTNINGS}"'
     if not hasattr(module, "_original_forward"):  # accelerate's
         return None
-    return (
-        "TrainingArguments: bf16=True"
-        if trains_with_arguments()
-        else 'Accelerator: mixed_precision="bf16"'
-    )
+    if trains_with_arguments():
+        return None if running[-1].args.bf16 else "TrainingArguments: bf16=True"
+    return None if "Accelerator" in said else 'Accelerator: mixed_precision="bf16"'
 
 
-def checkpointed(root: Any, named: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+def checkpointed(job: Any, root: Any, named: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     """Has Hugging Face's Trainer checkpoint the layers of its model, if all of them are `wanted`; their names."""
-    if not trains_with_arguments():
+    if not trains_with_arguments() or not _go_along(job):
         return []
     from transformers.modeling_utils import PreTrainedModel
 
@@ -135,8 +157,7 @@ def _has(trainer: Any, name: str) -> bool:
 def accumulating(lever: Any, trainer: Any) -> Iterator[None]:
     """While `trainer` trains, it accumulates smaller batches, where that is sure to come to the same."""
     found = arguments(trainer, lever.parts, False)
-    alone = all(one.name in ALONE for one in lever.job.levers)
-    if found is None or not alone or not _counts_targets(trainer):
+    if found is None or not _go_along(lever.job) or not _counts_targets(trainer):
         yield
         return
     before, size = trainer.args, trainer._train_batch_size
@@ -161,7 +182,11 @@ ALONE = frozenset(
         *("recompute", "save_on_cpu", "set_to_none", "single_threaded_backward", "tf32"),
     ]
 )
-"""Levers that know nothing of the parts of a batch."""
+"""Levers that a framework's own checkpoints and accumulation are nothing new to."""
+
+
+def _go_along(job: Any) -> bool:
+    return all(lever.name in ALONE for lever in job.levers)
 
 
 def _counts_targets(trainer: Any) -> bool:
