@@ -61,7 +61,7 @@ ACCELERATE = """
 
 def planned(tmp_path, code, lever, *options):
     """The plan's line, the changed script's text, and what a run with the plan says; the change is taken out again."""
-    found = fit(tmp_path, code, "--allow", lever, "--steps", "2", "--write", *options)
+    found = fit(tmp_path, code, "--allow", lever, "--write", *options)
     assert found.status == 0, found.err + found.out
     assert found.levers == [lever] and found.json["patch_file"], found.out
     changed = (tmp_path / "script.py").read_text()
@@ -85,8 +85,7 @@ def test_a_trainers_arguments(tmp_path):
 
 def test_a_trainers_layers(tmp_path):
     pytest.importorskip("accelerate")
-    found = fit(tmp_path, TRAINER, "--memory", "400MiB", "--allow", "micro_batch,checkpoint", "--choose", "least-memory",
-                "--steps", "2")  # fmt: skip
+    found = fit(tmp_path, TRAINER, "--memory", "400MiB", "--allow", "micro_batch,checkpoint", "--choose", "least-memory")  # fmt: skip
     assert found.status == 0, found.err + found.out
     assert sorted(found.levers) == ["checkpoint", "micro_batch"]
     assert (
