@@ -70,13 +70,13 @@ def planned(tmp_path, code, lever, *options):
     plan = (tmp_path / "oomph-plan.toml").read_text()
     switch = found.chosen["switches"][lever]
     assert "same as" in found.out and switch.partition(": ")[2].split()[0] in found.out
-    assert "[planned.switches]" in plan and plan.count(lever) == 2
+    assert f"[planned.switches]\n{lever} = " in plan
     return changed, switch
 
 
 def test_a_trainers_arguments(tmp_path):
     pytest.importorskip("accelerate")
-    changed, switch = planned(tmp_path, TRAINER, "micro_batch", "--memory", "400MiB")
+    changed, switch = planned(tmp_path, TRAINER, "micro_batch", "--memory", "300MiB")
     assert switch.startswith("TrainingArguments: per_device_train_batch_size 8 -> ")
     parts = 8 // int(switch.split(" -> ")[1].split()[0])
     assert f"given.per_device_train_batch_size // {parts}" in changed
@@ -85,7 +85,7 @@ def test_a_trainers_arguments(tmp_path):
 
 def test_a_trainers_layers(tmp_path):
     pytest.importorskip("accelerate")
-    found = fit(tmp_path, TRAINER, "--memory", "400MiB", "--allow", "micro_batch,checkpoint", "--choose", "least-memory")  # fmt: skip
+    found = fit(tmp_path, TRAINER, "--memory", "310MiB", "--allow", "micro_batch,checkpoint", "--choose", "least-memory")  # fmt: skip
     assert found.status == 0, found.err + found.out
     assert sorted(found.levers) == ["checkpoint", "micro_batch"]
     assert (
@@ -97,7 +97,7 @@ def test_a_trainers_layers(tmp_path):
 
 def test_lightnings_arguments(tmp_path):
     pytest.importorskip("lightning")
-    changed, switch = planned(tmp_path, LIGHTNING, "micro_batch", "--memory", "1400MiB")
+    changed, switch = planned(tmp_path, LIGHTNING, "micro_batch", "--memory", "1150MiB")
     assert switch.startswith("Trainer: accumulate_grad_batches 1 -> ")
     assert '"accumulate_grad_batches"' in changed or "accumulate_grad_batches=" in changed
     assert "batch_size=8192)" not in changed

@@ -138,7 +138,7 @@ def arguments(trainer: Any, parts: int, equal: bool) -> tuple[int, int, str] | N
 def batches(trainer: Any, parts: int) -> str | None:
     """The words for smaller batches of which Lightning's `Trainer` accumulates more; None if they do not divide."""
     loader, steps = trainer.train_dataloader, trainer.accumulate_grad_batches
-    size = getattr(loader, "batch_size", None)
+    size: Any = getattr(loader, "batch_size", None)
     try:
         even = size is not None and size % parts == 0 == len(loader.sampler) % size
     except (TypeError, AttributeError, NotImplementedError):
