@@ -11,6 +11,7 @@ use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::summarize;
+use oomph_trace::Category;
 
 use crate::cache::{Answer, Kept};
 use crate::corrections::RealRun;
@@ -638,10 +639,24 @@ fn near_miss(made: &Made) -> Ended {
     Ended::Through(run)
 }
 
-/// What the allocator caches it gives back where there is a limit.
+/// The same where nothing is cached, and a tenth is work space.
+fn near_miss_by_work_space(made: &Made) -> Ended {
+    let Ended::Through(mut run) = through(made, Some(budget() + 1)) else {
+        unreachable!("it goes through");
+    };
+    let work_space = run.summary.by_category.entry(Category::Workspace.name());
+    *work_space.or_default() = budget() / 10;
+    Ended::Through(run)
+}
+
+/// What the allocator caches it gives back where there is a limit, and convolutions take less work space.
 #[test]
 fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
-    for holds in [true, false] {
+    for (holds, near_miss) in [
+        (true, near_miss as fn(&Made) -> Ended),
+        (false, near_miss),
+        (true, near_miss_by_work_space),
+    ] {
         let mut near = None;
         let (found, made) = found(wanted(), |made| {
             if made.name == "plan-1" {
