@@ -2,7 +2,7 @@
 
 Each row is a process: after every step, what is used of the GPU less what the process's own allocator holds (bytes). All
 processes import their packages first, side by side, and then use the GPU one after the other, so that a row shows one process alone.
-Steps that fail say so. `limits` are the driver's sizes of stack, printf buffer and heap, before and after.
+Steps that fail say so. ONNX models are exported, which needs `onnx`, unless `models/` has them. `limits` are the driver's sizes of stack, printf buffer and heap, before and after.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ ROUNDS = 3
 TORCH = "import torch\nreserved = lambda: torch.cuda.memory_reserved()\nx = None"
 CUPY = "import cupy as cp\nimport cupyx.scipy.sparse\nreserved = lambda: cp.get_default_memory_pool().total_bytes()"
 JAX = "import os\nos.environ['XLA_PYTHON_CLIENT_ALLOCATOR'] = 'platform'\nimport jax, jax.numpy as jnp\nreserved = lambda: 0"
-ORT = """import io, numpy as np, torch, onnxruntime as ort
+ORT = """import io, os, numpy as np, torch, onnxruntime as ort
 reserved = lambda: 0
 assert 'CUDAExecutionProvider' in ort.get_available_providers(), ort.get_available_providers()
 shape = (256, 256)
@@ -26,8 +26,12 @@ class Conv(torch.nn.Module):
     def forward(self, x):
         return torch.nn.functional.conv2d(x.view(8, 8, 32, 32), torch.ones(64, 8, 3, 3))
 models = {}
-for name, module in dict(add=torch.nn.Threshold(1.0, 2.0), matmul=torch.nn.Linear(256, 256, bias=False), softmax=torch.nn.Softmax(1), conv=Conv()).items():
+for name, module in dict(add=torch.nn.LeakyReLU(0.1), matmul=torch.nn.Linear(256, 256, bias=False), softmax=torch.nn.Softmax(1), conv=Conv()).items():
     file = io.BytesIO()
+    ready = f'models/{name}.onnx'
+    if os.path.exists(ready):
+        models[name] = open(ready, 'rb').read()
+        continue
     torch.onnx.export(module.eval(), (torch.zeros(shape),), file, dynamo=False, input_names=['x'], output_names=['y'])
     models[name] = file.getvalue()
 def session(name):

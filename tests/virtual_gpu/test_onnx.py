@@ -48,6 +48,30 @@ def test_functions_of_opened_libraries_are_the_virtual_gpus(oomph):
     assert found.json["peak"]["used_bytes"] == held and "not PyTorch's" in found.out
 
 
+OTHERS = """
+    import ctypes, torch
+    torch.cuda.init()
+    driver = ctypes.CDLL("libcuda.so.1")
+    used = lambda: torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+    module, kernel, start = ctypes.c_void_p(), ctypes.c_void_p(), used()
+    assert driver.cuModuleLoadData(ctypes.byref(module), b".version 9.0") == 0
+    assert driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"plain") == 0
+    for _ in range(2):
+        assert driver.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None) == 0
+    print("other", used() - start)
+    x = torch.empty(8, device="cuda")
+    print("none", used() - start)
+    x.fill_(1)
+    print("torch", used() - start)
+"""
+
+
+def test_kernels_that_are_not_pytorchs_do_not_cost_what_pytorchs_first_one_costs(oomph):
+    found = oomph(OTHERS, gpu="h200")
+    assert found.status == 0, found.err
+    assert f"other {2 << 20}\nnone {2 << 20}\ntorch {94 << 20}" in found.out
+
+
 with_sessions = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnx")),
     reason="pip install onnxruntime-gpu onnx",

@@ -167,6 +167,9 @@ pub unsafe fn run(
     // SAFETY: the caller's contract.
     work::note(unsafe { moved.work(family, name, grid, threads as u32, arguments) });
     enqueued(stream, time);
+    if !inner::is_inside() {
+        machine().costs.kernel_launched(device::current(), of_torch);
+    }
 }
 
 /// The same for a launch whose arguments are not looked at.
@@ -203,7 +206,6 @@ pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     }
     busy::add(time, halved);
     let _ = device::active();
-    machine().costs.kernel_launched(device::current());
     streams::spend(device::current(), stream, time);
 }
 
