@@ -72,6 +72,43 @@ def test_kernels_that_are_not_pytorchs_do_not_cost_what_pytorchs_first_one_costs
     assert f"other {2 << 20}\nnone {2 << 20}\ntorch {94 << 20}" in found.out
 
 
+STAND_IN = """
+import ctypes
+
+class InferenceSession:
+    def __init__(self):
+        self.runtime, self.held = ctypes.CDLL("libcudart.so.13"), []
+    def get_providers(self):
+        return ["CUDAExecutionProvider"]
+    def run(self):
+        for _ in range(3):
+            self.held.append(ctypes.c_void_p())
+            if self.runtime.cudaMalloc(ctypes.byref(self.held[-1]), ctypes.c_size_t(64 << 20)):
+                raise RuntimeError("Failed to allocate memory for requested buffer of size 67108864")
+        while self.held:
+            self.runtime.cudaFree(self.held.pop())
+"""
+
+
+def test_what_a_session_lacks_is_said_though_pytorch_holds_nothing(oomph, tmp_path):
+    module = tmp_path / "onnxruntime" / "capi" / "onnxruntime_inference_collection.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STAND_IN)
+    for place in (module.parent, module.parent.parent):
+        (place / "__init__.py").touch()
+    found = oomph("""
+        import torch
+        torch.cuda.mem_get_info()
+        from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+        session = InferenceSession()
+        for _ in range(5):
+            session.run()
+    """, "--memory", "200MiB")  # fmt: skip
+    assert found.status == 3, found.err
+    # Three buffers and the context, which the limit leaves less room than they need.
+    assert not found.json["peak"]["lower_bound"] and found.json["oom"]["short_bytes"] > 0
+
+
 with_sessions = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnx")),
     reason="pip install onnxruntime-gpu onnx",
