@@ -15,10 +15,11 @@ use crate::{device, inner};
 pub enum Charge {
     /// The context itself.
     Context,
-    /// The first kernel of PyTorch's: some of them need more stack than the context has, and the driver makes room for it.
+    /// The first kernel of PyTorch's: most of its modules check indices on the device (`assert`), for which the driver makes
+    /// room, with the first code.
     FirstKernel,
-    /// The first kernel of another program or library.
-    OtherKernel,
+    /// The first code: a granule, whoever's kernel it is.
+    FirstCode,
     /// A cuBLAS handle; each thread that multiplies matrices makes one.
     CublasHandle,
     /// The first matrix product.
@@ -57,7 +58,7 @@ impl Charge {
     const ALL: [Self; 19] = [
         Self::Context,
         Self::FirstKernel,
-        Self::OtherKernel,
+        Self::FirstCode,
         Self::CublasHandle,
         Self::FirstMatmul,
         Self::CudnnHandle,
@@ -90,7 +91,7 @@ impl Charge {
         match self {
             Self::Context => "context.base_bytes",
             Self::FirstKernel => "context.first_kernel_bytes",
-            Self::OtherKernel => "context.other_kernel_bytes",
+            Self::FirstCode => "context.first_code_bytes",
             Self::CublasHandle => "context.cublas_handle_bytes",
             Self::FirstMatmul => "context.first_matmul_bytes",
             Self::CudnnHandle => "context.cudnn_handle_bytes",
@@ -135,7 +136,7 @@ impl Charge {
             Self::Context => 552_402_944,
             Self::FirstKernel => 92 * MIB,
             Self::CublasHandle | Self::NcclSend => 64 * MIB,
-            Self::FirstMatmul | Self::OtherKernel => 2 * MIB,
+            Self::FirstMatmul | Self::FirstCode => 2 * MIB,
             Self::CudnnHandle => 10 * MIB,
             Self::CusolverHandle => 96 * MIB,
             Self::FirstFft => 8 * MIB,
@@ -159,7 +160,10 @@ impl Charge {
     /// The bytes that a configuration gives it.
     fn bytes(self, config: &Config) -> u64 {
         let own = self.default_bytes();
-        if self.is_nccl() {
+        if self == Self::FirstKernel {
+            let code = Self::FirstCode.bytes(config);
+            config.number(self.key(), own).saturating_sub(code)
+        } else if self.is_nccl() {
             let whole: u64 = Self::NCCL.iter().map(|part| part.default_bytes()).sum();
             own * config.number(self.key(), whole) / whole
         } else {
@@ -231,13 +235,12 @@ impl ContextCosts {
         if device == 0 && self.seen[usize::from(of_torch)].swap(true, Ordering::Relaxed) {
             return;
         }
+        self.charge(device, Charge::FirstCode);
         if of_torch {
             self.charge(device, Charge::FirstKernel);
             if let Some(gpu) = device::machine().devices.get(device as usize) {
                 gpu.memory.lock().resize_stacks();
             }
-        } else if !self.has(device, Charge::FirstKernel) {
-            self.charge(device, Charge::OtherKernel);
         }
     }
 }

@@ -167,8 +167,8 @@ pub unsafe fn run(
     // SAFETY: the caller's contract.
     work::note(unsafe { moved.work(family, name, grid, threads as u32, arguments) });
     enqueued(stream, time);
-    if !inner::is_inside() {
-        machine().costs.kernel_launched(device::current(), of_torch);
+    if of_torch && !inner::is_inside() {
+        machine().costs.kernel_launched(device::current(), true);
     }
 }
 
@@ -206,6 +206,7 @@ pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     }
     busy::add(time, halved);
     let _ = device::active();
+    machine().costs.kernel_launched(device::current(), false);
     streams::spend(device::current(), stream, time);
 }
 
