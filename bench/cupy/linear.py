@@ -33,14 +33,20 @@ def inverses():
     import cupy as cp
 
     a = cp.eye(3500) * 3
-    return cp.linalg.inv(a), cp.linalg.slogdet(a), cp.linalg.solve(a.astype(cp.complex64), cp.ones((3500, 8), dtype=cp.complex64))
+    return (
+        cp.linalg.inv(a),
+        cp.linalg.slogdet(a),
+        cp.linalg.solve(a.astype(cp.complex64), cp.ones((3500, 8), dtype=cp.complex64)),
+    )
 
 
 def long_spectra():
     import cupy as cp
 
     x = cp.zeros((9, 1_000_003))
-    return cp.fft.irfft(cp.fft.rfft(x, axis=1), n=1_000_003, axis=1), cp.fft.fft(cp.zeros((5, 300_007), dtype=cp.complex64))
+    return cp.fft.irfft(cp.fft.rfft(x, axis=1), n=1_000_003, axis=1), cp.fft.fft(
+        cp.zeros((5, 300_007), dtype=cp.complex64)
+    )
 
 
 def prime_planes():
@@ -54,7 +60,12 @@ def statistics():
     import cupy as cp
 
     x = cp.random.standard_normal(30_000_000, dtype=cp.float32)
-    return cp.percentile(x, [5, 50, 95]), cp.histogram(x, bins=200), x.reshape(3000, -1).std(axis=1), cp.cumsum(x)
+    return (
+        cp.percentile(x, [5, 50, 95]),
+        cp.histogram(x, bins=200),
+        x.reshape(3000, -1).std(axis=1),
+        cp.cumsum(x),
+    )
 
 
 jobs.JOBS = {

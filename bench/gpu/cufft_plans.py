@@ -11,7 +11,21 @@ import time
 
 PRIMES = (4099, 5003, 8191, 10007, 20011, 50021, 100_003, 200_003, 500_009, 1_000_003)
 EVEN = tuple(2 * n for n in PRIMES[:9])
-SMOOTH = (256, 1000, 1024, 3000, 4096, 10_000, 16_384, 32_768, 65_536, 100_000, 1 << 18, 1 << 20, 1_000_000)
+SMOOTH = (
+    256,
+    1000,
+    1024,
+    3000,
+    4096,
+    10_000,
+    16_384,
+    32_768,
+    65_536,
+    100_000,
+    1 << 18,
+    1 << 20,
+    1_000_000,
+)
 ORDERS = {
     "primes, complex": [(n, 4, "C2C") for n in PRIMES],
     "primes, falling": [(n, 4, "C2C") for n in PRIMES[::-1]],
@@ -47,10 +61,24 @@ def one(order):
         plan = cufft.Plan1d(n, getattr(cufft, f"CUFFT_{kind}"), batch)
         made = used()
         whole = cp.complex128 if kind == "Z2Z" else cp.complex64
-        given = cp.zeros((batch, n // 2 + 1 if kind == "C2R" else n), dtype=cp.float32 if kind == "R2C" else whole)
-        out = cp.zeros((batch, n // 2 + 1 if kind == "R2C" else n), dtype=cp.float32 if kind == "C2R" else whole)
+        given = cp.zeros(
+            (batch, n // 2 + 1 if kind == "C2R" else n),
+            dtype=cp.float32 if kind == "R2C" else whole,
+        )
+        out = cp.zeros(
+            (batch, n // 2 + 1 if kind == "R2C" else n),
+            dtype=cp.float32 if kind == "C2R" else whole,
+        )
         plan.fft(given, out, cufft.CUFFT_INVERSE if kind == "C2R" else cufft.CUFFT_FORWARD)
-        row = dict(order=order, n=n, batch=batch, kind=kind, before=before, made=made - before, ran=used() - made)
+        row = dict(
+            order=order,
+            n=n,
+            batch=batch,
+            kind=kind,
+            before=before,
+            made=made - before,
+            ran=used() - made,
+        )
         print(json.dumps(row), flush=True)
         kept += [plan, given, out]
 
@@ -58,10 +86,22 @@ def one(order):
 def main(out):
     gpu = subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip()  # fmt: skip
     with open(out, "w", buffering=1) as file:
-        file.write(json.dumps(dict(gpu=gpu, date=time.strftime("%Y-%m-%d"), command=" ".join(sys.argv))) + "\n")
+        file.write(
+            json.dumps(dict(gpu=gpu, date=time.strftime("%Y-%m-%d"), command=" ".join(sys.argv)))
+            + "\n"
+        )
         for order in ORDERS:
-            done = subprocess.run([sys.executable, __file__, "--order", order], capture_output=True, text=True, timeout=60)
-            file.write(done.stdout if done.stdout else json.dumps(dict(order=order, ended=done.stderr[-300:])) + "\n")
+            done = subprocess.run(
+                [sys.executable, __file__, "--order", order],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            file.write(
+                done.stdout
+                if done.stdout
+                else json.dumps(dict(order=order, ended=done.stderr[-300:])) + "\n"
+            )
 
 
 if __name__ == "__main__":

@@ -291,7 +291,9 @@ def main():
         )  # fmt: skip
         file.write(json.dumps(head) + "\n")
         seed = int(sys.argv[3]) if len(sys.argv) > 3 else None
-        plan = [("drawn", drawn(seed))] if seed else [("structured", structured()), ("drawn", drawn())]
+        plan = (
+            [("drawn", drawn(seed))] if seed else [("structured", structured()), ("drawn", drawn())]
+        )
         for origin, cases in plan:
             for done, (sizes, batch, types, layout) in enumerate(cases):
                 status, size = workspace(fft, sizes, batch, types, layout)
@@ -306,7 +308,9 @@ def main():
                     bytes=size,
                 )
                 file.write(json.dumps(row) + "\n")
-                late = time.monotonic() - began > (seconds / 2 if origin == "structured" else seconds)
+                late = time.monotonic() - began > (
+                    seconds / 2 if origin == "structured" else seconds
+                )
                 if late or seed and done == 4000:
                     break
 

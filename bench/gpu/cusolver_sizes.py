@@ -119,8 +119,9 @@ class Solver:
         yield "sytrd", old(f"{letter}{sy}trd", low, n_, a, lda, a, a, a)
         for job in (0, 1):
             yield f"syevd{job}", old(f"{letter}{sy}evd", I(job), low, n_, a, lda, a)
-            yield f"syevj{job}", old(
-                f"{letter}{sy}evj", I(job), low, n_, a, lda, a, after=(self.jacobi,)
+            yield (
+                f"syevj{job}",
+                old(f"{letter}{sy}evj", I(job), low, n_, a, lda, a, after=(self.jacobi,)),
             )
             yield f"sygvd{job}", old(f"{letter}{sy}gvd", I(1), I(job), low, n_, a, lda, a, lda, a)
             yield f"Xsyevd{job}", new("Xsyevd", I(job), low, L(n), of, a, L(n), of_real, a, of)
@@ -128,14 +129,16 @@ class Solver:
                 yield f"XsyevBatched{job}", new(
                     "XsyevBatched", I(job), low, L(n), of, a, L(n), of_real, a, of, after=(L(batch),)
                 )  # fmt: skip
-        yield "syevjBatched", old(
-            f"{letter}{sy}evjBatched", I(1), low, n_, a, lda, a, after=(self.jacobi, I(batch))
+        yield (
+            "syevjBatched",
+            old(f"{letter}{sy}evjBatched", I(1), low, n_, a, lda, a, after=(self.jacobi, I(batch))),
         )
         yield "Xpotrf", new("Xpotrf", low, L(n), of, a, L(n), of)
         to = I(TYPES[letter.translate(str.maketrans("SD", "CZ"))])
         for job in (0, 1):
-            yield f"Xgeev{job}", new(
-                "Xgeev", I(0), I(job), L(n), of, a, L(n), to, a, of, a, L(n), of, a, L(n), of
+            yield (
+                f"Xgeev{job}",
+                new("Xgeev", I(0), I(job), L(n), of, a, L(n), to, a, of, a, L(n), of, a, L(n), of),
             )
 
 

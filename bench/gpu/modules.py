@@ -177,7 +177,11 @@ def child(name):
             failed = None
         except BaseException as error:
             failed = f"{type(error).__name__}: {error}"[:200]
-        entry = dict(step=step if len(step) < 200 else step[:60] + "…", used=used(), s=round(time.perf_counter() - began, 2))
+        entry = dict(
+            step=step if len(step) < 200 else step[:60] + "…",
+            used=used(),
+            s=round(time.perf_counter() - began, 2),
+        )
         if failed:
             entry["error"] = failed
         row["steps"].append(entry)
@@ -199,9 +203,21 @@ def main():
     left = names[::-1]
     with open(out, "w", buffering=1) as file:
         packages = "import importlib.metadata as m\nfor p in ('torch', 'cupy-cuda13x', 'jax', 'onnxruntime', 'onnxruntime-gpu'):\n try: print(p, m.version(p))\n except Exception: pass"
-        versions = subprocess.run([sys.executable, "-c", packages], capture_output=True, text=True).stdout.split("\n")
+        versions = subprocess.run(
+            [sys.executable, "-c", packages], capture_output=True, text=True
+        ).stdout.split("\n")
         gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.used", "--format=csv,noheader"], capture_output=True, text=True).stdout.strip() if not os.environ.get("OOMPH_VGPU") else "virtual"  # fmt: skip
-        file.write(json.dumps(dict(gpu=gpu, versions=versions, date=time.strftime("%Y-%m-%d"), command=" ".join(sys.argv))) + "\n")
+        file.write(
+            json.dumps(
+                dict(
+                    gpu=gpu,
+                    versions=versions,
+                    date=time.strftime("%Y-%m-%d"),
+                    command=" ".join(sys.argv),
+                )
+            )
+            + "\n"
+        )
         while left or waiting:
             while left and len(waiting) < at_once:
                 waiting.append(start(left.pop()))
@@ -214,7 +230,10 @@ def main():
                 if process.stdout.readline().strip() == "ready":
                     text, _ = process.communicate("go\n", timeout=40)
                     line = text.strip().splitlines()
-                    file.write((line[-1] if line else json.dumps(dict(name=name, ended=process.wait()))) + "\n")
+                    file.write(
+                        (line[-1] if line else json.dumps(dict(name=name, ended=process.wait())))
+                        + "\n"
+                    )
                 else:
                     file.write(json.dumps(dict(name=name, ended=process.wait())) + "\n")
             except subprocess.TimeoutExpired:

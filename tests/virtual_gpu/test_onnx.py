@@ -21,6 +21,8 @@ OPENED = """
     # What this library does not define, the opened one answers.
     assert cudnn.cudnnGetMaxDeviceVersion() > 0
     assert not hasattr(cudnn, "cudnnNoSuchFunction")
+    # But not with a handle, which is none of its own: it would look behind it.
+    assert cudnn.cudnnGetFilterSizeInBytes(handle, ctypes.byref(ctypes.c_size_t())) == 15
     at = ctypes.c_void_p()
     assert runtime.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(300 << 20)) == 0
     # A pool of the program's own keeps what is freed, up to its threshold, and goes with all it holds.
