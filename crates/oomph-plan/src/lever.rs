@@ -350,6 +350,8 @@ pub(crate) struct Switches {
     pub(crate) lightning: Option<(&'static str, String)>,
     /// Of `Accelerator`.
     pub(crate) accelerate: Option<(&'static str, String)>,
+    /// Whether only a run tells that the framework does the same.
+    pub(crate) needs_run: bool,
 }
 
 /// A boolean of Python.

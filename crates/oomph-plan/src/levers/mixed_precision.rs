@@ -151,6 +151,7 @@ impl Facets for MixedPrecision {
             huggingface: Some((name, "True".to_owned())),
             lightning: Some(("precision", format!("{short:?}"))),
             accelerate: Some(("mixed_precision", format!("{long:?}"))),
+            needs_run: false,
         }
     }
 }

@@ -10,6 +10,7 @@ mod chunked_cross_entropy;
 mod chunked_logits;
 mod compile;
 mod cudnn_benchmark;
+mod fused_attention;
 mod fused_modules;
 mod gradients_on_cpu;
 mod half_weights;
@@ -162,6 +163,7 @@ levers! {
     single_threaded_backward::SingleThreadedBackward,
     inference_mode::InferenceMode,
     inplace_activations::InplaceActivations,
+    fused_attention::FusedAttention,
     fused_modules::FusedModules,
     attention::Attention,
     chunked_cross_entropy::ChunkedCrossEntropy,

@@ -94,6 +94,7 @@ fn what_is_further_outside_steps_in_first() {
         ("load_on_cpu", "half_weights"),
         ("offload_activations", "checkpoint"),
         ("checkpoint", "recompute"),
+        ("recompute", "fused_attention"),
         ("recompute", "fused_modules"),
         ("fused_modules", "compile"),
     ] {
@@ -131,9 +132,10 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "Tf32",
     ];
     /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type.
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 7] = [
         "attention",
         "checkpoint",
+        "fused_attention",
         "kv_cache",
         "optimizer_step",
         "set_to_none",
