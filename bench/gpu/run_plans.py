@@ -1,7 +1,7 @@
 """Plans of `bench/fit` on a real GPU: `python run_plans.py OUT.jsonl [--plans FILE] [--most SECONDS]`.
 
-Each job runs plain, then with plans on a GPU with as little memory as they were made for (the rest of it is taken beforehand): peak and
-time of a step against what was planned. PyTorch's own limit (`torch.cuda.set_per_process_memory_fraction`) is no such GPU: of an
+Each job runs plain, then with plans on a GPU with as little memory as they were made for and the 2 % that `oomph fit` leaves free unless told
+otherwise (the rest of the memory is taken beforehand): peak and time of a step against what was planned. PyTorch's own limit (`torch.cuda.set_per_process_memory_fraction`) is no such GPU: of an
 expandable segment it counts the whole allocation where only a part of it needs new memory.
 `--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`; `--only JOB:SHARE ...`
 takes these plans, in this order.
@@ -33,6 +33,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
+MARGIN = 0.02
+"""The part of a GPU's memory that `oomph fit` leaves free by default."""
 
 
 def child(settings: dict) -> None:
@@ -75,7 +77,9 @@ def child(settings: dict) -> None:
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
     stats = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info()
     outcome.update(
+        outside_bytes=total - free - settings.get("taken", 0) - torch.cuda.memory_reserved(),
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
@@ -103,22 +107,34 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
                 turn = open(settings["turn"], "w")
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 settings["held"] = turn
+                # The process before may have ended, and its memory not be free yet.
+                for _ in range(100):
+                    if used_by_all() <= settings["idle_bytes"]:
+                        break
+                    time.sleep(0.1)
             original()
             if settings.get("budget"):
-                take_the_rest(torch, settings["budget"])
+                settings["taken"] = take_the_rest(torch, settings["budget"])
         original()
 
     torch.cuda._lazy_init = begin
 
 
-def take_the_rest(torch, budget: int) -> None:
-    """Leave a GPU with `budget` bytes in all, what the driver and this process's context hold included."""
+def used_by_all() -> int:
+    """Bytes of the GPU that any process holds."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 20
+
+
+def take_the_rest(torch, budget: int) -> int:
+    """Leave a GPU with `budget` bytes in all, what the driver and this process's context hold included; the bytes taken."""
     libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
     (runtime,) = (name for name in libraries if Path(name).name.startswith("libcudart.so"))
     _, total = torch.cuda.mem_get_info()
     address, rest = ctypes.c_void_p(), ctypes.c_size_t(max(0, total - budget))
     status = ctypes.CDLL(runtime).cudaMalloc(ctypes.byref(address), rest)
     assert status == 0, f"cudaMalloc of {rest.value} bytes: error {status}"
+    return rest.value
 
 
 class Profile:
@@ -211,11 +227,12 @@ def save_on_cpu(torch):
 class Turns:
     """So many processes start together; none is measured before all of them wait for the GPU or have ended."""
 
-    def __init__(self, place: str, workers: int) -> None:
-        """The file whose lock is the GPU, in `place`."""
+    def __init__(self, place: str, workers: int, idle_bytes: int) -> None:
+        """The file whose lock is the GPU, in `place`; what the GPU holds while nothing of this runs."""
         self.turn, self.left = os.path.join(place, "turn"), 0
         self.started = threading.Barrier(workers, action=self._hold)
         self.counted = threading.Lock()
+        self.idle_bytes = idle_bytes
 
     def _hold(self) -> None:
         self.left = self.started.parties
@@ -235,7 +252,9 @@ def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None
     with tempfile.TemporaryDirectory() as place:
         settings = dict(dict(levers=[]), **settings, out=os.path.join(place, "out.json"))
         if turns:
-            settings.update(turn=turns.turn, waits=os.path.join(place, "waits"))
+            settings.update(
+                turn=turns.turn, waits=os.path.join(place, "waits"), idle_bytes=turns.idle_bytes
+            )
         environment = dict(os.environ, **{CHILD: json.dumps(settings)})
         script = str(Path(__file__).resolve())
         command = [sys.executable, script]
@@ -327,7 +346,7 @@ def main() -> None:
             changed = dict(
                 settings,
                 levers=tomllib.loads(row["plan_toml"])["lever"],
-                budget=row["budget_bytes"],
+                budget=int(row["budget_bytes"] / (1 - MARGIN)),
             )
             if args.no_limit:
                 del changed["budget"]
@@ -342,6 +361,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as place, args.out.open("a") as file:
         plain_of: dict[str, dict] = {}
+        idle_bytes = 0 if args.virtual else used_by_all()
 
         def measured(settings: dict, turns: Turns | None) -> dict:
             if turns:
@@ -354,7 +374,7 @@ def main() -> None:
                 print("the time is up", flush=True)
                 break
             some = runs[first : first + args.workers]
-            turns = Turns(place, len(some)) if args.workers > 1 else None
+            turns = Turns(place, len(some), idle_bytes) if args.workers > 1 else None
             with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
                 results = list(pool.map(measured, [settings for settings, _ in some], [turns] * len(some)))  # fmt: skip
             for (_, line), result in zip(some, results, strict=True):

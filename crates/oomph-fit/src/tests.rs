@@ -135,6 +135,7 @@ fn through(made: &Made, used: Option<u64>) -> Ended {
             applied: 1,
             note: None,
             left: Vec::new(),
+            switch: None,
         })
         .collect();
     if let Some(used) = used {
@@ -680,6 +681,43 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
         assert_eq!(chosen, holds.then_some(&near));
     }
+}
+
+/// Nothing is predicted to fit, and the plan of least memory does with a limit: what gave way there may in cheaper ones.
+#[test]
+fn where_one_plan_needs_less_with_a_limit_others_are_predicted_anew() {
+    let least = |total_bytes: u64, ending: &dyn Fn(&Made) -> Option<Ended>| {
+        let wanted = Wanted {
+            total_bytes,
+            variants: false,
+            ..wanted()
+        };
+        found(wanted, ending)
+    };
+    let misses = |made: &Made| made.verifies().then(|| through(made, Some(budget() * 2)));
+    let (nothing, _) = least(outside() + (1 << 20), &misses);
+    let predicted = nothing.fit.least.unwrap().predicted;
+    let total = predicted.used_bytes - predicted.reserved_bytes / 50;
+    let (_, made) = least(total, &|made| {
+        let held = (total - outside()) / 2;
+        let Ended::Through(mut run) = through(made, Some(outside() + held)) else {
+            unreachable!("it goes through");
+        };
+        if made.limit.is_none() {
+            run.summary.peak.used_bytes = total + 1;
+            run.summary.peak.reserved_bytes = total + 1 - outside();
+        }
+        made.name.starts_with("plan-").then(|| Ended::Through(run))
+    });
+    let plans: Vec<&Made> = made.iter().filter(|made| made.verifies()).collect();
+    let limited = plans.iter().position(|made| made.limit.is_some()).unwrap();
+    let cheaper = plans.iter().skip(limited + 1);
+    assert!(
+        cheaper
+            .clone()
+            .any(|made| made.levers != plans[limited].levers),
+        "{plans:?}"
+    );
 }
 
 /// Two of them are tried with the limit side by side.
