@@ -31,7 +31,7 @@ STYLES = {
         q, k, v = (y.view(B, T, H, D).transpose(1, 2).reshape(B * H, T, D) for y in qkv)
         att = torch.bmm(q * D**-0.5, k.transpose(1, 2)).view(B, H, T, T)
         att = att.masked_fill(self.tril == 0, float("-inf")).view(B * H, T, T)
-        y = torch.bmm(torch.softmax(att, -1), v).view(B, H, T, D).transpose(1, 2).reshape(B, T, C)
+        y = torch.bmm(torch.softmax(att.float(), -1).type_as(att), v).view(B, H, T, D).transpose(1, 2).reshape(B, T, C)
     """,
     "baddbmm": """
         q, k, v = (y.view(B, T, H, D).transpose(1, 2).reshape(B * H, T, D) for y in qkv)

@@ -418,6 +418,9 @@ CASTS = {"float": torch.float32, "half": torch.float16, "bfloat16": torch.bfloat
 
 def _lazily(func: Any, name: str, args: tuple, kwargs: dict) -> Any:
     """`func(*args, **kwargs)` without computing scores, or `NotImplemented`."""
+    if name == "type_as" and isinstance(args[-1], Scores) and args[-1].device == args[0].device:
+        # Of other scores, as of those before the softmax, only the type counts.
+        func, name, args = torch.Tensor.to, "to", (args[0], args[-1].dtype)
     lazy = [arg for arg in args if isinstance(arg, Scores)]
     if name == "einsum" and len(args) == 2 and type(args[1]) in (list, tuple):
         args = (args[0], *args[1])
