@@ -35,6 +35,7 @@ mod split_forward;
 mod step_in_backward;
 mod stream_weights;
 mod tf32;
+mod xla;
 
 use std::fmt;
 
@@ -186,6 +187,7 @@ levers! {
     stream_weights::StreamWeights,
     compile::Compile,
     shard::Shard,
+    xla::Xla,
 }
 
 /// Names of all levers in the order in which they step in, whatever the plan's.
