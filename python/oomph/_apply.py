@@ -85,7 +85,7 @@ class _Plan:
 
     def install(self) -> None:
         """Apply the levers; torch is there, or is imported now. Those of JAX were all in the environment."""
-        if all(lever["name"] == "xla" for lever in json.loads(self._levers)):
+        if levers.are_for_jax(json.loads(self._levers)):
             print(f"oomph: {os.path.basename(self.path)}: {self._what}", file=sys.stderr)
             return
         importlib.import_module("torch")

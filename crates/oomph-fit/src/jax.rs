@@ -1,39 +1,15 @@
 //! Scripts that use JAX: nothing predicts what XLA makes of a setting, so each is a run.
 
 use oomph_bytes::format_bytes;
-use oomph_plan::parameters::Xla;
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
-use oomph_plan::{Lever, Results};
+use oomph_plan::{Lever, Results, for_jax};
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::Fitter;
 
-/// What XLA is told of the memory that it plans for, in percent: it recomputes what then has no room.
-const TIGHTER: &str = "--xla_gpu_memory_limit_slop_factor=60";
-/// Graphs of kernels lie outside of JAX's pool.
-const NO_GRAPHS: &str = "--xla_gpu_enable_command_buffer=";
-/// Kernels are not tried, which needs memory for their results.
-const UNTRIED: &str = "--xla_gpu_autotune_level=0";
-
 /// Whether a run was one of JAX.
 pub(crate) fn is_jax(run: &Measurement) -> bool {
     (run.record.framework.as_ref()).is_some_and(|other| other.name == "jax")
-}
-
-/// What is tried, the cheapest first, where JAX may take so many thousandths of the GPU.
-fn candidates(thousandths: u32) -> [Xla; 5] {
-    let with = |allocator: Option<&str>, flags: &[&str]| Xla {
-        thousandths: (allocator != Some("platform")).then_some(thousandths),
-        allocator: allocator.map(str::to_owned),
-        flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
-    };
-    [
-        with(None, &[]),
-        with(Some("cuda_async"), &[]),
-        with(None, &[TIGHTER]),
-        with(Some("cuda_async"), &[TIGHTER, NO_GRAPHS]),
-        with(Some("platform"), &[TIGHTER, NO_GRAPHS, UNTRIED]),
-    ]
 }
 
 /// Tries settings until one fits.
@@ -54,13 +30,16 @@ pub(crate) fn find(
     let outside = plain.used_bytes() - plain.summary.peak.reserved_bytes.min(plain.used_bytes());
     let thousandths = (budget.saturating_sub(outside) as f64 / total as f64 * 1000.0) as u32;
     let mut last = None;
-    for (number, xla) in (1..).zip(candidates(thousandths)) {
-        let lever = Lever::from(xla);
+    for (number, lever) in (1..).zip(for_jax(thousandths)) {
         let what = lever.to_string();
         let levers = [lever];
         let ended = fitter.run(&Request {
             limit: Some(budget),
-            ..fitter.request(format!("setting-{number}"), format!("trying {what}"), &levers)
+            ..fitter.request(
+                format!("setting-{number}"),
+                format!("trying {what}"),
+                &levers,
+            )
         })?;
         let why = match ended {
             Ended::Through(run) if run.used_bytes() <= budget => {
@@ -91,11 +70,18 @@ pub(crate) fn find(
 
 /// What a run that ran out of memory asked for.
 pub(crate) fn ran_out(run: &Measurement) -> String {
-    let asked = run.summary.oom.as_ref().map_or(0, |oom| oom.requested_bytes);
+    let asked = run
+        .summary
+        .oom
+        .as_ref()
+        .map_or(0, |oom| oom.requested_bytes);
     let in_use = format_bytes(run.summary.peak.allocated_bytes);
     match asked {
         0 => format!("XLA found no memory to try kernels in, with up to {in_use} in use"),
-        asked => format!("asked for {}, with up to {in_use} in use", format_bytes(asked)),
+        asked => format!(
+            "asked for {}, with up to {in_use} in use",
+            format_bytes(asked)
+        ),
     }
 }
 
@@ -129,7 +115,8 @@ fn plan(levers: Vec<Lever>, what: String, plain: &Measurement, run: &Measurement
         verified: true,
         steps: 0,
         notes: vec![
-            "the time is the ratio of the bytes that XLA counts, without the allocator's".to_owned(),
+            "the time is the ratio of the bytes that XLA counts, without the allocator's"
+                .to_owned(),
         ],
     }
 }

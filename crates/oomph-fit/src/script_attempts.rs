@@ -208,7 +208,8 @@ impl ScriptAttempts {
         let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
         // XLA has no other word for it where it tries kernels.
         let untried = is_jax
-            && (summary.failure.as_ref()).is_some_and(|why| why.contains("NOT_FOUND") && why.contains("configs"));
+            && (summary.failure.as_ref())
+                .is_some_and(|why| why.contains("NOT_FOUND") && why.contains("configs"));
         let out_of_memory =
             record.out_of_memory() || summary.verdict == Verdict::OutOfMemory || untried;
         if failed && !out_of_memory {

@@ -60,7 +60,11 @@ pub(crate) fn advice(other: &Framework) -> Vec<String> {
             Some(place) if !place.is_empty() => format!(" ({place})"),
             _ => String::new(),
         };
-        format!("{}{place}: saves up to {}", one.what, format_bytes(one.bytes))
+        format!(
+            "{}{place}: saves up to {}",
+            one.what,
+            format_bytes(one.bytes)
+        )
     };
     other.advice.iter().map(line).collect()
 }
@@ -205,11 +209,12 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
             );
         }
         Outcome::NothingFits => {
-            let text =
-                match fit.framework {
-                    Some(_) => "no setting makes it fit".to_owned(),
-                    None => format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}"),
-                };
+            let text = match fit.framework {
+                Some(_) => "no setting makes it fit".to_owned(),
+                None => {
+                    format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}")
+                }
+            };
             let _ = writeln!(
                 out,
                 "{} {}\n",
@@ -333,9 +338,9 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
             Some(patch) => format!("the line of {patch}"),
             None => format!("oomph.apply(\"{file}\") in its first line"),
         };
-        let inside = match chosen.levers.first() {
-            Some(Lever::Xla(xla)) => format!("{} python {}", xla.command(), fit.command),
-            _ => format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
+        let inside = match chosen.levers.first().and_then(Lever::command) {
+            Some(command) => format!("{command} python {}", fit.command),
+            None => format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
         };
         let _ = writeln!(out, "{}", line("or inside", &inside, width));
     }

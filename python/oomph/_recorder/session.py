@@ -109,7 +109,7 @@ class Session:
         try:
             library()
             jax = jax_setup.installed_jax()
-            if alone and any(lever["name"] != "xla" for lever in self.settings.levers):
+            if alone and self.settings.levers and not levers.are_for_jax(self.settings.levers):
                 raise Refused("the plan changes scripts that use PyTorch, and this one uses JAX.")
         except (Refused, Unusable) as error:
             if alone:

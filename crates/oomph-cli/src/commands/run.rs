@@ -18,6 +18,7 @@ use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
+use oomph_run::record::Framework;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_run::time::step_time;
 use oomph_trace::Trace;

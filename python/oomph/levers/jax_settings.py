@@ -6,7 +6,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
 
-class Xla(Lever):
+class JaxSettings(Lever):
     """How JAX takes memory, and how XLA plans with it.
 
     Needs: a script that uses JAX. Changes: `XLA_PYTHON_CLIENT_MEM_FRACTION`, `XLA_PYTHON_CLIENT_ALLOCATOR` and
@@ -14,7 +14,7 @@ class Xla(Lever):
     other kernels.
     """
 
-    name = "xla"
+    name = "jax_settings"
 
     def __init__(
         self, thousandths: int | None = None, allocator: str | None = None, flags: list[str] = []
@@ -27,4 +27,4 @@ class Xla(Lever):
         raise self.refuse("it is for scripts that use JAX, and this one uses PyTorch")
 
 
-LEVER = Xla
+LEVER = JaxSettings

@@ -1,4 +1,4 @@
-//! `xla`: how JAX takes memory, and how XLA plans with it.
+//! `jax_settings`: how JAX takes memory, and how XLA plans with it.
 //!
 //! Offered to scripts that use JAX, for which nothing is predicted: runs tell what it does. Results: exact, or to rounding
 //! where XLA may choose other kernels.
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::Script;
 use crate::lever::{Facets, Results, Stage};
+use crate::levers::Lever;
 
 /// Variables that JAX reads.
 const SHARE: &str = "XLA_PYTHON_CLIENT_MEM_FRACTION";
@@ -14,9 +15,11 @@ const ALLOCATOR: &str = "XLA_PYTHON_CLIENT_ALLOCATOR";
 const FLAGS: &str = "XLA_FLAGS";
 
 /// Settings of JAX, made in its environment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
-pub struct Xla {
+pub struct JaxSettings {
     /// The part of the GPU's memory that JAX may take, in thousandths (`XLA_PYTHON_CLIENT_MEM_FRACTION`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thousandths: Option<u32>,
@@ -28,7 +31,32 @@ pub struct Xla {
     pub flags: Vec<String>,
 }
 
-impl Xla {
+/// What XLA is told of the memory that it plans for, in percent: it recomputes what then has no room.
+const TIGHTER: &str = "--xla_gpu_memory_limit_slop_factor=60";
+/// Graphs of kernels lie outside of JAX's pool.
+const NO_GRAPHS: &str = "--xla_gpu_enable_command_buffer=";
+/// Kernels are not tried, which needs memory for their results.
+const UNTRIED: &str = "--xla_gpu_autotune_level=0";
+
+/// What is worth a run, the cheapest first, where JAX may take so many thousandths of the GPU.
+pub fn for_jax(thousandths: u32) -> impl Iterator<Item = Lever> {
+    let with = move |allocator: Option<&str>, flags: &[&str]| JaxSettings {
+        // `platform` takes what each array needs.
+        thousandths: (allocator != Some("platform")).then_some(thousandths),
+        allocator: allocator.map(str::to_owned),
+        flags: flags.iter().map(|&flag| flag.to_owned()).collect(),
+    };
+    let all = [
+        with(None, &[]),
+        with(Some("cuda_async"), &[]),
+        with(None, &[TIGHTER]),
+        with(Some("cuda_async"), &[TIGHTER, NO_GRAPHS]),
+        with(Some("platform"), &[TIGHTER, NO_GRAPHS, UNTRIED]),
+    ];
+    all.into_iter().map(Into::into)
+}
+
+impl JaxSettings {
     /// Names and values. The flags are those that are added.
     fn variables(&self) -> impl Iterator<Item = (&'static str, String)> {
         let share = (self.thousandths).map(|part| (SHARE, format!("{}", f64::from(part) / 1000.0)));
@@ -36,19 +64,9 @@ impl Xla {
         let flags = (!self.flags.is_empty()).then(|| (FLAGS, self.flags.join(" ")));
         share.into_iter().chain(allocator).chain(flags)
     }
-
-    /// The same for a shell, which has the flags of its own environment.
-    pub fn command(&self) -> String {
-        let word = |(name, value): (&str, String)| match name {
-            FLAGS => format!("{name}=\"${name} {value}\""),
-            _ => format!("{name}={value}"),
-        };
-        let words: Vec<String> = self.variables().map(word).collect();
-        format!("env {}", words.join(" "))
-    }
 }
 
-impl Facets for Xla {
+impl Facets for JaxSettings {
     fn results(&self) -> Results {
         if self.flags.is_empty() {
             Results::Exact
@@ -62,7 +80,7 @@ impl Facets for Xla {
             .map(|part| format!("{} % of the GPU for JAX", f64::from(part) / 10.0));
         let allocator = (self.allocator.as_ref()).map(|name| format!("allocator {name}"));
         let flags = self.flags.iter().map(|flag| match flag.as_str() {
-            "--xla_gpu_enable_command_buffer=" => "no command buffers".to_owned(),
+            NO_GRAPHS => "no command buffers".to_owned(),
             flag => flag.trim_start_matches("--xla_gpu_").replace('=', " "),
         });
         let words: Vec<String> = share.into_iter().chain(allocator).chain(flags).collect();
@@ -79,6 +97,16 @@ impl Facets for Xla {
         self.variables().map(added).collect()
     }
 
+    fn command(&self) -> Option<String> {
+        // The shell has the flags of its own environment.
+        let word = |(name, value): (&str, String)| match name {
+            FLAGS => format!("{name}=\"${name} {value}\""),
+            _ => format!("{name}={value}"),
+        };
+        let words: Vec<String> = self.variables().map(word).collect();
+        Some(format!("env {}", words.join(" ")))
+    }
+
     fn is_only_on_gpu(&self) -> bool {
         true
     }
@@ -88,7 +116,10 @@ impl Facets for Xla {
     }
 
     fn snippet(&self) -> String {
-        format!("start the script with {}", self.command())
+        format!(
+            "start the script with {}",
+            self.command().unwrap_or_default()
+        )
     }
 
     fn line(&self, _script: &Script<'_>) -> Option<usize> {
@@ -102,7 +133,7 @@ mod tests {
 
     #[test]
     fn flags_are_added_to_those_of_the_user() {
-        let lever = Xla {
+        let lever = JaxSettings {
             thousandths: Some(930),
             allocator: None,
             flags: vec!["--a=1".to_owned()],
@@ -115,7 +146,7 @@ mod tests {
             [share, (FLAGS, "--a=1".to_owned())]
         );
         assert_eq!(
-            lever.command(),
+            lever.command().unwrap(),
             "env XLA_PYTHON_CLIENT_MEM_FRACTION=0.93 XLA_FLAGS=\"$XLA_FLAGS --a=1\""
         );
     }
