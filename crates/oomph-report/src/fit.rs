@@ -338,11 +338,14 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
             Some(patch) => format!("the line of {patch}"),
             None => format!("oomph.apply(\"{file}\") in its first line"),
         };
-        let inside = match chosen.levers.first().and_then(Lever::command) {
-            Some(command) => format!("{command} python {}", fit.command),
-            None => format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
+        let (title, inside) = match chosen.levers.first().and_then(Lever::command) {
+            Some(command) => ("or", format!("{command} python {}", fit.command)),
+            None => (
+                "or inside",
+                format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
+            ),
         };
-        let _ = writeln!(out, "{}", line("or inside", &inside, width));
+        let _ = writeln!(out, "{}", line(title, &inside, width));
     }
     if let Some((file, lines)) = &fit.patch_file {
         let plural = if *lines == 1 { "" } else { "s" };

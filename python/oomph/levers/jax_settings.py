@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
@@ -17,7 +19,10 @@ class JaxSettings(Lever):
     name = "jax_settings"
 
     def __init__(
-        self, thousandths: int | None = None, allocator: str | None = None, flags: list[str] = []
+        self,
+        thousandths: int | None = None,
+        allocator: str | None = None,
+        flags: Sequence[str] = (),
     ) -> None:
         """As in the plan file."""
         super().__init__()
