@@ -34,6 +34,7 @@ mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
+mod stream_frozen;
 mod stream_weights;
 mod tf32;
 
@@ -186,6 +187,7 @@ levers! {
     optimizer_8bit::Optimizer8bit,
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
+    stream_frozen::StreamFrozen,
     compile::Compile,
     shard::Shard,
 }
