@@ -1,7 +1,5 @@
 """`oomph fit` for scripts that use JAX: settings that runs try."""
 
-import tomllib
-
 import pytest
 
 from tests.support.command import fit
@@ -21,5 +19,5 @@ def test_more_of_the_gpu_for_jax_is_tried_first_and_said_as_a_line_for_the_shell
     assert lever["name"] == "jax_settings" and 900 < lever["thousandths"] < 980
     share = lever["thousandths"] / 1000
     assert f"env XLA_PYTHON_CLIENT_MEM_FRACTION={share:g} python script.py" in run.out
-    written = tomllib.loads((tmp_path / "oomph-plan.toml").read_text())
-    assert written["lever"] == plan["levers"]
+    written = (tmp_path / "oomph-plan.toml").read_text()
+    assert f"thousandths = {lever['thousandths']}" in written

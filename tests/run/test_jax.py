@@ -169,7 +169,7 @@ def test_a_plan_sets_the_environment_of_jax_and_changes_of_the_script_have_bytes
     total, limit = run.json["gpu"]["memory_bytes"], run.json["framework"]["limit_bytes"]
     assert abs(limit / total - 0.9) < 1e-3
     advice = {one["what"].split()[0]: one for one in run.json["framework"]["advice"]}
-    # `w`, which the call replaces, and the product of 8192 × 4096, which the backward pass keeps.
+    # `w`, which the call replaces, and the product of 8192 by 4096, which the backward pass keeps.
     assert advice["donate"]["bytes"] == 64 << 20
     assert advice["donate"]["location"].endswith("script.py:12")
     assert advice["jax.checkpoint"]["location"].endswith("script.py:8")
