@@ -69,6 +69,8 @@ pub struct Watch {
     /// After how long without a pass to say that it hangs: `None` leaves that to what steps usually take. It is said only
     /// where there is a black box.
     pub stall: Option<Duration>,
+    /// Ends the program as SIGTERM does once its log has this line: a server has no end of its own.
+    pub until: Option<&'static str>,
 }
 
 impl Default for Watch {
@@ -80,6 +82,7 @@ impl Default for Watch {
             stop: None,
             grace: signals::GRACE,
             stall: None,
+            until: None,
         }
     }
 }
@@ -221,7 +224,7 @@ impl Job {
                 watchdog,
             )
         } else {
-            status_within(&mut command, &self.watch, watchdog.as_ref())
+            status_within(&mut command, &self.watch, watchdog.as_ref(), log)
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
@@ -329,21 +332,29 @@ pub(crate) fn with_hook(host: &Host) -> OsString {
     path
 }
 
-/// Runs a command, and ends it when it takes too long or is given up.
+/// Runs a command, and ends it when it takes too long or is given up, or when its `log` has the line to wait for.
 fn status_within(
     command: &mut Command,
     watch: &Watch,
     watchdog: Option<&Watchdog>,
+    log: Option<&Path>,
 ) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
     let mut child = signals::spawn(command, watch.grace)?;
-    if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() {
+    let mut awaited = watch.until.zip(log);
+    if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() && awaited.is_none() {
         return child.wait();
     }
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
+        }
+        if let Some((line, log)) = awaited
+            && fs::read(log).is_ok_and(|text| String::from_utf8_lossy(&text).contains(line))
+        {
+            awaited = None;
+            child.terminate()?;
         }
         if let Some(line) = watchdog.and_then(Watchdog::line)
             && watch.live
