@@ -50,6 +50,8 @@ pub struct Job {
     pub watch: Watch,
     /// Forks the script, if it is one of many runs.
     pub forks: Option<Arc<Forks>>,
+    /// More variables of its environment.
+    pub variables: Vec<(&'static str, &'static str)>,
 }
 
 /// Who sees a script's output, and how long it may take.
@@ -127,6 +129,7 @@ impl Job {
             recording: Recording::default(),
             watch: Watch::default(),
             forks: None,
+            variables: Vec::new(),
         }
     }
 
@@ -175,6 +178,7 @@ impl Job {
             recording: self.recording.clone(),
         })?;
         let mut command = self.program.command(self.host);
+        command.envs(self.variables.iter().copied());
         self.set_environment(&mut command, &settings, several);
         if let (Some(gpu), Some(rendezvous)) = (&self.gpu, &rendezvous) {
             gpu.preload(

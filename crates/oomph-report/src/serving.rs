@@ -110,12 +110,10 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
         ),
         None => said(BAD, "✗", "no start came up"),
     }
-    if let Some(why) = starts
-        .last()
-        .filter(|_| chosen.is_none())
-        .and_then(|start| start.why.as_ref())
-    {
-        said(WARN, "why", why);
+    for (at, start) in (1..).zip(starts) {
+        if let (Outcome::Failed, Some(why)) = (start.outcome, &start.why) {
+            said(WARN, "failed", &format!("start {at}: {why}"));
+        }
     }
     if let Some(why) = &search.stopped {
         said(
@@ -139,19 +137,15 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
     text
 }
 
-/// The flags that make room, and the length where it is not the one that was asked for.
+/// What a start adds to those before it: a flag that makes room, or another length.
 fn flags(search: &Search, start: &Start) -> String {
-    let mut shown = start.flags.clone();
-    shown.gpus = 1;
-    let mut asked = search.asked.clone();
-    asked.given.clear();
-    let words = shown.words(&asked);
-    let is_asked = shown.max_model_len == asked.max_model_len;
-    let words = words[if is_asked { 2 } else { 0 }..].join(" ");
-    if words.is_empty() {
-        "as it is".to_owned()
-    } else {
-        words
+    let flags = &start.flags;
+    match flags.rungs.last() {
+        _ if flags.max_model_len != search.asked.max_model_len => {
+            format!("--max-model-len {}", flags.max_model_len)
+        }
+        Some(rung) => format!("+ {}", rung.words(&search.asked).join(" ")),
+        None => "as it is".to_owned(),
     }
 }
 

@@ -54,7 +54,8 @@ pub enum Rung {
 const RUNGS: [Rung; 4] = [Rung::Share, Rung::Requests, Rung::Eager, Rung::Cache];
 
 impl Rung {
-    fn words(self, asked: &Asked) -> Vec<String> {
+    /// The flag as `vllm serve` takes it.
+    pub fn words(self, asked: &Asked) -> Vec<String> {
         match self {
             Self::Share => vec!["--gpu-memory-utilization".to_owned(), SHARES[1].to_string()],
             Self::Requests => vec!["--max-num-seqs".to_owned(), asked.requests.to_string()],
@@ -309,8 +310,8 @@ mod tests {
                 outcome = Outcome::OutOfMemory;
                 engine.weights_bytes = 0;
             } else {
-                let taken = weights + engine.activation_bytes + engine.graph_bytes;
-                engine.kv_cache_bytes = allowed.saturating_sub(taken);
+                let others = weights + engine.activation_bytes + engine.graph_bytes;
+                engine.kv_cache_bytes = allowed.saturating_sub(others);
                 if engine.kv_cache_bytes < each {
                     outcome = Outcome::OutOfMemory;
                     engine.needed_bytes = each;
@@ -409,7 +410,7 @@ mod tests {
             token: 256 << 10,
             has_fp8: false,
         };
-        let asked = asked(2, 131_072, 2);
+        let asked = asked(2, 131_072, 1);
         let starts = search(&model, &asked);
         // One start finds out that one GPU is not enough; on two, no start of an 8-bit cache is followed by another.
         assert_eq!(
@@ -421,7 +422,7 @@ mod tests {
             .filter(|start| start.outcome == Outcome::Failed)
             .count();
         assert_eq!(failed, 1);
-        // No flag is enough: a shorter length is, for as many requests.
+        // No flag is enough: a shorter length is.
         let best = &starts[chosen(&asked, &starts).unwrap()];
         assert!(best.holds(&asked) && best.flags.max_model_len < asked.max_model_len);
         assert_eq!(best.flags.max_model_len % BLOCK, 0);

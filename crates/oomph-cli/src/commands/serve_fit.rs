@@ -227,6 +227,8 @@ impl Args {
                 ..Watch::default()
             },
             gpu: Some(gpu),
+            // Each is a first start, which compiles: what a later one finds compiled leaves more for the cache.
+            variables: vec![("VLLM_DISABLE_COMPILE_CACHE", "1")],
             ..Job::new(host, self.program(asked, Some(&flags), host)?)
         };
         let log = place.file(RunFile::Log);
