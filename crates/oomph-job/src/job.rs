@@ -426,3 +426,26 @@ pub fn label_trace(
     let _ = fs::remove_file(&snapshot);
     Ok(Some(trace))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_ended_when_its_log_says_that_it_waits() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args([
+                "-c",
+                "trap 'exit 7' TERM; echo waits; while :; do sleep 0.01; done",
+            ])
+            .stdout(log.reopen().unwrap());
+        let watch = Watch {
+            until: Some("waits"),
+            ..Watch::default()
+        };
+        let status = status_within(&mut command, &watch, None, Some(log.path())).unwrap();
+        assert_eq!(status.code(), Some(7));
+    }
+}
