@@ -1,12 +1,14 @@
 """Plans of `bench/fit` on a real GPU: `python run_plans.py OUT.jsonl [--plans FILE] [--most SECONDS]`.
 
-Each job runs plain, then with plans under the memory limit that they were made for
-(`torch.cuda.set_per_process_memory_fraction`): peak and time of a step against what was planned.
+Each job runs plain, then with plans on a GPU with as little memory as they were made for and the 2 % that `oomph fit` leaves free unless told
+otherwise (the rest of the memory is taken beforehand): peak and time of a step against what was planned. PyTorch's own limit (`torch.cuda.set_per_process_memory_fraction`) is no such GPU: of an
+expandable segment it counts the whole allocation where only a part of it needs new memory.
 `--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`; `--only JOB:SHARE ...`
 takes these plans, in this order.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
-Each run is a process of its own. With `--workers 3` so many start beside each other, and take turns from when they first use
-the GPU until they end. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
+Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
+ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
+times: its threads wait for each other. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
 its kernels and copies, and how many. `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
 `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
@@ -14,6 +16,7 @@ its kernels and copies, and how many. `OUT.jsonl --table` prints a results file.
 
 import argparse
 import concurrent.futures
+import ctypes
 import fcntl
 import json
 import os
@@ -22,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -29,6 +33,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
+MARGIN = 0.02
+"""The part of a GPU's memory that `oomph fit` leaves free by default."""
 
 
 def child(settings: dict) -> None:
@@ -71,7 +77,9 @@ def child(settings: dict) -> None:
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
     stats = torch.cuda.memory_stats()
+    free, total = torch.cuda.mem_get_info()
     outcome.update(
+        outside_bytes=total - free - settings.get("taken", 0) - torch.cuda.memory_reserved(),
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
@@ -95,16 +103,38 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
         if not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
             torch.cuda._lazy_init = original
             if settings.get("turn"):
+                Path(settings["waits"]).touch()
                 turn = open(settings["turn"], "w")
                 fcntl.flock(turn, fcntl.LOCK_EX)
                 settings["held"] = turn
+                # The process before may have ended, and its memory not be free yet.
+                for _ in range(100):
+                    if used_by_all() <= settings["idle_bytes"]:
+                        break
+                    time.sleep(0.1)
             original()
-            if settings.get("limit"):
-                total = torch.cuda.get_device_properties(0).total_memory
-                torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
+            if settings.get("budget"):
+                settings["taken"] = take_the_rest(torch, settings["budget"])
         original()
 
     torch.cuda._lazy_init = begin
+
+
+def used_by_all() -> int:
+    """Bytes of the GPU that any process holds."""
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 20
+
+
+def take_the_rest(torch, budget: int) -> int:
+    """Leave a GPU with `budget` bytes in all, what the driver and this process's context hold included; the bytes taken."""
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
+    (runtime,) = (name for name in libraries if Path(name).name.startswith("libcudart.so"))
+    _, total = torch.cuda.mem_get_info()
+    address, rest = ctypes.c_void_p(), ctypes.c_size_t(max(0, total - budget))
+    status = ctypes.CDLL(runtime).cudaMalloc(ctypes.byref(address), rest)
+    assert status == 0, f"cudaMalloc of {rest.value} bytes: error {status}"
+    return rest.value
 
 
 class Profile:
@@ -194,10 +224,37 @@ def save_on_cpu(torch):
     on_first_forward(torch, change)
 
 
-def run(settings: dict, virtual: str | None, timeout: float) -> dict:
+class Turns:
+    """So many processes start together; none is measured before all of them wait for the GPU or have ended."""
+
+    def __init__(self, place: str, workers: int, idle_bytes: int) -> None:
+        """The file whose lock is the GPU, in `place`; what the GPU holds while nothing of this runs."""
+        self.turn, self.left = os.path.join(place, "turn"), 0
+        self.started = threading.Barrier(workers, action=self._hold)
+        self.counted = threading.Lock()
+        self.idle_bytes = idle_bytes
+
+    def _hold(self) -> None:
+        self.left = self.started.parties
+        self.held = open(self.turn, "w")
+        fcntl.flock(self.held, fcntl.LOCK_EX)
+
+    def ready(self) -> None:
+        """One more process waits or has ended."""
+        with self.counted:
+            self.left -= 1
+            if not self.left:
+                self.held.close()
+
+
+def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None = None) -> dict:
     """One process; what it measured."""
     with tempfile.TemporaryDirectory() as place:
         settings = dict(dict(levers=[]), **settings, out=os.path.join(place, "out.json"))
+        if turns:
+            settings.update(
+                turn=turns.turn, waits=os.path.join(place, "waits"), idle_bytes=turns.idle_bytes
+            )
         environment = dict(os.environ, **{CHILD: json.dumps(settings)})
         script = str(Path(__file__).resolve())
         command = [sys.executable, script]
@@ -219,6 +276,12 @@ def run(settings: dict, virtual: str | None, timeout: float) -> dict:
                 command, env=environment, stdout=said, stderr=said, start_new_session=True
             )
             try:
+                while turns and process.poll() is None and not os.path.exists(settings["waits"]):
+                    if time.time() - started > timeout:
+                        break
+                    time.sleep(0.05)
+                if turns:
+                    turns.ready()
                 process.wait(timeout)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -280,16 +343,13 @@ def main() -> None:
             runs.append((dict(settings, baseline=baseline), dict(job=job, kind=baseline)))
         for row in of_job:
             chosen = row["plans"][row["chosen"]]
-            # What lies outside of the allocator is no part of the limit that PyTorch keeps. A plan may have less there: a handle
-            # of cuBLAS for each thread.
-            outside = chosen["peak"]["used_bytes"] - chosen["peak"]["reserved_bytes"]
             changed = dict(
                 settings,
                 levers=tomllib.loads(row["plan_toml"])["lever"],
-                limit=row["budget_bytes"] - outside,
+                budget=int(row["budget_bytes"] / (1 - MARGIN)),
             )
             if args.no_limit:
-                del changed["limit"]
+                del changed["budget"]
             line = dict(
                 job=job, kind="plan", share=row["share"], budget_bytes=row["budget_bytes"],
                 what=chosen["what"], planned=chosen["peak"], planned_ratio=chosen["time_ratio"],
@@ -300,19 +360,24 @@ def main() -> None:
         runs += [(settings, dict(job=line["job"], kind="plain again")) for settings, line in plains]
 
     with tempfile.TemporaryDirectory() as place, args.out.open("a") as file:
-        turn = os.path.join(place, "turn") if args.workers > 1 else None
-
-        def measured(settings: dict) -> dict | None:
-            left = args.most - (time.time() - began)
-            return run(dict(settings, turn=turn), args.virtual, min(120, left + 30)) if left > 0 else None  # fmt: skip
-
         plain_of: dict[str, dict] = {}
-        with concurrent.futures.ThreadPoolExecutor(args.workers) as pool:
-            results = pool.map(measured, [settings for settings, _ in runs])
-            for (_, line), result in zip(runs, results, strict=True):
-                if result is None:
-                    print("the time is up", flush=True)
-                    break
+        idle_bytes = 0 if args.virtual else used_by_all()
+
+        def measured(settings: dict, turns: Turns | None) -> dict:
+            if turns:
+                turns.started.wait()
+            left = args.most - (time.time() - began)
+            return run(settings, args.virtual, min(120, left + 30), turns)
+
+        for first in range(0, len(runs), args.workers):
+            if time.time() - began > args.most:
+                print("the time is up", flush=True)
+                break
+            some = runs[first : first + args.workers]
+            turns = Turns(place, len(some), idle_bytes) if args.workers > 1 else None
+            with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
+                results = list(pool.map(measured, [settings for settings, _ in some], [turns] * len(some)))  # fmt: skip
+            for (_, line), result in zip(some, results, strict=True):
                 if line["kind"] == "plain":
                     plain_of[line["job"]] = result
                 else:

@@ -34,7 +34,7 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as place:
         plan = Path(place, "plan.toml")
         command = [
-            *args.oomph.split(), "fit", "--gpu", "h200", "--memory", str(budget), "--margin", "0%", "--json", "fit.json",
+            *args.oomph.split(), "fit", "--gpu", args.gpu, "--memory", str(budget), "--margin", "0%", "--json", "fit.json",
             "-q", "--plan", str(plan), "--patch", "plan.patch", "--out", "fit", "--max-time", f"{args.limit - END:.0f}s",
             *args.option, str(HERE / f"{name}.py"),
         ]  # fmt: skip
@@ -120,6 +120,9 @@ def main() -> None:
     parser.add_argument("--only", help="names, with commas")
     parser.add_argument("--shares", default="50,25,75")
     parser.add_argument("--jobs", type=int, default=1, help="searches at a time")
+    parser.add_argument(
+        "--gpu", default="h200", help="the GPU to plan for; budgets stay those of an H200"
+    )
     parser.add_argument("--limit", type=float, default=600, help="seconds for one search")
     parser.add_argument("--seconds", type=float, default=1e9, help="seconds for all of them")
     parser.add_argument(

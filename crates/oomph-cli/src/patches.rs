@@ -118,7 +118,7 @@ impl Original {
             .flatten()
             .collect();
         let levers = found.by_hand_levers();
-        let mut hand = by_hand::by_hand(path, &self.text, &levers, &ran);
+        let mut hand = by_hand::by_hand(path, &self.text, &levers, &ran, &found.switches());
         let changes_nothing = hand.missing.is_empty() && hand.changed == 0;
         let plan = places.plan.display().to_string();
         let applying = by_hand::applying(path, &self.text, &plan);
@@ -152,7 +152,7 @@ impl Original {
             if why.is_some()
                 && let Some(levers) = by_hand::coarser(&levers)
             {
-                let coarser = by_hand::by_hand(path, &self.text, &levers, &ran);
+                let coarser = by_hand::by_hand(path, &self.text, &levers, &ran, &found.switches());
                 let texts = [("by-hand", coarser.script.as_str())];
                 if coarser.is_whole() && run(&texts, found).remove(0)?.is_none() {
                     (hand, why) = (coarser, None);

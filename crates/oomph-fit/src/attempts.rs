@@ -11,7 +11,7 @@ use oomph_plan::search::HostTime;
 use oomph_plan::sharding::USUAL_HOST;
 use oomph_run::Record;
 use oomph_run::summary::Summary;
-use oomph_trace::{Action, Trace};
+use oomph_trace::{Action, Category, Trace};
 
 /// Runs the job that is planned for.
 pub trait Attempts {
@@ -134,10 +134,13 @@ impl Measurement {
         self.summary.peak.reserved_bytes
     }
 
-    /// Bytes that the process needs if the allocator caches nothing at the peak.
+    /// Bytes that the process needs if the allocator caches nothing at the peak, and nothing is work space there: where memory is
+    /// short, PyTorch takes ways to convolve that need less of it.
     pub fn least_bytes(&self) -> u64 {
         let peak = &self.summary.peak;
-        peak.allocated_bytes + peak.used_bytes.saturating_sub(peak.reserved_bytes)
+        let work_space = self.summary.by_category.get(Category::Workspace.name());
+        (peak.allocated_bytes + peak.used_bytes.saturating_sub(peak.reserved_bytes))
+            .saturating_sub(work_space.copied().unwrap_or(0))
     }
 
     /// How often a step has to empty the cache to continue.

@@ -560,6 +560,7 @@ impl<'a> Fitter<'a> {
         Ok(Base::new(
             model,
             applied,
+            run.summary.peak.allocated_bytes,
             run.summary.peak.reserved_bytes,
             &self.options.config,
         ))

@@ -62,10 +62,17 @@ impl Found {
                 same_results: plan.same_results,
                 verified: plan.verified,
                 assumptions: notes.cloned().collect(),
+                switches: plan.switches.clone(),
             }),
             written: None,
             levers: plan.levers.clone(),
         })
+    }
+
+    /// Those of them that a framework has a switch of its own for, and the switch.
+    pub fn switches(&self) -> BTreeMap<String, String> {
+        self.chosen()
+            .map_or_else(BTreeMap::new, |plan| plan.switches.clone())
     }
 
     /// The levers of the chosen plan as a change by hand has them.

@@ -266,6 +266,7 @@ fn without_levers(job: PlanJob, gpu: &str, room: &Room, peak: Planned) -> PlanFi
             same_results: Results::Exact,
             verified: true,
             assumptions: Vec::new(),
+            switches: std::collections::BTreeMap::new(),
         }),
         written: None,
         levers: Vec::new(),

@@ -83,8 +83,8 @@ fn read(directory: &Path) -> anyhow::Result<Base> {
         );
     }
     let config = Config::from_settings(&trace.settings, TorchVersion::ASSUMED);
-    let reserved = record
-        .busiest()
-        .map_or(0, |device| device.peak_reserved_bytes);
-    Ok(Base::new(model, Vec::new(), reserved, &config))
+    let (allocated, reserved) = record.busiest().map_or((0, 0), |device| {
+        (device.peak_allocated_bytes, device.peak_reserved_bytes)
+    });
+    Ok(Base::new(model, Vec::new(), allocated, reserved, &config))
 }

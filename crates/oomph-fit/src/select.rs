@@ -177,7 +177,11 @@ impl Fitter<'_> {
         let mut most_misses = MOST_MISSES;
         loop {
             found = self.verify_for_goals(bases, found, most_misses)?;
-            self.verify_tight()?;
+            // What gave way in one that fits with a limit may give way in others, which were predicted too large.
+            while self.verify_tight()? {
+                found = self.search(bases)?;
+                found = self.verify_for_goals(bases, found, 0)?;
+            }
             // The least decides from then on: what needs more will hardly fit.
             most_misses = 0;
             if !self.verified.is_empty() {

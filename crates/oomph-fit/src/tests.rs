@@ -11,6 +11,7 @@ use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::summarize;
+use oomph_trace::Category;
 
 use crate::cache::{Answer, Kept};
 use crate::corrections::RealRun;
@@ -134,6 +135,7 @@ fn through(made: &Made, used: Option<u64>) -> Ended {
             applied: 1,
             note: None,
             left: Vec::new(),
+            switch: None,
         })
         .collect();
     if let Some(used) = used {
@@ -637,10 +639,24 @@ fn near_miss(made: &Made) -> Ended {
     Ended::Through(run)
 }
 
-/// What the allocator caches it gives back where there is a limit.
+/// The same where nothing is cached, and a tenth is work space.
+fn near_miss_by_work_space(made: &Made) -> Ended {
+    let Ended::Through(mut run) = through(made, Some(budget() + 1)) else {
+        unreachable!("it goes through");
+    };
+    let work_space = run.summary.by_category.entry(Category::Workspace.name());
+    *work_space.or_default() = budget() / 10;
+    Ended::Through(run)
+}
+
+/// What the allocator caches it gives back where there is a limit, and convolutions take less work space.
 #[test]
 fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
-    for holds in [true, false] {
+    for (holds, near_miss) in [
+        (true, near_miss as fn(&Made) -> Ended),
+        (false, near_miss),
+        (true, near_miss_by_work_space),
+    ] {
         let mut near = None;
         let (found, made) = found(wanted(), |made| {
             if made.name == "plan-1" {
@@ -665,6 +681,43 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
         assert_eq!(chosen, holds.then_some(&near));
     }
+}
+
+/// Nothing is predicted to fit, and the plan of least memory does with a limit: what gave way there may in cheaper ones.
+#[test]
+fn where_one_plan_needs_less_with_a_limit_others_are_predicted_anew() {
+    let least = |total_bytes: u64, ending: &dyn Fn(&Made) -> Option<Ended>| {
+        let wanted = Wanted {
+            total_bytes,
+            variants: false,
+            ..wanted()
+        };
+        found(wanted, ending)
+    };
+    let misses = |made: &Made| made.verifies().then(|| through(made, Some(budget() * 2)));
+    let (nothing, _) = least(outside() + (1 << 20), &misses);
+    let predicted = nothing.fit.least.unwrap().predicted;
+    let total = predicted.used_bytes - predicted.reserved_bytes / 50;
+    let (_, made) = least(total, &|made| {
+        let held = (total - outside()) / 2;
+        let Ended::Through(mut run) = through(made, Some(outside() + held)) else {
+            unreachable!("it goes through");
+        };
+        if made.limit.is_none() {
+            run.summary.peak.used_bytes = total + 1;
+            run.summary.peak.reserved_bytes = total + 1 - outside();
+        }
+        made.name.starts_with("plan-").then(|| Ended::Through(run))
+    });
+    let plans: Vec<&Made> = made.iter().filter(|made| made.verifies()).collect();
+    let limited = plans.iter().position(|made| made.limit.is_some()).unwrap();
+    let cheaper = plans.iter().skip(limited + 1);
+    assert!(
+        cheaper
+            .clone()
+            .any(|made| made.levers != plans[limited].levers),
+        "{plans:?}"
+    );
 }
 
 /// Two of them are tried with the limit side by side.

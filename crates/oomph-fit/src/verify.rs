@@ -144,9 +144,11 @@ impl Fitter<'_> {
         self.verify_limited(plan, spare, name, limited)
     }
 
-    /// The plans that may fit once the allocator has given back what it caches, where those that fit without it take more time.
-    pub(crate) fn verify_tight(&mut self) -> anyhow::Result<()> {
+    /// The plans that may fit once the allocator has given back what it caches, where those that fit without it take more time. Whether
+    /// one does.
+    pub(crate) fn verify_tight(&mut self) -> anyhow::Result<bool> {
         let goal = self.wanted.goal;
+        let known_before = self.verified.len();
         let mut tight = std::mem::take(&mut self.tight);
         tight.sort_by(|(a, _), (b, _)| a.cost().total_cmp(&b.cost()));
         let mut tight = (1..).zip(tight);
@@ -161,7 +163,7 @@ impl Fitter<'_> {
                 .take(self.attempts.at_once())
                 .collect();
             if now.is_empty() {
-                return Ok(());
+                return Ok(self.verified.len() > known_before);
             }
             let requests: Vec<Request> = now
                 .iter()
@@ -411,6 +413,11 @@ impl Fitter<'_> {
             used_bytes: measured.peak.used_bytes,
             time_ratio: measured.time_ratio,
         });
+        let switches = run.record.levers.iter().filter_map(|lever| {
+            let switch = lever.switch.clone()?;
+            Some((lever.name.clone(), switch))
+        });
+        measured.switches = switches.collect();
         measured.notes.extend(ranks_note(run));
         measured
             .notes
@@ -546,6 +553,7 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         verified: false,
         steps: 0,
         notes: plan.assumptions.clone(),
+        switches: std::collections::BTreeMap::new(),
     }
 }
 

@@ -137,6 +137,7 @@ impl VirtualGpu {
             nvml.push(others);
         }
         variables.push((LIBRARIES, nvml));
+        variables.extend(NO_CACHES.map(|(name, value)| (name, value.into())));
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
         if let Some(cache) = cache_directory() {
@@ -162,6 +163,13 @@ pub struct Lent {
 
 const PRELOAD: &str = "LD_PRELOAD";
 const LIBRARIES: &str = "LD_LIBRARY_PATH";
+/// Programs keep what NVRTC and XLA compile in files, under the name of the GPU. What a virtual GPU compiles is no code,
+/// and a run on the real GPU would load it: they keep none.
+const NO_CACHES: [(&str, &str); 3] = [
+    ("USE_PYTORCH_KERNEL_CACHE", "0"),
+    ("CUPY_CACHE_IN_MEMORY", "1"),
+    ("JAX_ENABLE_COMPILATION_CACHE", "false"),
+];
 const INDUCTOR_CACHE: &str = "TORCHINDUCTOR_CACHE_DIR";
 const VLLM_CACHE: &str = "VLLM_CACHE_ROOT";
 

@@ -32,7 +32,13 @@ fn main() -> anyhow::Result<()> {
         pace: Pace::new(gpu),
         ..Options::default()
     };
-    let base = Base::new(model, Vec::new(), device.peak_reserved_bytes, &config);
+    let base = Base::new(
+        model,
+        Vec::new(),
+        device.peak_allocated_bytes,
+        device.peak_reserved_bytes,
+        &config,
+    );
     for levers in std::iter::once("[]".to_owned()).chain(words) {
         let levers: Vec<Lever> = serde_json::from_str(&levers)?;
         let plan = predict(&base, &base, &levers, &options);

@@ -22,7 +22,13 @@ fn main() -> anyhow::Result<()> {
         let config = Config::default();
         let model = Model::new(&trace, &record)?;
         let events = model.events;
-        let base = Base::new(model, Vec::new(), device.peak_reserved_bytes, &config);
+        let base = Base::new(
+            model,
+            Vec::new(),
+            device.peak_allocated_bytes,
+            device.peak_reserved_bytes,
+            &config,
+        );
         println!(
             "{}: {} MiB, {events} events",
             directory.display(),

@@ -30,6 +30,8 @@
 //! modules = ["GPT.blocks.0", "GPT.blocks.1"]
 //! ```
 
+use std::collections::BTreeMap;
+
 use oomph_bytes::format_gib;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +142,9 @@ pub struct Figures {
     /// What the figures rest on.
     #[serde(default)]
     pub assumptions: Vec<String>,
+    /// The levers that a framework has a switch of its own for, and the switch; for who reads the plan.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub switches: BTreeMap<String, String>,
 }
 
 impl PlanFile {
@@ -257,6 +262,7 @@ mod tests {
                 same_results: Results::Numerics,
                 verified: true,
                 assumptions: vec!["x".to_owned()],
+                switches: BTreeMap::from([("micro_batch".to_owned(), "Trainer: a=1".to_owned())]),
             }),
             written: Some(Written {
                 sha256: "9f".to_owned(),

@@ -98,6 +98,7 @@ pub enum Group {
     InPlace,
     Recomputation,
     Gradients,
+    Weights,
     Attention,
     Backward,
     Allocator,
@@ -105,7 +106,7 @@ pub enum Group {
 
 impl Group {
     /// All of them, in order.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Optimizer,
         Self::Batch,
         Self::Precision,
@@ -113,6 +114,7 @@ impl Group {
         Self::InPlace,
         Self::Recomputation,
         Self::Gradients,
+        Self::Weights,
         Self::Attention,
         Self::Backward,
         Self::Allocator,
@@ -350,6 +352,8 @@ pub(crate) struct Switches {
     pub(crate) lightning: Option<(&'static str, String)>,
     /// Of `Accelerator`.
     pub(crate) accelerate: Option<(&'static str, String)>,
+    /// Whether only a run tells that the framework does the same.
+    pub(crate) needs_run: bool,
 }
 
 /// A boolean of Python.
@@ -388,6 +392,12 @@ pub fn places(modules: &[String]) -> String {
         [one, other] if one.modules > 1 && other.modules > 1 => format!("{one} and {other}"),
         _ => first_and_more(modules),
     }
+}
+
+/// The names of modules, as comments of Python.
+pub(crate) fn comments(modules: &[String]) -> String {
+    let lines = modules.iter().map(|module| format!("# {module}\n"));
+    lines.collect::<String>().trim_end().to_owned()
 }
 
 fn first_and_more(modules: &[String]) -> String {

@@ -22,6 +22,7 @@ pub mod result;
 pub mod search;
 pub mod sharding;
 mod stop;
+mod streamed;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions, Written};

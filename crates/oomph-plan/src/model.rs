@@ -233,6 +233,15 @@ const PRODUCTS: [&str; 8] = [
     "lstm",
 ];
 
+/// Whether an operator's work space grows with the batch, as copies of images in another order do. Sums of the gradients of
+/// `weights` (in bytes) do not, nor does what cuBLAS has for all products.
+fn work_space_follows_batch(op: &str, bytes: u64, weights: u64) -> bool {
+    /// No more than so many times the weights may be for their sums.
+    const SUMS: u64 = 4;
+    let names = ["convolution", "attention", "rnn"];
+    names.iter().any(|name| op.contains(name)) && bytes > weights * SUMS
+}
+
 /// Whether an operator multiplies matrices: autocast makes its result 16 bits wide.
 pub(crate) fn is_product(op: &str) -> bool {
     PRODUCTS.iter().any(|name| op.contains(name))
@@ -532,6 +541,12 @@ impl<'a> Builder<'a> {
     /// Whether a tensor's size follows the batch: what flows through the model does, unless it has
     /// the size of a parameter of its module, or a size that no batch gives.
     fn is_batched(&self, tensor: &Tensor) -> bool {
+        let call = self.model.calls.get(tensor.call as usize);
+        let own = call.and_then(|call| self.model.parameter_sizes.get(&call.module));
+        if tensor.category == Category::Workspace {
+            let weights = own.into_iter().flatten().sum();
+            return work_space_follows_batch(self.model.op(tensor), tensor.bytes, weights);
+        }
         let flows = match tensor.category {
             Category::Activation | Category::Input => true,
             Category::Temporary | Category::Unknown => {
@@ -550,8 +565,6 @@ impl<'a> Builder<'a> {
                 .iter()
                 .any(|&size| size == tensor.bytes || size == tensor.bytes * 2)
         };
-        let call = self.model.calls.get(tensor.call as usize);
-        let own = call.and_then(|call| self.model.parameter_sizes.get(&call.module));
         // What belongs to no module (a loss of the script's own, its gradient) may be of any, and so may
         // a copy in a module without any of its own: of a weight that is another's, too.
         let of_any = tensor.call == 0 || self.model.op(tensor) == "aten::_to_copy";
@@ -962,5 +975,22 @@ impl Template {
         } else {
             tensor.bytes
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// HuBERT's second convolution: 903 MiB for 12 samples, 153 for 2, of which 3 are weights.
+    #[test]
+    fn work_spaces_of_convolutions_follow_the_batch_and_those_of_products_do_not() {
+        assert!(work_space_follows_batch("aten::convolution", 903, 3));
+        assert!(!work_space_follows_batch(
+            "aten::convolution_backward",
+            12,
+            3
+        ));
+        assert!(!work_space_follows_batch("aten::addmm", 32, 0));
     }
 }

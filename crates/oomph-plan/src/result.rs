@@ -65,6 +65,24 @@ pub struct PlanResult {
     pub steps: u32,
     /// What the levers said, and what the figures rest on.
     pub notes: Vec<String>,
+    /// The levers that a framework has a switch of its own for, and the switch.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub switches: BTreeMap<String, String>,
+}
+
+impl PlanResult {
+    /// The frameworks' switches in a line: the arguments of each object together.
+    pub fn switch_line(&self) -> Option<String> {
+        let mut objects: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for switch in self.switches.values() {
+            let (object, argument) = switch.split_once(": ")?;
+            objects.entry(object).or_default().push(argument);
+        }
+        let lines = objects
+            .iter()
+            .map(|(object, arguments)| format!("{object}: {}", arguments.join(", ")));
+        Some(lines.collect::<Vec<_>>().join("; ")).filter(|line| !line.is_empty())
+    }
 }
 
 /// A plan that a run measured.

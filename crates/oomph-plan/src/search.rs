@@ -38,7 +38,10 @@ pub struct Base {
     /// The levers that it ran with.
     pub applied: Vec<Lever>,
     /// Reserved bytes as measured, over what playing the model gives.
-    pub correction: f64,
+    correction: f64,
+    /// The same where segments grow, of which a run with others tells little: holes between tensors that nothing fits into are none
+    /// there, so what counts is the tensors, if these came closer to their prediction.
+    growing_correction: f64,
     /// What was played already: searches after the first differ in what runs have taught only.
     memory: Arc<Mutex<Memory>>,
 }
@@ -65,17 +68,29 @@ struct Memory {
 }
 
 impl Base {
-    /// A run and what it measured.
-    pub fn new(model: Model, applied: Vec<Lever>, measured_reserved: u64, config: &Config) -> Self {
+    /// A run, and its peaks in tensors and of the allocator in bytes.
+    pub fn new(
+        model: Model,
+        applied: Vec<Lever>,
+        allocated: u64,
+        reserved: u64,
+        config: &Config,
+    ) -> Self {
         let played = play(&model.template, config, Device::UNLIMITED);
-        let correction = match (measured_reserved, played.reserved) {
+        let over = |measured: u64, played: u64| match (measured, played) {
             (0, _) | (_, 0) => 1.0,
             (measured, played) => measured as f64 / played as f64,
         };
+        let correction = over(reserved, played.reserved);
         Self {
             model,
             applied,
             correction,
+            growing_correction: if config.expandable_segments {
+                correction
+            } else {
+                correction.min(over(allocated, played.allocated))
+            },
             memory: Arc::default(),
         }
     }
@@ -225,15 +240,18 @@ impl Options {
         }
     }
 
-    /// What runs of plans with the same levers taught; else of the most alike.
+    /// What runs of plans with the same levers taught; else of the most alike, which may have had a lever more if several are common.
     pub fn lesson(&self, levers: &[Lever]) -> Factors {
         let names = taught(levers);
-        let alike = self
-            .lessons
-            .iter()
-            .filter(|lesson| lesson.levers.iter().all(|name| names.contains(name)));
-        // Of equally many levers the newest.
-        alike.max_by_key(|lesson| lesson.levers.len()).map_or(
+        let alike = |lesson: &&Lesson| {
+            let common = lesson.levers.iter().filter(|name| names.contains(name));
+            let common = common.count();
+            // One that the plan lacks counts for two that it has.
+            (3 * common).saturating_sub(2 * lesson.levers.len())
+        };
+        let lessons = self.lessons.iter().filter(|lesson| alike(lesson) > 0);
+        // Of those that are as much alike the newest.
+        lessons.max_by_key(alike).map_or(
             Factors {
                 memory: 1.0,
                 time: 1.0,
@@ -374,6 +392,14 @@ impl Plan {
     pub fn cost(&self) -> f64 {
         cost(self.time_ratio, &self.levers, self.results)
     }
+
+    /// Its memory, and a little for its time: what takes twice the time must save 0.7 % of the memory. Else a
+    /// batch would be cut into 64 parts for the last megabyte, which a run takes as many times as long to show.
+    fn need(&self) -> f64 {
+        /// The power of the time that a plan's memory is weighed with.
+        const TIME: f64 = 0.01;
+        self.used as f64 * self.time_ratio.max(1.0).powf(TIME)
+    }
 }
 
 /// What a search found.
@@ -382,7 +408,7 @@ pub struct Found {
     /// Plans that fit, the cheapest first, none of them worse in everything than another: the
     /// least slowdown at all, with the same results, exactly, and the least memory.
     pub plans: Vec<Plan>,
-    /// The plan that needs the least memory, whether it fits or not.
+    /// The plan that needs the least memory, whether it fits or not; not one that saves next to none of it for much more time.
     pub least: Option<Plan>,
 }
 
@@ -531,9 +557,8 @@ impl<'a> Searcher<'a> {
             for plan in own.fitting {
                 self.keep(plan);
             }
-            let less = |known: &Plan| own.least.as_ref().is_some_and(|own| own.used < known.used);
-            if self.least.as_ref().is_none_or(less) {
-                self.least = own.least.or(self.least.take());
+            if let Some(least) = own.least {
+                self.lessen(least);
             }
         }
     }
@@ -696,16 +721,19 @@ impl<'a> Searcher<'a> {
         quickest.any(|(compared, quickest)| compared == results && cost <= quickest)
     }
 
+    /// Keeps the plan of less memory.
+    fn lessen(&mut self, plan: Plan) {
+        let is_less = |known: &Plan| plan.need() < known.need();
+        if self.least.as_ref().is_none_or(is_less) {
+            self.least = Some(plan);
+        }
+    }
+
     /// Considers a plan, and whether it fits.
     fn attempt(&mut self, base: &Base, levers: &[Lever]) -> bool {
         let plan = self.evaluate(base, levers);
-        if self.permits(&plan)
-            && self
-                .least
-                .as_ref()
-                .is_none_or(|least| plan.used < least.used)
-        {
-            self.least = Some(plan.clone());
+        if self.permits(&plan) {
+            self.lessen(plan.clone());
         }
         // What buys time may, and needs no memory.
         if plan.used <= self.options.budget
@@ -783,7 +811,12 @@ impl<'a> Searcher<'a> {
                     .to_owned(),
             );
         }
-        let factor = base.correction * price.learned.memory;
+        let correction = if self.config(levers).expandable_segments {
+            base.growing_correction
+        } else {
+            base.correction
+        };
+        let factor = correction * price.learned.memory;
         let scale = |bytes: u64| (bytes as f64 * factor) as u64;
         Plan {
             allocated: scale(peak.allocated),
@@ -862,6 +895,15 @@ impl<'a> Searcher<'a> {
         )
     }
 
+    /// The allocator as levers set it.
+    fn config(&self, levers: &[Lever]) -> Config {
+        let mut config = self.options.config.clone();
+        for lever in levers {
+            lever.facets().configure(&mut config);
+        }
+        config
+    }
+
     /// What levers do to the memory of a base.
     fn played(&self, base: &Base, levers: &[Lever]) -> Played {
         self.remembered(
@@ -869,10 +911,7 @@ impl<'a> Searcher<'a> {
             levers,
             |memory| &mut memory.played,
             || {
-                let mut config = self.options.config.clone();
-                for lever in levers {
-                    lever.facets().configure(&mut config);
-                }
+                let config = self.config(levers);
                 play(
                     &self.draft(base, levers).template,
                     &config,
@@ -1156,15 +1195,41 @@ mod tests {
         );
     }
 
-    /// Two plans with the same levers that ran side by side were both predicted before either was known.
+    /// The plan of least memory has all levers; the next ones to try have fewer.
     #[test]
-    fn what_a_run_teaches_is_what_the_allocator_needs_over_what_was_thought() {
-        let mut plan = Plan {
+    fn a_plan_learns_from_one_with_a_lever_more_if_it_shares_several() {
+        let levers = [
+            r#"{"name": "set_to_none"}"#,
+            r#"{"name": "micro_batch", "parts": 2}"#,
+            r#"{"name": "step_in_backward"}"#,
+            r#"{"name": "optimizer_on_cpu"}"#,
+        ]
+        .map(|text| serde_json::from_str::<Lever>(text).unwrap());
+        let mut options = Options::default();
+        options.correct(&levers, 0.5, 1.0);
+        let learned = |options: &Options, count: usize| {
+            let learned = options.lesson(&levers[..count]).memory;
+            (learned * 100.0).round() as u32
+        };
+        assert_eq!(
+            [2, 3, 4].map(|count| learned(&options, count)),
+            [100, 50, 50]
+        );
+        // What has no lever more is more alike.
+        options.correct(&levers[..2], 0.8, 1.0);
+        assert_eq!(
+            [2, 3, 4].map(|count| learned(&options, count)),
+            [80, 80, 50]
+        );
+    }
+
+    fn planned(used: u64, time_ratio: f64) -> Plan {
+        Plan {
             levers: vec![serde_json::from_str(r#"{"name": "set_to_none"}"#).unwrap()],
             allocated: 900,
             reserved: 1000,
-            used: 1700,
-            time_ratio: 1.0,
+            used,
+            time_ratio,
             waits: 0.0,
             host: HostTime::default(),
             learned: Factors {
@@ -1173,7 +1238,31 @@ mod tests {
             },
             results: Results::Exact,
             assumptions: Vec::new(),
+        }
+    }
+
+    /// `drones_sac_pixels` was run in 16 parts for 2 MiB less than in 4.
+    #[test]
+    fn the_least_is_not_what_saves_next_to_nothing_for_twice_the_time() {
+        let options = Options::default();
+        let mut searcher = Searcher::new(&options, 1.0);
+        let mut least = |plans: &[(u64, f64)]| {
+            searcher.least = None;
+            for &(used, time) in plans {
+                searcher.lessen(planned(used, time));
+            }
+            searcher.least.as_ref().map(|plan| plan.used)
         };
+        let (parts_4, parts_16) = ((2536, 2.32), (2534, 9.98));
+        assert_eq!(least(&[parts_4, parts_16]), Some(2536));
+        assert_eq!(least(&[parts_16, parts_4]), Some(2536));
+        assert_eq!(least(&[parts_4, (2400, 9.98)]), Some(2400));
+    }
+
+    /// Two plans with the same levers that ran side by side were both predicted before either was known.
+    #[test]
+    fn what_a_run_teaches_is_what_the_allocator_needs_over_what_was_thought() {
+        let mut plan = planned(1700, 1.0);
         let mut options = Options::default();
         for _ in 0..2 {
             options.learn(&plan, 1500, Some(2.0));
@@ -1187,6 +1276,31 @@ mod tests {
         plan.learned = learned;
         options.learn(&plan, 1000, Some(1.0));
         assert_eq!(options.lesson(&plan.levers), learned);
+    }
+
+    /// A run that held 150 MiB for one tensor of 100 had holes, which segments that grow do not have.
+    #[test]
+    fn what_a_run_lost_to_holes_is_no_part_of_plans_whose_segments_grow() {
+        let mut model = Model::default();
+        model.template.tensors = vec![crate::model::Tensor {
+            bytes: 100 << 20,
+            stream: 0,
+            category: oomph_trace::Category::Activation,
+            phase: oomph_trace::Phase::Forward,
+            call: 0,
+            op: 0,
+            scope: 0,
+            batched: true,
+        }];
+        model.template.body = vec![crate::model::Event::Alloc(0)];
+        model.template.parts = 1;
+        model.template.once = true;
+        let base = Base::new(model, Vec::new(), 100 << 20, 150 << 20, &Config::default());
+        let grows =
+            serde_json::from_str(r#"{"name": "allocator", "conf": "expandable_segments:True"}"#);
+        let mib =
+            |levers: &[Lever]| predict(&base, &base, levers, &Options::default()).reserved >> 20;
+        assert_eq!((mib(&[]), mib(&[grows.unwrap()])), (150, 100));
     }
 
     #[test]

@@ -32,6 +32,7 @@ static RUN: LazyLock<(Base, u64)> = LazyLock::new(|| {
     let base = Base::new(
         model,
         Vec::new(),
+        device.peak_allocated_bytes,
         device.peak_reserved_bytes,
         &Config::default(),
     );

@@ -1,6 +1,6 @@
 //! The Python extension `oomph._oomph`: the only crate that knows PyO3.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -107,7 +107,9 @@ fn next_levers(
 fn by_hand(path: &str, source: &str, levers: &str, ran: Vec<usize>) -> PyResult<String> {
     let levers: Vec<oomph_plan::Lever> =
         serde_json::from_str(levers).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    Ok(oomph_plan::by_hand::by_hand(path, source, &levers, &ran.into_iter().collect()).text())
+    let ran = ran.into_iter().collect();
+    let hand = oomph_plan::by_hand::by_hand(path, source, &levers, &ran, &BTreeMap::new());
+    Ok(hand.text())
 }
 
 /// The levers of a plan file with this text (a JSON array), what they are in a few words, and how the plan's job

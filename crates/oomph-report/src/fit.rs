@@ -274,6 +274,9 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
         format_bytes(spare)
     );
     let _ = writeln!(out, "{}", line("chosen", &text, width));
+    if let Some(switches) = chosen.switch_line() {
+        let _ = writeln!(out, "{}", line("same as", &switches, width));
+    }
     for note in &chosen.notes {
         let _ = writeln!(out, "{}", line("note", &paint(WARN, note), width));
     }
@@ -506,6 +509,7 @@ mod tests {
             verified,
             steps: 3,
             notes: Vec::new(),
+            switches: BTreeMap::new(),
         }
     }
 

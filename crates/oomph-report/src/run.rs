@@ -694,6 +694,10 @@ fn plan(out: &mut String, summary: &Summary, columns: usize) {
             1 => format!("{} applied{note}", lever.name),
             times => format!("{} applied {times} times{note}", lever.name),
         };
+        let text = match &lever.switch {
+            Some(switch) => format!("{text}, the same as {switch}"),
+            None => text,
+        };
         let text = if lever.applied == 0 {
             line(title, &text, columns)
                 .lines()

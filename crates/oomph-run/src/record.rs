@@ -529,6 +529,9 @@ pub struct LeverReport {
     /// Modules of the plan that it skipped.
     #[serde(default, skip_serializing)]
     pub left: Vec<String>,
+    /// The framework's own switch that does the same, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
 }
 
 /// What the virtual GPU counted.

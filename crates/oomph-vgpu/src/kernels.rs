@@ -167,6 +167,9 @@ pub unsafe fn run(
     // SAFETY: the caller's contract.
     work::note(unsafe { moved.work(family, name, grid, threads as u32, arguments) });
     enqueued(stream, time);
+    if of_torch && !inner::is_inside() {
+        machine().costs.kernel_launched(device::current(), true);
+    }
 }
 
 /// The same for a launch whose arguments are not looked at.
@@ -203,7 +206,7 @@ pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     }
     busy::add(time, halved);
     let _ = device::active();
-    machine().costs.kernel_launched(device::current());
+    machine().costs.kernel_launched(device::current(), false);
     streams::spend(device::current(), stream, time);
 }
 

@@ -85,8 +85,8 @@ class Levers:
 
     def report(self) -> list[dict[str, Any]]:
         """What each lever did: `{"name", "applied", "note"}`; `applied` 0 means that it was inert.
-        `left` are modules of the plan that it left alone, if there are any. Nothing if one of them
-        refused before the script began."""
+        `left` are modules of the plan that it left alone, `switch` the framework's own switch that does the
+        same, if there are any. Nothing if one of them refused before the script began."""
         if not self._installed:
             return []
         for lever in self.levers:
@@ -94,5 +94,6 @@ class Levers:
         return [
             dict(name=lever.name, applied=lever.applied, note=lever.note)
             | (dict(left=lever.left_alone) if lever.left_alone else {})
+            | (dict(switch=lever.switch) if lever.switch and lever.applied else {})
             for lever in self.levers
         ]

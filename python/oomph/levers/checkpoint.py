@@ -10,6 +10,7 @@ import torch
 
 from oomph._older_python import zip
 from oomph._random_states import RandomStates
+from oomph.levers._shared import switches
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward, arounds
@@ -33,6 +34,8 @@ class Checkpoint(Lever):
     and buffers are the same in the second forward as in the first, and running statistics are
     updated once.
 
+    Where these are all layers of a model that Hugging Face's `Trainer` trains, its `gradient_checkpointing` does it.
+
     Inert without gradients. Refused by name: modules that change their inputs in place, modules that
     are compiled. A cache of keys and values is left empty while a block is checkpointed.
     """
@@ -48,14 +51,23 @@ class Checkpoint(Lever):
         self.places = NamedModules(modules)
         self.blocks: list[_Block] = []
         self.backwards = 0
+        self.by_framework = 0
+        """Modules that Hugging Face's Trainer checkpoints."""
 
     def install(self, job: Job) -> None:
         """Wrap the modules when their model is called first."""
+        self.job = job
+        switches.watch()
         job.on_model.append(self._model)
         job.after_backward.append(self._after_backward)
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
-        for name, module in self.places.take(named).items():
+        taken = self.places.take(named)
+        for name in switches.checkpointed(self.job, root, named, taken):
+            del taken[name]
+            self.by_framework += 1
+            self.switch = "TrainingArguments: gradient_checkpointing=True"
+        for name, module in taken.items():
             refuse_compiled(self, name, named)
             block = _Block(self, name, module)
             self.blocks.append(block)
@@ -68,7 +80,7 @@ class Checkpoint(Lever):
         """Count the modules that were checkpointed, and report those without effect."""
         called = [block for block in self.blocks if block.calls]
         again = [block for block in called if block.recomputed]
-        self.applied = len(again) if self.backwards else len(called)
+        self.applied = (len(again) if self.backwards else len(called)) + self.by_framework
         if problem := self.places.problem():
             self.add_note(problem)
         if self.blocks and not called:

@@ -7,6 +7,7 @@ import functools
 import os
 import sys
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -29,6 +30,9 @@ from oomph.levers._shared.splitting import CannotSplit, SampleLayout, sample_lay
 
 BATCH_NORMS = (torch.nn.modules.batchnorm._BatchNorm,)
 HERE = os.path.dirname(__file__) + os.sep
+LOOKED_AT = 16
+"""Batches that tell whether a framework's own accumulation would do; comparing takes kernels."""
+ROUNDING = 1e-5
 CLOSE = 1e-9
 """Relative difference of two counts below which they are the same."""
 
@@ -40,7 +44,8 @@ class MicroBatch(Lever):
     a loss that is a sum or mean over samples, tokens or elements. Changes: activations are those of
     one part. Results: the same to rounding; each part's loss counts for its share of the whole
     batch's samples (of its targets, if some are ignored), including unequal parts and last
-    batches. Random layers draw other numbers, since one draw becomes several.
+    batches. Under Hugging Face's `Trainer` smaller batches with more `gradient_accumulation_steps` do it, where the loss is
+    divided by the targets of all of them. Random layers draw other numbers, since one draw becomes several.
 
     A loop that accumulates several batches counts parts, and so asks for a step as many times too often:
     the last of these counts.
@@ -76,6 +81,11 @@ class MicroBatch(Lever):
         self.update: Update | None = None
         """The update in progress, of a script that accumulates batches by itself."""
         self.has_stepped = False
+        self.switched: Iterator[int] | None = None
+        """As `frameworks.SplittingLever` has it."""
+        self.even: Any = True
+        """Whether a framework that accumulates the parts, as it does batches, would have weighted all of the first alike: a
+        truth value, or a tensor of one. A virtual GPU that does not know reads false."""
 
     def install(self, job: Job) -> None:
         """Intervene wherever a batch begins, counts, or ends."""
@@ -96,6 +106,8 @@ class MicroBatch(Lever):
     def finish(self) -> None:
         """Report what was not split."""
         self.batch = None
+        if self.switch is not None and not self.even:
+            self.switch = None
         if self.whole_steps and self.applied:
             self.add_note(
                 f"{self.whole_steps} updates used batches that were not split: they did not come from a "
@@ -175,10 +187,20 @@ class MicroBatch(Lever):
         for index, tensor in enumerate(call.tensors):
             check_start(self, tensor, call.gradients[index])
             try:
-                if not self.checked and (why := coupled(tensor, batch.size)):
+                if (
+                    not self.checked
+                    and batch.whole > batch.parts
+                    and (why := coupled(tensor, batch.size))
+                ):
                     raise Inseparable(why)
                 found = terms(tensor, batch, outputs, self.add_note)
+                if batch.by_framework and any(term.count is not None for term in found):
+                    raise Inseparable(
+                        "gradient_accumulation_steps is not the same, as its terms are no sums over the targets"
+                    )
                 weight = batch.weigh(found)
+                if batch.external and self.applied <= LOOKED_AT:
+                    self.even = self.even & batch.is_even(found, weight)
             except Inseparable as error:
                 raise self.refuse(
                     f"the loss of a batch does not follow from its parts: {error}",
@@ -409,8 +431,12 @@ class Batch:
         """A divisor of the loss that counts all parts: a number or a tensor."""
         self.divided: tuple[float, ...] = ()
         """The framework's divisors of losses, the last first."""
+        self.averages = False
+        """Whether the framework divides losses by how many batches it accumulates."""
         self.had_gradients = False
         """Whether earlier batches are in the gradients."""
+        self.by_framework = False
+        """Whether the framework accumulates the parts: nothing is weighted."""
         self.updates: bool | None = None
         """Whether accelerate makes an update of it, where it accumulates batches."""
         self.batches = 0
@@ -467,6 +493,15 @@ class Batch:
             if not _same(weight, 1.0):
                 node.register_prehook(_times(weight))
         return None
+
+    def is_even(self, found: list[Term], weight: Any) -> Any:
+        """Whether the part counts for as much as any other, where the framework divides losses, or is a sum, where it
+        does not."""
+        if not self.averages:
+            return all(term.count is None for term in found)
+        if weight is None or self.size * self.parts != self.whole:
+            return False
+        return abs(weight * self.parts - 1.0) < ROUNDING
 
     def _weight(self, key: Any, term: Term) -> Any:
         count = term.count

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from oomph.levers._shared import switches
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.half import DTYPES, HALF, full
 from oomph.levers._shared.job import Backward, Clipped, Job, Proceed
@@ -19,6 +20,9 @@ class MixedPrecision(Lever):
     do normalizations and losses (autocast's lists) and the outputs of the model. For fp16 the
     gradients are scaled up in the backward pass and down before they are clipped or used, and a step
     with infinite ones is skipped. Results: other numerics.
+
+    bf16 becomes the default precision of accelerate, Hugging Face's `Trainer` and Lightning's, by the variables that they
+    have for it. What they then run in bf16 is left to them.
 
     Inert for a script that uses autocast itself, or has its weights in 16 bits.
     """
@@ -42,10 +46,15 @@ class MixedPrecision(Lever):
         """Whether the script scales by itself."""
         self.unscaled: set[int] = set()
         self.update_due = False
+        self.by_default = False
+        """Whether frameworks compute in `dtype` where neither the script nor the user says in what."""
 
     def install(self, job: Job) -> None:
         """Around forward passes; for fp16 also around what meets gradients."""
         self.job = job
+        # With fp16, a loop of accelerate's would have to clip by its means.
+        if self.dtype == torch.bfloat16:
+            self.by_default = switches.compute_in_bf16()
         job.on_model.append(self._check)
         job.on_enter.append(self._enter)
         job.on_leave.append(self._leave)
@@ -73,7 +82,13 @@ class MixedPrecision(Lever):
         if first is None:  # a loss: in fp32, as its inputs
             return
         if torch.is_autocast_enabled(first.device.type) or hasattr(module, "_original_forward"):
-            self.add_note("the script uses autocast itself")
+            own = switches.autocasts(module) if self.by_default else None
+            if own is None:
+                self.add_note("the script uses autocast itself")
+            else:
+                self.switch = own
+                self.note = self.note if self.applied else None
+                self.applied += 1
             return
         if any(p.dtype in HALF for p in module.parameters()):
             self.add_note(f"the weights of {type(module).__name__} are already in 16 bits")

@@ -10,7 +10,7 @@ use oomph_bytes::{format_bytes, parse_capacity};
 use oomph_fit::{Ending, Found, ScriptAttempts, Size, Wanted};
 use oomph_job::{Program, RunDirectory, RunFile, files};
 use oomph_plan::Stopped;
-use oomph_plan::result::{Fit, Outcome, Rejected};
+use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected};
 use oomph_report::fit::{fit_report, plan_rows};
 use oomph_report::terminal::width;
 use oomph_run::Verdict;
@@ -277,16 +277,19 @@ fn status_of(stopped: Option<Stopped>, outcome: Outcome) -> ExitStatus {
     }
 }
 
-/// Says where a change of the script's own code would do more than levers, which leave it as it is.
+/// Says where a change of the script's own code would do more than levers, which did not change it.
 fn note_own_attention(found: &mut Found) {
-    if found.fit.outcome == Outcome::AlreadyFits {
+    let is_fused = |plan: &PlanResult| {
+        let mut levers = plan.levers.iter();
+        levers.any(|lever| lever.name() == "fused_attention")
+    };
+    if found.fit.outcome == Outcome::AlreadyFits || found.fit.plans.iter().any(is_fused) {
         return;
     }
     let trace = found.plain.trace.as_ref();
     if let Some((line, saves)) = trace.and_then(oomph_explain::attention_of_own_code) {
         let why = format!(
-            "the script writes it out at {line}, and levers do not change that; \
-             torch.nn.functional.scaled_dot_product_attention there would save about {}",
+            "the script writes it out at {line}; torch.nn.functional.scaled_dot_product_attention there would save about {}",
             format_bytes(saves)
         );
         let lever = "attention".to_owned();

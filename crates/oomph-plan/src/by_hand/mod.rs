@@ -14,7 +14,7 @@ mod script;
 pub(crate) mod settings;
 mod training;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -114,14 +114,22 @@ pub fn lines_that_ran(trace: &Trace, script: &Path) -> BTreeSet<usize> {
 }
 
 /// Writes `levers` as changes of `source`, the script at `path`. `ran` are the lines that a run of it
-/// went through, from 1: they tell which of several functions trains. Empty where no run told.
-pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>) -> ByHand {
+/// went through, from 1: they tell which of several functions trains. Empty where no run told. `switches` are the levers that a
+/// framework has a switch of its own for, as a run of the plan has shown.
+pub fn by_hand(
+    path: &str,
+    source: &str,
+    levers: &[Lever],
+    ran: &BTreeSet<usize>,
+    switches: &BTreeMap<String, String>,
+) -> ByHand {
     let parsed = Module::parse(source).ok();
     let mut work = Work {
         text: source.to_owned(),
         original: parsed.as_ref(),
         known: known(source, levers, ran),
         imports: Vec::new(),
+        switches,
         of_framework: Vec::new(),
         of_loop: None,
         changes: false,
@@ -132,11 +140,13 @@ pub fn by_hand(path: &str, source: &str, levers: &[Lever], ran: &BTreeSet<usize>
     let mut snippets = Vec::new();
     for lever in levers {
         snippets.extend(lever.facets().rest());
-        if frameworks::place(&mut work, lever).is_some() {
-            work.of_framework.push(lever.clone());
-            placed.push(lever);
-        }
     }
+    work.of_framework = frameworks::place(&mut work, levers);
+    placed.extend(
+        levers
+            .iter()
+            .filter(|lever| work.of_framework.contains(lever)),
+    );
     for lever in levers
         .iter()
         .filter(|lever| !placed.contains(lever))
@@ -247,6 +257,7 @@ pub(crate) struct Work<'a> {
     original: Option<&'a Module<'a>>,
     known: Known,
     imports: Vec<&'static str>,
+    switches: &'a BTreeMap<String, String>,
     /// The levers that a framework does itself: they are not done once more around its loop.
     of_framework: Vec<Lever>,
     /// The levers that are in the training loop, once it is rewritten.

@@ -25,7 +25,13 @@ def main():
 ";
 
 fn by_hand(source: &str, levers: &[Lever]) -> ByHand {
-    super::by_hand("train.py", source, levers, &BTreeSet::new())
+    super::by_hand(
+        "train.py",
+        source,
+        levers,
+        &BTreeSet::new(),
+        &BTreeMap::new(),
+    )
 }
 
 fn patched(levers: &[Lever]) -> String {
@@ -177,10 +183,8 @@ fn a_framework_that_does_it_itself_gets_arguments() {
         Lever::from(MicroBatch { parts: 4 }),
         Lever::from(Optimizer8bit {}),
     ];
-    let hand = by_hand(source, &levers);
-    assert!(hand.is_whole());
     assert_eq!(
-        patch(source, &hand.diff).lines().nth(1),
+        switched(source, &levers).lines().nth(1),
         Some(
             "arguments = TrainingArguments(\"out\", fp16=True, per_device_train_batch_size=2, gradient_accumulation_steps=4, optim=\"adamw_torch_8bit\")"
         )
@@ -400,7 +404,7 @@ fn of_several_functions_the_one_that_ran_is_changed() {
         ("f(model", "g(model", "def pretrain"),
     ] {
         let lines = lines_with(SEVERAL, &[ran]);
-        let hand = super::by_hand("train.py", SEVERAL, &levers, &lines);
+        let hand = super::by_hand("train.py", SEVERAL, &levers, &lines, &BTreeMap::new());
         let text = patch(SEVERAL, &hand.diff);
         assert!(
             hand.snippets.is_empty() && text.contains(&format!("        loss = {other}")),
@@ -583,6 +587,58 @@ def main():
     );
 }
 
+/// The script with the levers, each of which a run has shown a framework to have a switch for.
+fn switched(source: &str, levers: &[Lever]) -> String {
+    let all = levers
+        .iter()
+        .map(|lever| (lever.name().to_owned(), "TrainingArguments: …".to_owned()));
+    let all: BTreeMap<String, String> = all.collect();
+    let hand = super::by_hand("train.py", source, levers, &BTreeSet::new(), &all);
+    assert!(hand.is_whole(), "{:?}", hand.missing);
+    patch(source, &hand.diff)
+}
+
+#[test]
+fn arguments_are_edited_where_they_come_from() {
+    let levers = [
+        Lever::from(MixedPrecision { dtype: Dtype::Bf16 }),
+        Lever::from(MicroBatch { parts: 4 }),
+        Lever::from(Checkpoint {
+            modules: vec!["GPT.h.0".to_owned()],
+        }),
+    ];
+    let start =
+        "import torch\nfrom transformers import HfArgumentParser, Trainer, TrainingArguments\n";
+    let parsed = format!(
+        "{start}def main():\n    ours, targs = HfArgumentParser((Ours, TrainingArguments)).parse_args_into_dataclasses()\n    trainer = Trainer(net, targs)\n    trainer.train()\n"
+    );
+    let text = switched(&parsed, &levers);
+    assert!(
+        text.contains("    targs = dataclasses.replace(targs, bf16=True, per_device_train_batch_size=targs.per_device_train_batch_size // 4, gradient_accumulation_steps=targs.gradient_accumulation_steps * 4, gradient_checkpointing=True)\n    trainer = Trainer("),
+        "{text}"
+    );
+    assert!(text.contains("import dataclasses\n"), "{text}");
+    let mapping = format!(
+        "{start}args = TrainingArguments(\"out\", **config[\"train\"])\nTrainer(model=net, args=args).train()\n"
+    );
+    let text = switched(&mapping, &levers[..2]);
+    assert!(
+        text.contains("TrainingArguments(\"out\", **{**config[\"train\"], \"bf16\": True, \"per_device_train_batch_size\": (config[\"train\"].get(\"per_device_train_batch_size\", 8)) // 4, \"gradient_accumulation_steps\": (config[\"train\"].get(\"gradient_accumulation_steps\", 1)) * 4})"),
+        "{text}"
+    );
+    // What is given by name is no entry of the mapping.
+    let both = mapping.replace("**config", "bf16=False, **config");
+    let text = switched(&both, &levers[..1]);
+    assert!(text.contains("(\"out\", bf16=True, **config"), "{text}");
+    let lightning =
+        "import lightning.pytorch as pl\nimport torch\ntrainer = pl.Trainer(**TRAINER)\n";
+    let text = switched(lightning, &levers[..1]);
+    assert!(
+        text.contains("pl.Trainer(**{**TRAINER, \"precision\": \"bf16-mixed\"})"),
+        "{text}"
+    );
+}
+
 #[test]
 fn frameworks_have_switches_of_their_own() {
     let levers = [
@@ -590,14 +646,16 @@ fn frameworks_have_switches_of_their_own() {
         Lever::from(MicroBatch { parts: 4 }),
     ];
     let huggingface = "import torch\nfrom transformers import Trainer, TrainingArguments\nargs = TrainingArguments(output_dir=\"x\", per_device_train_batch_size=32, bf16=False)\ntrainer = Trainer(model=model, args=args)\ntrainer.train()\n";
-    let text = patch(huggingface, &by_hand(huggingface, &levers).diff);
+    // Whether a framework's accumulation is the same, a run has to tell.
+    assert_eq!(by_hand(huggingface, &levers).missing.len(), 1);
+    let text = switched(huggingface, &levers);
     assert!(
         text.contains("per_device_train_batch_size=8, bf16=True, gradient_accumulation_steps=4)"),
         "{text}"
     );
     let lightning = "import lightning as L\nimport torch\nloader = torch.utils.data.DataLoader(data, batch_size=BATCH)\ntrainer = L.Trainer(max_epochs=1)\n";
-    let text = patch(lightning, &by_hand(lightning, &levers).diff);
-    assert!(text.contains("batch_size=(BATCH) // 4"), "{text}");
+    let text = switched(lightning, &levers);
+    assert!(text.contains("batch_size=BATCH // 4"), "{text}");
     assert!(
         text.contains(
             "L.Trainer(max_epochs=1, precision=\"bf16-mixed\", accumulate_grad_batches=4)"

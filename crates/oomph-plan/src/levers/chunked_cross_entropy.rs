@@ -137,13 +137,6 @@ impl Facets for ChunkedCrossEntropy {
             .map(|tensor| tensor.bytes)
             .max()
             .unwrap_or(0);
-        // Logits of 16 bits are copied to 32 for the loss, and their gradient back.
-        let widened = draft.template.tensors.iter().any(|tensor| {
-            tensor.phase == Phase::Forward
-                && tensor.bytes == largest
-                && model.op(tensor).contains("_to_copy")
-        });
-        let logits = if widened { largest / 2 } else { largest };
         // The script may leave out the last token of each sequence.
         let is_about = |bytes: u64, size: u64| bytes.abs_diff(size) <= size / 16;
         let is_copy =
@@ -154,9 +147,18 @@ impl Facets for ChunkedCrossEntropy {
             .tensors
             .iter()
             .filter(|tensor| tensor.phase == Phase::Forward);
-        let head = forward
+        let linear = |size: u64| {
+            let made =
+                |tensor: &&Tensor| is_about(tensor.bytes, size) && is_linear(model.op(tensor));
+            forward.clone().find(made)
+        };
+        // Logits of 16 bits are copied to 32 for the loss, or a bias of 32 is added to them, and their gradient goes back.
+        let widened = forward
             .clone()
-            .find(|tensor| is_about(tensor.bytes, logits) && is_linear(model.op(tensor)));
+            .any(|tensor| tensor.bytes == largest && model.op(tensor).contains("_to_copy"))
+            || linear(largest).is_none() && linear(largest / 2).is_some();
+        let logits = if widened { largest / 2 } else { largest };
+        let head = linear(logits);
         let head = head.map(|tensor| (tensor.call, tensor.op, tensor.bytes));
         // What else the script makes of the logits, as wide.
         let is_function = forward.clone().any(|tensor| {
@@ -314,6 +316,12 @@ mod tests {
             .map(|tensor| tensor.bytes * 32 / MIB)
             .collect();
         assert_eq!(made, [200, 400, 400, 1600, 320, 380]);
+        // A bias of fp32 makes them as wide as a copy would: what the head gave is of 16 bits all the same.
+        scaled.ops[1] = "aten::add".to_owned();
+        let mut draft = Draft::new(&scaled, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        let whole = (draft.template.tensors.iter()).filter(|tensor| tensor.bytes >= 100 * MIB);
+        assert_eq!(whole.count(), 0);
         // Frozen weights have none.
         model.template.body = (0..2).map(Event::Alloc).collect();
         let mut draft = Draft::new(&model, Pace::default());

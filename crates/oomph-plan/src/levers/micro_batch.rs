@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::{Script, Work, loops};
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage};
+use crate::lever::{Facets, Group, Results, Stage, Switches};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
@@ -107,6 +107,13 @@ impl Facets for MicroBatch {
 
     fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
         loops::place(work, &self.clone().into(), levers)
+    }
+
+    fn switches(&self) -> Switches {
+        Switches {
+            needs_run: true,
+            ..Switches::default()
+        }
     }
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {

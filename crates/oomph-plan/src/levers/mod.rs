@@ -10,6 +10,7 @@ mod chunked_cross_entropy;
 mod chunked_logits;
 mod compile;
 mod cudnn_benchmark;
+mod fused_attention;
 mod fused_modules;
 mod gradients_on_cpu;
 mod half_weights;
@@ -33,6 +34,7 @@ mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
+mod stream_frozen;
 mod stream_weights;
 mod tf32;
 
@@ -162,6 +164,7 @@ levers! {
     single_threaded_backward::SingleThreadedBackward,
     inference_mode::InferenceMode,
     inplace_activations::InplaceActivations,
+    fused_attention::FusedAttention,
     fused_modules::FusedModules,
     attention::Attention,
     chunked_cross_entropy::ChunkedCrossEntropy,
@@ -184,6 +187,7 @@ levers! {
     optimizer_8bit::Optimizer8bit,
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
+    stream_frozen::StreamFrozen,
     compile::Compile,
     shard::Shard,
 }

@@ -94,6 +94,7 @@ fn what_is_further_outside_steps_in_first() {
         ("load_on_cpu", "half_weights"),
         ("offload_activations", "checkpoint"),
         ("checkpoint", "recompute"),
+        ("recompute", "fused_attention"),
         ("recompute", "fused_modules"),
         ("fused_modules", "compile"),
     ] {
@@ -131,9 +132,10 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "Tf32",
     ];
     /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type.
-    const NAMES: [&str; 6] = [
+    const NAMES: [&str; 7] = [
         "attention",
         "checkpoint",
+        "fused_attention",
         "kv_cache",
         "optimizer_step",
         "set_to_none",
@@ -278,5 +280,15 @@ fn a_lever_stands_in_its_two_files_and_hardly_anywhere_else() {
         // What a training loop applies itself, it knows by name.
         let most = MOST + usize::from(midway.contains(&name));
         assert!(files.len() <= most, "{name}: {files:#?}");
+    }
+}
+
+#[test]
+fn what_is_written_by_hand_is_python() {
+    for lever in every() {
+        let snippet = lever.facets().snippet();
+        let code = snippet.split_once('\n').map_or("", |(_, code)| code);
+        let parsed = oomph_python_source::Module::parse(code);
+        assert!(parsed.is_ok(), "{}:\n{code}", lever.name());
     }
 }

@@ -68,6 +68,8 @@ class Lever:
         """How often it took effect: blocks wrapped, batches split, …; 0 means that it was inert."""
         self.note: str | None = None
         """Why it was inert, or what the user should know."""
+        self.switch: str | None = None
+        """The framework's own switch that does the same, if it has one: the lever uses it, or could be replaced by it."""
         self.left_alone: list[str] = []
         """Modules of the plan that it skipped; they must not be changed by hand either."""
         self.handles: list[ForwardHandle] = []

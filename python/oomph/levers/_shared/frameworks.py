@@ -6,14 +6,16 @@ because they never see the parts.
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
 
 from oomph._import_hooks import on_import
+from oomph.levers._shared import switches
 from oomph.levers._shared.splitting import CannotSplit, sample_layout
 
 
@@ -28,6 +30,10 @@ class SplittingLever(Protocol):
     """The `Job` that the lever is installed in."""
     refuse: Callable[..., BaseException]
     by_hand: Callable[..., str]
+    switch: str | None
+    """The framework's own arguments that come to the same, if any do."""
+    switched: Iterator[int] | None
+    """The numbers of the parts that come next, where the framework's own accumulation splits batches."""
 
     def external(self) -> AbstractContextManager[None]:
         """Within it, DataLoaders yield whole batches: a framework splits them."""
@@ -76,7 +82,14 @@ def _pieces(lever: SplittingLever, batch: Any) -> list[tuple[Any, int]]:
 def _trainer(lever: SplittingLever, module: Any) -> None:
     """Hugging Face: `Trainer.training_step` makes the forward and backward pass of one batch."""
     _within(lever, "train", module)
-    original = module.Trainer.training_step
+    original, train = module.Trainer.training_step, module.Trainer.train
+
+    @functools.wraps(train)
+    def accumulating(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+        with switches.accumulating(lever, trainer):
+            return train(trainer, *args, **kwargs)
+
+    module.Trainer.train = accumulating
 
     @functools.wraps(original)
     def training_step(
@@ -89,6 +102,8 @@ def _trainer(lever: SplittingLever, module: Any) -> None:
 
         if lever.batch is not None:  # a subclass called it within its own
             return run(inputs)
+        if lever.switched is not None:
+            return _part(lever, inputs, run, num_items_in_batch)
         # A model that takes the number of targets divides the sum of its loss by it.
         sums = num_items_in_batch is not None and bool(
             getattr(trainer, "model_accepts_loss_kwargs", False)
@@ -97,7 +112,10 @@ def _trainer(lever: SplittingLever, module: Any) -> None:
         if not sums and getattr(trainer, "compute_loss_func", None) is None:
             steps = trainer.args.gradient_accumulation_steps
             divided = (float(getattr(trainer, "current_gradient_accumulation_steps", steps)),)
-        return _parts(lever, inputs, run, num_items_in_batch, sums=sums, divided=divided)
+        loss = _parts(lever, inputs, run, num_items_in_batch, sums=sums, divided=divided)
+        found = switches.arguments(trainer, lever.parts, bool(divided))
+        lever.switch = found and found[-1]
+        return loss
 
     module.Trainer.training_step = training_step
 
@@ -128,6 +146,7 @@ def _lightning(lever: SplittingLever, module: Any) -> None:
             finally:
                 kwargs[key] = batch
             results[-1].loss = loss
+            lever.switch = switches.batches(loop.trainer, lever.parts)
             return results[-1]
 
         closure.closure = run_parts
@@ -222,6 +241,20 @@ def have_gradients(job: Any) -> bool:
     )
 
 
+def _part(lever: SplittingLever, inputs: Any, run: Any, constant: Any) -> Any:
+    """Run a step on `inputs`, one of the parts that a framework accumulates; the first tells whether that comes to the same."""
+    batch = lever.batch_of(1, lever.parts)
+    with contextlib.suppress(CannotSplit):
+        batch.size = sample_layout(inputs).total(inputs)
+    batch.whole, batch.constant = batch.size * lever.parts, constant
+    batch.index, batch.by_framework = next(lever.switched or iter([0])), True
+    lever.begin(batch)
+    try:
+        return run(inputs)
+    finally:
+        lever.batch = None
+
+
 def _parts(
     lever: SplittingLever,
     inputs: Any,
@@ -238,7 +271,7 @@ def _parts(
     """
     pieces = _pieces(lever, inputs)
     batch = lever.batch_of(sum(size for _, size in pieces), len(pieces))
-    batch.constant, batch.divided = constant, divided
+    batch.constant, batch.divided, batch.averages = constant, divided, bool(divided)
     batch.had_gradients = not cleared and have_gradients(lever.job)
     total: Any = None
     for piece, size in pieces:
