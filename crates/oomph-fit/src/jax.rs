@@ -113,6 +113,7 @@ fn plan(levers: Vec<Lever>, what: String, plain: &Measurement, run: &Measurement
         time_ratio: ratio,
         predicted_time_ratio: ratio,
         verified: true,
+        switches: std::collections::BTreeMap::new(),
         steps: 0,
         notes: vec![
             "the time is the ratio of the bytes that XLA counts, without the allocator's"
