@@ -486,7 +486,7 @@ fn engine(out: &mut String, summary: &Summary, columns: usize) {
 }
 
 /// A number with its thousands apart.
-fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
