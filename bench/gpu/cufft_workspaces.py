@@ -1,8 +1,8 @@
-"""The workspace that cuFFT asks for, by transform: `python cufft_workspaces.py OUT.jsonl [SECONDS]`.
+"""The workspace that cuFFT asks for, by transform: `python cufft_workspaces.py OUT.jsonl [SECONDS [SEED]]`.
 
 Plans are made as torch makes them (`cufftXtMakePlanMany` of packed tensors, no automatic allocation), for sizes of one to
 three dimensions, batches, types and directions. Structured sizes first, then random ones (a fixed seed) until
-SECONDS have passed (default: 120). `bytes` is what cuFFT asks for; `status` is not 0 where it refuses.
+SECONDS have passed (default: 120). With a SEED only random ones, a third of them with large prime factors. `bytes` is what cuFFT asks for; `status` is not 0 where it refuses.
 """
 
 import ctypes
@@ -254,14 +254,23 @@ def structured():
                 yield (2**power, 2**power), 8, HALF, layout
 
 
-def drawn():
-    draw = random.Random(20261123)
+def next_prime(n):
+    while any(n % d == 0 for d in range(2, int(n**0.5) + 1)):
+        n += 1
+    return n
+
+
+def drawn(seed=None):
+    draw = random.Random(seed or 20261123)
     while True:
         rank = draw.choice((1, 1, 1, 2, 2, 3))
         top = (20, 11, 8)[rank - 1]
         sizes = tuple(max(2, int(2 ** draw.uniform(1, top))) for _ in range(rank))
         if draw.random() < 0.5:  # round numbers, as people choose them
             sizes = tuple(draw.choice((8, 16, 10, 12, 20, 25)) * max(1, n // 16) for n in sizes)
+        if seed and draw.random() < 1 / 3:
+            factor = draw.choice((1, 1, 2, 3, 4, 6, 10))
+            sizes = tuple(factor * next_prime(max(2, n // factor)) for n in sizes)
         batch = draw.choice((1, 1, 2, 3, 4, 8, 16, 20, 32, 64, 100, 256, 1000))
         while batch > 1 and batch * torch.Size(sizes).numel() > 1 << 28:
             batch //= 2
@@ -281,8 +290,12 @@ def main():
             date=time.strftime("%Y-%m-%d"), command=" ".join(sys.argv),
         )  # fmt: skip
         file.write(json.dumps(head) + "\n")
-        for origin, cases in (("structured", structured()), ("drawn", drawn())):
-            for sizes, batch, types, layout in cases:
+        seed = int(sys.argv[3]) if len(sys.argv) > 3 else None
+        plan = (
+            [("drawn", drawn(seed))] if seed else [("structured", structured()), ("drawn", drawn())]
+        )
+        for origin, cases in plan:
+            for done, (sizes, batch, types, layout) in enumerate(cases):
                 status, size = workspace(fft, sizes, batch, types, layout)
                 kind = {HALF: "half", SINGLE: "single", DOUBLE: "double"}[types]
                 row = dict(
@@ -295,7 +308,10 @@ def main():
                     bytes=size,
                 )
                 file.write(json.dumps(row) + "\n")
-                if time.monotonic() - began > (seconds / 2 if origin == "structured" else seconds):
+                late = time.monotonic() - began > (
+                    seconds / 2 if origin == "structured" else seconds
+                )
+                if late or seed and done == 4000:
                     break
 
 

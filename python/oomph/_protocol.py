@@ -345,13 +345,10 @@ class RunDirectory:
         with open(self.run.file(File.VIRTUAL_GPU), "a") as file:
             file.write(f"cuda_version={major * 1000 + minor * 10}\n")
 
-    def add_framework(self, name: str, first_kernel_bytes: int) -> None:
-        """Tell the virtual GPU that the script's kernels are those of framework `name`, and what the first one costs.
-
-        The command's figure is that of PyTorch's, which comes with a library's.
-        """
+    def add_framework(self, name: str) -> None:
+        """Tell the virtual GPU that the script's kernels are those of framework `name`."""
         with open(self.run.file(File.VIRTUAL_GPU), "a") as file:
-            file.write(f"framework={name}\ncontext.first_kernel_bytes={first_kernel_bytes}\n")
+            file.write(f"framework={name}\n")
 
     def is_released(self, wait: bool = False) -> bool:
         """Whether the command that held the lock is gone; `wait` until it is."""

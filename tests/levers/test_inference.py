@@ -153,7 +153,7 @@ def test_shared_weights_and_recurrent_layers(tmp_path):
 
 
 def test_which_modules_a_plan_names():
-    from oomph.levers.stream_weights import matching
+    from oomph.levers._shared.streamed_weights import matching
 
     class Net(nn.Module):
         def __init__(self):

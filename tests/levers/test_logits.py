@@ -137,7 +137,9 @@ def test_heads_that_are_left_alone(tmp_path):
     assert report["applied"] == 0 and "without gradients" in report["note"]
     found = run(tmp_path, graph, ("inference_mode", {}), ("chunked_logits", {}))
     assert found.levers["chunked_logits"]["applied"] == 1
-    streamed = "    from oomph.levers import stream_weights; stream_weights.SMALLEST = 0\n"
+    streamed = (
+        "    from oomph.levers._shared import streamed_weights; streamed_weights.SMALLEST = 0\n"
+    )
     streamed += SETUP + "    out = model(x)[:, -1].cpu()\n"
     stream = ("stream_weights", {"modules": ["Model.inner", "Model.head"]})
     found = run(tmp_path, streamed, ("chunked_logits", {}), stream)

@@ -92,6 +92,17 @@ def test_out_of_memory_in_cupy_has_its_line_and_says_how_much_is_needed(oomph, b
 
 
 @with_cupy
+def test_sparse_matrices_come_from_dense_ones_and_change_their_form(oomph):
+    run = oomph("""
+        import cupy as cp, cupyx.scipy.sparse as sp
+        m = sp.csr_matrix(cp.eye(64))
+        print(m.toarray().shape, m.tocsc().shape, m.tocoo().shape)
+    """)  # fmt: skip
+    assert run.status == 0, run.err
+    assert "(64, 64) (64, 64) (64, 64)" in run.out
+
+
+@with_cupy
 def test_a_plan_is_not_for_cupy(oomph, tmp_path):
     plan = tmp_path / "plan.toml"
     plan.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_step"\nkind = "fused"\n')

@@ -21,6 +21,8 @@ OPENED = """
     # What this library does not define, the opened one answers.
     assert cudnn.cudnnGetMaxDeviceVersion() > 0
     assert not hasattr(cudnn, "cudnnNoSuchFunction")
+    # But not with a handle, which is none of its own: it would look behind it.
+    assert cudnn.cudnnGetFilterSizeInBytes(handle, ctypes.byref(ctypes.c_size_t())) == 15
     at = ctypes.c_void_p()
     assert runtime.cudaMalloc(ctypes.byref(at), ctypes.c_size_t(300 << 20)) == 0
     # A pool of the program's own keeps what is freed, up to its threshold, and goes with all it holds.
@@ -46,6 +48,67 @@ def test_functions_of_opened_libraries_are_the_virtual_gpus(oomph):
     assert parts["outside_allocator"] >= 300 << 20
     held = parts["outside_allocator"] + parts["cuda_context"]
     assert found.json["peak"]["used_bytes"] == held and "not PyTorch's" in found.out
+
+
+OTHERS = """
+    import ctypes, torch
+    torch.cuda.init()
+    driver = ctypes.CDLL("libcuda.so.1")
+    used = lambda: torch.cuda.mem_get_info()[1] - torch.cuda.mem_get_info()[0] - torch.cuda.memory_reserved()
+    module, kernel, start = ctypes.c_void_p(), ctypes.c_void_p(), used()
+    assert driver.cuModuleLoadData(ctypes.byref(module), b".version 9.0") == 0
+    assert driver.cuModuleGetFunction(ctypes.byref(kernel), module, b"plain") == 0
+    for _ in range(2):
+        assert driver.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None) == 0
+    print("other", used() - start)
+    x = torch.empty(8, device="cuda")
+    print("none", used() - start)
+    x.fill_(1)
+    print("torch", used() - start)
+"""
+
+
+def test_kernels_that_are_not_pytorchs_do_not_cost_what_pytorchs_first_one_costs(oomph):
+    found = oomph(OTHERS, gpu="h200")
+    assert found.status == 0, found.err
+    assert f"other {2 << 20}\nnone {2 << 20}\ntorch {92 << 20}" in found.out
+
+
+STAND_IN = """
+import ctypes
+
+class InferenceSession:
+    def __init__(self):
+        self.runtime, self.held = ctypes.CDLL("libcudart.so.13"), []
+    def get_providers(self):
+        return ["CUDAExecutionProvider"]
+    def run(self):
+        for _ in range(3):
+            self.held.append(ctypes.c_void_p())
+            if self.runtime.cudaMalloc(ctypes.byref(self.held[-1]), ctypes.c_size_t(64 << 20)):
+                raise RuntimeError("Failed to allocate memory for requested buffer of size 67108864")
+        while self.held:
+            self.runtime.cudaFree(self.held.pop())
+"""
+
+
+def test_what_a_session_lacks_is_said_though_pytorch_holds_nothing(oomph, tmp_path):
+    module = tmp_path / "onnxruntime" / "capi" / "onnxruntime_inference_collection.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STAND_IN)
+    for place in (module.parent, module.parent.parent):
+        (place / "__init__.py").touch()
+    found = oomph("""
+        import torch
+        torch.cuda.mem_get_info()
+        from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+        session = InferenceSession()
+        for _ in range(5):
+            session.run()
+    """, "--memory", "200MiB")  # fmt: skip
+    assert found.status == 3, found.err
+    # Three buffers and the context, which the limit leaves less room than they need.
+    assert not found.json["peak"]["lower_bound"] and found.json["oom"]["short_bytes"] > 0
 
 
 with_sessions = pytest.mark.skipif(

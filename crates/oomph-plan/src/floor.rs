@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
 use crate::model::{Call, Event, Model};
+use crate::streamed;
 
 /// The least that a run needs with its operators as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -20,7 +21,7 @@ pub struct Floor {
     pub bytes: u64,
     /// Memory outside the allocator.
     pub outside_bytes: u64,
-    /// Parameters.
+    /// Parameters, of a job that trains those of modules that are trained.
     pub parameter_bytes: u64,
     /// What goes into the largest operator and comes out of it.
     pub operator_bytes: u64,
@@ -36,7 +37,12 @@ impl Floor {
             let tensor = model.template.tensors.get(*number as usize);
             tensor.map_or(0, |tensor| tensor.bytes)
         };
-        let parameter_bytes = parameters.iter().map(bytes).sum();
+        // Frozen weights may be elsewhere until they are used.
+        let frozen = streamed::frozen(model);
+        let stay = |owner: &str| !model.trains || !frozen.contains(owner);
+        let found = model.parameters.iter().filter(|found| stay(&found.0));
+        let stay: BTreeSet<u32> = found.map(|found| found.1).collect();
+        let parameter_bytes = stay.iter().map(bytes).sum();
         let (operator_bytes, operator) = largest_call(model, &parameters)
             .into_iter()
             .chain(largest_tensor(model, &parameters))

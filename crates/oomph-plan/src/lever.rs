@@ -98,6 +98,7 @@ pub enum Group {
     InPlace,
     Recomputation,
     Gradients,
+    Weights,
     Attention,
     Backward,
     Allocator,
@@ -105,7 +106,7 @@ pub enum Group {
 
 impl Group {
     /// All of them, in order.
-    pub(crate) const ALL: [Self; 10] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::Optimizer,
         Self::Batch,
         Self::Precision,
@@ -113,6 +114,7 @@ impl Group {
         Self::InPlace,
         Self::Recomputation,
         Self::Gradients,
+        Self::Weights,
         Self::Attention,
         Self::Backward,
         Self::Allocator,
@@ -162,6 +164,11 @@ pub(crate) trait Facets {
     /// Variables that must be in the environment before torch is imported. `get` reads it.
     fn environment(&self, _get: &dyn Fn(&str) -> Option<String>) -> Vec<(&'static str, String)> {
         Vec::new()
+    }
+
+    /// What a shell starts the script with, where that does all of it.
+    fn command(&self) -> Option<String> {
+        None
     }
 
     /// Whether a CPU does not show what it does to results: other kernels of the GPU.
@@ -390,6 +397,12 @@ pub fn places(modules: &[String]) -> String {
         [one, other] if one.modules > 1 && other.modules > 1 => format!("{one} and {other}"),
         _ => first_and_more(modules),
     }
+}
+
+/// The names of modules, as comments of Python.
+pub(crate) fn comments(modules: &[String]) -> String {
+    let lines = modules.iter().map(|module| format!("# {module}\n"));
+    lines.collect::<String>().trim_end().to_owned()
 }
 
 fn first_and_more(modules: &[String]) -> String {

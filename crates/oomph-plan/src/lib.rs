@@ -22,10 +22,11 @@ pub mod result;
 pub mod search;
 pub mod sharding;
 mod stop;
+mod streamed;
 pub mod units;
 
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions, Written};
 pub use floor::Floor;
 pub use lever::{Dtype, Group, Results, Stage, places};
-pub use levers::{Lever, NAMES, parameters};
+pub use levers::{Lever, NAMES, for_jax, parameters};
 pub use stop::{Stop, Stopped};

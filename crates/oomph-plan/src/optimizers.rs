@@ -18,6 +18,16 @@ const BITS: [&str; 3] = ["8bit", "4bit", "Fp8"];
 pub(crate) const UNKNOWN: &str =
     "an optimizer does not update each parameter separately, as far as small parameters show";
 
+/// The most bytes of parameters that step together, where what belongs to them is on the host, and of gradients that are under way
+/// there (`python/oomph/levers/_shared/parameter_steps.py`).
+pub(crate) const AT_ONCE: u64 = 64 << 20;
+
+/// The bytes of parameters that step together, of so many that step: a small optimizer steps in 16 parts, unless they are smaller
+/// than 4 MiB.
+pub(crate) fn bytes_at_once(all: u64) -> u64 {
+    (all / 16).clamp(4 << 20, AT_ONCE)
+}
+
 /// Whether all update each element, or each row, by itself.
 pub(crate) fn step_by_element(model: &Model) -> bool {
     let mut optimizers = model.facts.optimizers.iter();

@@ -225,23 +225,37 @@ pub(crate) fn first_to_last(draft: &Draft<'_>) -> Sequence {
 
 /// The last blocks first: their weights can be brought while the others compute.
 pub(crate) fn last_to_first(model: &Model) -> Sequence {
-    let mut modules = repeated(model);
-    if modules.is_empty() {
-        // Without blocks: the layers with weights that are worth a copy.
-        let mut own: HashMap<&str, u64> = HashMap::new();
-        for (module, sizes) in &model.parameter_sizes {
-            *own.entry(module).or_default() += sizes.iter().sum::<u64>();
-        }
-        let layers = model.modules.iter().filter(|module| {
-            own.get(module.name.as_str()).copied().unwrap_or(0) >= LEAST_BYTES
-                && module.name.contains('.')
-        });
-        modules = layers.map(|module| module.name.clone()).collect();
-    }
+    let mut modules = with_weights(model, |_| true);
     modules.reverse();
     Sequence {
         steps: modules.into_iter().map(|module| vec![module]).collect(),
     }
+}
+
+/// Whether a module is `block`, or a part of it.
+pub(crate) fn is_inside(module: &str, block: &str) -> bool {
+    let rest = module.strip_prefix(block);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// The repeated blocks with weights whose owner is `chosen`; without such blocks, the layers with weights that are worth a copy.
+pub(crate) fn with_weights(model: &Model, chosen: impl Fn(&str) -> bool) -> Vec<String> {
+    let mut own: HashMap<&str, u64> = HashMap::new();
+    for (module, sizes) in &model.parameter_sizes {
+        if chosen(module) {
+            *own.entry(module).or_default() += sizes.iter().sum::<u64>();
+        }
+    }
+    let mut blocks = repeated(model);
+    blocks.retain(|block| own.keys().any(|owner| is_inside(owner, block)));
+    if blocks.is_empty() {
+        let layers = model.modules.iter().filter(|module| {
+            own.get(module.name.as_str()).copied().unwrap_or(0) >= LEAST_BYTES
+                && module.name.contains('.')
+        });
+        blocks = layers.map(|module| module.name.clone()).collect();
+    }
+    blocks
 }
 
 /// Bytes for a nanosecond, in steps.

@@ -294,17 +294,14 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
             ),
         ]),
     };
+    // Where PyTorch's allocator holds nothing, as beside ONNX Runtime's arena, steps cannot be compared, only counted.
+    let counted = Rhythm {
+        alike: summary.step_count > 1,
+        ..Rhythm::default()
+    };
     let Some(device) = device else {
         summary.gpu.usable_bytes = summary.gpu.memory_bytes;
-        let alike = summary.step_count > 1;
-        judge(
-            &mut summary,
-            record,
-            Rhythm {
-                alike,
-                ..Rhythm::default()
-            },
-        );
+        judge(&mut summary, record, counted);
         return summary;
     };
     summary.gpu.usable_bytes = summary
@@ -320,8 +317,12 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     if let Some(trace) = trace {
         fill_from_trace(&mut summary, trace, device.index);
     }
-    let seen = trace.map(|trace| rhythm(trace, record, device.index));
-    judge(&mut summary, record, seen.unwrap_or_default());
+    let seen = match trace {
+        _ if device.peak_reserved_bytes == 0 => counted,
+        Some(trace) => rhythm(trace, record, device.index),
+        None => Rhythm::default(),
+    };
+    judge(&mut summary, record, seen);
     let attributed: u64 = summary.by_category.values().sum();
     // Blocks that were larger than their request, and what the history no longer holds.
     let rest = device.peak_allocated_bytes.saturating_sub(attributed);

@@ -15,8 +15,11 @@ use crate::{device, inner};
 pub enum Charge {
     /// The context itself.
     Context,
-    /// The first kernel launch.
+    /// The first kernel of PyTorch's: most of its modules check indices on the device (`assert`), for which the driver makes
+    /// room, with the first code.
     FirstKernel,
+    /// The first code: a granule, whoever's kernel it is.
+    FirstCode,
     /// A cuBLAS handle; each thread that multiplies matrices makes one.
     CublasHandle,
     /// The first matrix product.
@@ -52,9 +55,10 @@ pub enum Charge {
 }
 
 impl Charge {
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Context,
         Self::FirstKernel,
+        Self::FirstCode,
         Self::CublasHandle,
         Self::FirstMatmul,
         Self::CudnnHandle,
@@ -87,6 +91,7 @@ impl Charge {
         match self {
             Self::Context => "context.base_bytes",
             Self::FirstKernel => "context.first_kernel_bytes",
+            Self::FirstCode => "context.first_code_bytes",
             Self::CublasHandle => "context.cublas_handle_bytes",
             Self::FirstMatmul => "context.first_matmul_bytes",
             Self::CudnnHandle => "context.cudnn_handle_bytes",
@@ -131,7 +136,7 @@ impl Charge {
             Self::Context => 552_402_944,
             Self::FirstKernel => 92 * MIB,
             Self::CublasHandle | Self::NcclSend => 64 * MIB,
-            Self::FirstMatmul => 2 * MIB,
+            Self::FirstMatmul | Self::FirstCode => 2 * MIB,
             Self::CudnnHandle => 10 * MIB,
             Self::CusolverHandle => 96 * MIB,
             Self::FirstFft => 8 * MIB,
@@ -155,7 +160,10 @@ impl Charge {
     /// The bytes that a configuration gives it.
     fn bytes(self, config: &Config) -> u64 {
         let own = self.default_bytes();
-        if self.is_nccl() {
+        if self == Self::FirstKernel {
+            let code = Self::FirstCode.bytes(config);
+            config.number(self.key(), own).saturating_sub(code)
+        } else if self.is_nccl() {
             let whole: u64 = Self::NCCL.iter().map(|part| part.default_bytes()).sum();
             own * config.number(self.key(), whole) / whole
         } else {
@@ -169,7 +177,8 @@ impl Charge {
 pub struct ContextCosts {
     bytes: [u64; Charge::ALL.len()],
     charged: Mutex<HashSet<(u32, Charge)>>,
-    kernel_seen: AtomicBool,
+    /// Whether device 0 has run a kernel of PyTorch's, and another one.
+    seen: [AtomicBool; 2],
 }
 
 impl ContextCosts {
@@ -177,7 +186,7 @@ impl ContextCosts {
         Self {
             bytes: Charge::ALL.map(|charge| charge.bytes(config)),
             charged: Mutex::new(HashSet::new()),
-            kernel_seen: AtomicBool::new(false),
+            seen: [const { AtomicBool::new(false) }; 2],
         }
     }
 
@@ -221,14 +230,17 @@ impl ContextCosts {
         self.charged.lock().contains(&(device, what))
     }
 
-    /// Charges the first kernel; cheap enough for every launch.
-    pub fn kernel_launched(&self, device: u32) {
-        if device == 0 && self.kernel_seen.swap(true, Ordering::Relaxed) {
+    /// Charges the first kernel, `of_torch` or another; cheap enough for every launch.
+    pub fn kernel_launched(&self, device: u32, of_torch: bool) {
+        if device == 0 && self.seen[usize::from(of_torch)].swap(true, Ordering::Relaxed) {
             return;
         }
-        self.charge(device, Charge::FirstKernel);
-        if let Some(gpu) = device::machine().devices.get(device as usize) {
-            gpu.memory.lock().kernel_launched();
+        self.charge(device, Charge::FirstCode);
+        if of_torch {
+            self.charge(device, Charge::FirstKernel);
+            if let Some(gpu) = device::machine().devices.get(device as usize) {
+                gpu.memory.lock().resize_stacks();
+            }
         }
     }
 }

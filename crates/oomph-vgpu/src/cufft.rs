@@ -3,7 +3,8 @@
 //! Transforms do nothing, but PyTorch allocates their workspaces. What an H200's cuFFT asked for
 //! (`bench/gpu/results/cufft_workspaces.jsonl`, and for strided values `fft_blocks.jsonl`) follows the prime factors of a
 //! size: where they are at most seven, as in the sizes that people choose, [`workspace`] is exact for 19 in 20 of the
-//! sizes drawn at random. With larger factors it is an estimate.
+//! sizes drawn at random. Lines with a factor above 127, for which cuFFT takes Bluestein's algorithm, were right for 123 of 124 plans that
+//! were drawn and measured later (`cufft_workspaces_fresh.jsonl`). Between them it is an estimate.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -82,8 +83,6 @@ fn line(n: u64, precision: Precision, strided: bool) -> u64 {
         0..=7 => n <= if double { 12_288 } else { 20_480 },
         8..=31 => n <= if double { 1000 } else { 5120 },
         32..=127 => n <= 127 && largest_factor(n) == n,
-        // Bluestein's algorithm transforms at least twice the length, twice.
-        _ if n > if double { 2048 } else { 4096 } => return 8,
         _ => true,
     };
     if in_one_kernel { 0 } else { 2 }
@@ -103,10 +102,40 @@ fn real_line(n: u64, precision: Precision, strided: bool) -> u64 {
         (0..=7, true) => u64::from(n > 1000),
         (0..=7, false) => 2 * u64::from(n > 3125),
         (8..=127, true) => 1,
-        (8..=127, false) => 2 * u64::from(n > 127),
+        (8..=127, false) => 2 * u64::from(n > 127 || is_rough(n)),
         (_, true) if n <= 4096 => 1,
-        (_, false) if n <= 4096 => 2,
-        _ => 5,
+        _ => 2,
+    }
+}
+
+/// Complex values that Bluestein's algorithm needs for a line of `n`: twice the next length without factors above five that
+/// holds the line's convolution. `None` where one kernel does it.
+fn bluestein(n: u64, precision: Precision) -> Option<u64> {
+    let one_kernel = if precision == Precision::Double {
+        2048
+    } else {
+        4096
+    };
+    if n <= one_kernel || largest_factor(n) <= 127 {
+        return None;
+    }
+    let least = 2 * n.max(4096) - 1;
+    let powers =
+        |base: u64| std::iter::successors(Some(1_u64), move |power| power.checked_mul(base));
+    let odd = |base| powers(base).take_while(|&power| power < 2 * least);
+    odd(3)
+        .flat_map(|three| odd(5).map(move |five| three.saturating_mul(five)))
+        .map(|odd| odd.saturating_mul(least.div_ceil(odd).next_power_of_two()))
+        .min()
+        .map(|length| 2 * length)
+}
+
+/// Whether a length has factors that make real lines of it work beside their data: none up to eleven, and none that is all of it.
+fn is_rough(n: u64) -> bool {
+    match largest_factor(n) {
+        0..=12 => false,
+        13..=127 => largest_factor(n) < n || n.is_multiple_of(2),
+        _ => true,
     }
 }
 
@@ -121,11 +150,13 @@ fn plane(sizes: &[u64], precision: Precision, real: bool) -> u64 {
         false if double => 640,
         false => 1024,
     };
+    let last = sizes.last().copied().unwrap_or(1);
     match (factor, real) {
+        (_, true) if is_rough(last) => 1 + last % 2,
         (0..=7, false) => 2 * u64::from(double && largest > most),
         (0..=7, true) => u64::from(largest > most),
-        (14..=127, true) => 1,
-        (32..=127, false) | (128.., true) => 2,
+        (14..=127, true) => 1 - last % 2,
+        (32..=127, false) => 2,
         _ => 0,
     }
 }
@@ -175,13 +206,28 @@ fn workspace(what: &Transforms) -> u64 {
         real,
         strided,
     } = what;
+    let last = sizes.last().copied().unwrap_or(1);
+    let mut rows = sizes.iter().fold(batch, |all, &n| all.saturating_mul(n)) / last;
+    // Real lines of an even length are complex ones of half of it; two of an odd length, of two batches, are one complex line.
+    let odd = real && !last.is_multiple_of(2);
+    let (mut lines, n) = if real && !odd {
+        (rows, last / 2)
+    } else {
+        (rows, last)
+    };
+    if odd {
+        rows = (rows / batch).saturating_mul(batch.next_multiple_of(2));
+        lines = rows / 2;
+    }
+    if let Some(own) = bluestein(n, precision).filter(|_| sizes.len() == 1) {
+        let values = own + if real { n } else { 0 };
+        return lines.saturating_mul(values * precision.complex_bytes());
+    }
     let halves = match (sizes, real) {
         (&[n], false) => line(n, precision, strided),
         (&[n], true) => real_line(n, precision, strided),
         _ => plane(sizes, precision, real),
     };
-    let last = sizes.last().copied().unwrap_or(1);
-    let rows = sizes.iter().fold(batch, |all, &n| all.saturating_mul(n)) / last;
     // Half of the data is a spectrum: so many values for each row, and one more where there are planes or long rows.
     let row = match halves {
         1 if sizes.len() > 1 || last >= 1 << 16 && !strided => last / 2 + 1,
@@ -313,23 +359,25 @@ export! {
 mod tests {
     use super::*;
 
-    /// Shares of the measured plans with factors up to seven that are within 2 % of their data: structured and drawn.
-    #[test]
-    fn sizes_that_people_choose_have_their_measured_workspace() {
-        let measured = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../bench/gpu/results/cufft_workspaces.jsonl"
+    /// Within 2 % of their data (structured and drawn plans with factors up to seven; those with one above 127), of how many.
+    fn right(file: &str) -> [(usize, usize); 3] {
+        let path = format!(
+            "{}/../../bench/gpu/results/{file}",
+            env!("CARGO_MANIFEST_DIR")
         );
-        let text = std::fs::read_to_string(measured).unwrap_or_default();
-        let (mut right, mut all) = ([0, 0], [0, 0]);
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let mut right = [(0, 0); 3];
         for line in text.lines().skip(1) {
             let row: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
             let sizes: Vec<u64> = (row["sizes"].as_array().into_iter().flatten())
                 .filter_map(serde_json::Value::as_u64)
                 .collect();
-            if sizes.iter().any(|&n| largest_factor(n) > 7) {
-                continue;
-            }
+            let real = row["layout"] != "c2c";
+            let kind = match sizes.iter().copied().map(largest_factor).max() {
+                Some(128..) if real || sizes.len() == 1 => 2,
+                Some(0..=7) => usize::from(row["origin"] == "drawn"),
+                _ => continue,
+            };
             let precision = match row["type"].as_str() {
                 Some("half") => Precision::Half,
                 Some("double") => Precision::Double,
@@ -341,17 +389,33 @@ mod tests {
                 sizes: &sizes,
                 batch,
                 precision,
-                real: row["layout"] != "c2c",
+                real,
                 strided: false,
             });
-            let drawn = usize::from(row["origin"] == "drawn");
-            all[drawn] += 1;
-            right[drawn] += usize::from(
-                got.abs_diff(row["bytes"].as_u64().unwrap_or(0)) <= (data / 50).max(512),
-            );
+            // Bluestein's algorithm has a block of tables in any case.
+            let spare = if kind == 2 { 4096 } else { 512 };
+            let near = got.abs_diff(row["bytes"].as_u64().unwrap_or(0)) <= (data / 50).max(spare);
+            right[kind].0 += usize::from(near);
+            right[kind].1 += 1;
         }
-        assert!(all[0] > 2000 && all[1] > 1000, "{all:?}");
-        assert!(right[0] * 100 >= all[0] * 95, "{right:?} of {all:?}");
-        assert!(right[1] * 100 >= all[1] * 95, "{right:?} of {all:?}");
+        right
+    }
+
+    #[test]
+    fn sizes_have_their_measured_workspace() {
+        let share = |(right, all): (usize, usize)| right * 100 / all.max(1);
+        let found = right("cufft_workspaces.jsonl");
+        assert!(
+            found[0].1 > 2000 && found[1].1 > 1000 && found[2].1 > 1000,
+            "{found:?}"
+        );
+        assert!(
+            found.map(share).iter().all(|&share| share >= 95),
+            "{found:?}"
+        );
+        assert!(share(found[2]) >= 98, "{found:?}");
+        let fresh = right("cufft_workspaces_fresh.jsonl");
+        assert!(fresh[1].1 > 100 && fresh[2].1 > 100, "{fresh:?}");
+        assert!(share(fresh[1]) >= 95 && share(fresh[2]) >= 98, "{fresh:?}");
     }
 }

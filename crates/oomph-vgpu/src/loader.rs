@@ -150,13 +150,13 @@ fn is_stateful(name: &CStr) -> bool {
         .any(|what| says(what))
 }
 
-/// Whether functions that are not here fail when they are called: for XLA, which asks for each by name when it needs it. Other
-/// programs get the vendor's.
+/// Whether functions that nobody has fail when they are called: for XLA, which asks for each by name when it needs it. To other
+/// programs they are absent.
 fn lacks() -> bool {
     look().config.text("framework", "") == "jax"
 }
 
-/// Stands for a function that is not here: no library has this status for success.
+/// Stands for a function that is not here, as the vendor's would look for this library's handles: no library has this status for success.
 extern "C" fn lacking() -> c_int {
     15
 }
@@ -182,7 +182,7 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
             choice.found = symbol_of(own, name) as usize;
             if choice.found == 0 && (handle == own || is_stateful(name)) {
                 ledger::missed(name);
-                if handle != own && lacks() {
+                if handle != own && (lacks() || !symbol_of(handle, name).is_null()) {
                     choice.found = lacking as *const () as usize;
                 }
             }

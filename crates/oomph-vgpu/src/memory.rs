@@ -5,7 +5,7 @@
 //! - the driver takes virtual ranges in multiples of 32 MiB, each below the earlier ones;
 //! - a request goes into the hole with the lowest address that is large enough, whichever range
 //!   it is in; freed neighbours merge; a range that is empty again is given back;
-//! - the context leaves 24 MiB free at the top, and when a first kernel makes the driver resize
+//! - the context leaves 24 MiB free at the top, and when PyTorch's first kernel makes the driver resize
 //!   the memory for stacks, 412 MiB of address space below that become free.
 //!
 //! The order of addresses matters: PyTorch's allocator breaks ties between blocks of equal size
@@ -30,7 +30,7 @@ const ARENA_FACTOR: u64 = 8;
 const ARENA_MIN: u64 = 1 << 40;
 /// Address space that context creation leaves free in a range of its own.
 const CONTEXT_LEFTOVER: u64 = 24 << 20;
-/// Address space that the first kernel sets free.
+/// Address space that PyTorch's first kernel sets free.
 const STACK_HOLE: u64 = 412 << 20;
 
 /// Rounds `value` up to a multiple of `to`.
@@ -127,7 +127,7 @@ pub struct Layout {
     holes: BTreeMap<u64, u64>,
     /// Address space in no range: start → length.
     gaps: BTreeMap<u64, u64>,
-    /// What the first kernel will set free.
+    /// What PyTorch's first kernel will set free.
     stack_hole: Option<u64>,
 }
 
@@ -146,7 +146,7 @@ impl Layout {
         }
     }
 
-    /// The first kernel has made the driver resize the memory for stacks.
+    /// A kernel has made the driver resize the memory for stacks.
     pub fn resize_stacks(&mut self) {
         if let Some(at) = self.stack_hole.take() {
             self.holes.insert(at, STACK_HOLE);
@@ -326,8 +326,8 @@ impl DeviceMemory {
         self.hold(self.held(), u64::MAX);
     }
 
-    /// The first kernel was launched.
-    pub fn kernel_launched(&mut self) {
+    /// A kernel has made the driver resize the memory for stacks.
+    pub fn resize_stacks(&mut self) {
         if let Ok(layout) = self.layout() {
             layout.resize_stacks();
         }

@@ -145,8 +145,9 @@ idle! {
 }
 
 products! {
-    cublasCaxpy_v2 cublasCcopy_v2 cublasCdotc_v2 cublasCdotu_v2
-    cublasCgemv_v2
+    cublasCaxpy_v2 cublasCcopy_v2 cublasCdgmm cublasCdotc_v2 cublasCdotu_v2
+    cublasCgeam cublasCgemv_v2 cublasCgetriBatched cublasDdgmm cublasSdgmm
+    cublasZdgmm cublasZgeam cublasZgetriBatched
     cublasCgerc_v2 cublasCgeru_v2 cublasChemm_v2
     cublasChemv_v2 cublasCher2_v2 cublasCher2k_v2 cublasCher_v2 cublasCherk_v2 cublasCrot_v2
     cublasCrotg_v2 cublasCscal_v2 cublasCsrot_v2 cublasCsscal_v2 cublasCswap_v2 cublasCsymm_v2
@@ -219,7 +220,9 @@ work! {
     cusparseSbsrsv2_solve cusparseScsrgeam2 cusparseSpGEMM_compute cusparseSpGEMM_copy
     cusparseSpGEMM_destroyDescr cusparseSpMM cusparseSpMV cusparseSpMatSetAttribute
     cusparseSpSM_analysis cusparseSpSM_destroyDescr cusparseSpSM_solve cusparseSpSV_analysis
-    cusparseSpSV_destroyDescr cusparseSpSV_solve cusparseXbsrsm2_zeroPivot
+    cusparseSpSV_destroyDescr cusparseSpSV_solve cusparseCsr2cscEx2 cusparseDenseToSparse_analysis
+    cusparseDenseToSparse_convert cusparseSparseToDense cusparseXcoosortByColumn cusparseXcscsort
+    cusparseXcsr2coo cusparseXbsrsm2_zeroPivot
     cusparseXbsrsv2_zeroPivot cusparseXcoo2csr cusparseXcoosortByRow cusparseXcsrgeam2Nnz
     cusparseXcsrsort cusparseZbsrmm cusparseZbsrmv cusparseZbsrsm2_analysis cusparseZbsrsm2_solve
     cusparseZbsrsv2_analysis cusparseZbsrsv2_solve cusparseZcsrgeam2
@@ -287,7 +290,15 @@ sizes! { c_int, [a0 a1 a2 a3],
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5],
-    cusparseXcoosort_bufferSizeExt cusparseXcsrsort_bufferSizeExt
+    cusparseXcoosort_bufferSizeExt cusparseXcscsort_bufferSizeExt cusparseXcsrsort_bufferSizeExt
+}
+
+sizes! { usize, [a0 a1 a2 a3],
+    cusparseDenseToSparse_bufferSize cusparseSparseToDense_bufferSize
+}
+
+sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8 a9 a10 a11 a12 a13],
+    cusparseCsr2cscEx2_bufferSize
 }
 
 sizes! { usize, [a0 a1 a2 a3 a4 a5 a6 a7 a8],

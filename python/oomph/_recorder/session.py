@@ -109,16 +109,15 @@ class Session:
         try:
             library()
             jax = jax_setup.installed_jax()
-            if alone and self.settings.levers:
-                raise Refused("a plan changes scripts that use PyTorch, and this one uses JAX.")
+            if alone and self.settings.levers and not levers.are_for_jax(self.settings.levers):
+                raise Refused("the plan changes scripts that use PyTorch, and this one uses JAX.")
         except (Refused, Unusable) as error:
             if alone:
                 self.hard_exit(self.directory.refuse(Refused(str(error))))
             return
         if alone and jax.cuda is not None:
             self.directory.add_cuda_version(jax.cuda, 0)
-            # Context, streams and cuDNN's handles alone are what an H200 gave a job without matrix products.
-            self.directory.add_framework("jax", first_kernel_bytes=0)
+            self.directory.add_framework("jax")
         self._begin(JaxRecorder(self.directory, jax, self.hard_exit), "JAX")
 
     def _cupy_begins(self) -> None:
@@ -136,8 +135,7 @@ class Session:
         major = installed_cupy()
         if major is not None:
             self.directory.add_cuda_version(major, 0)
-        # What an H200 gave CuPy's jobs beside their pools; NVRTC's kernels are small.
-        self.directory.add_framework("cupy", first_kernel_bytes=2 << 20)
+        self.directory.add_framework("cupy")
         self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
 
     def _tensorflow_begins(self) -> None:
@@ -156,7 +154,7 @@ class Session:
             self.hard_exit(self.directory.refuse(Refused(str(error))))
         # PyPI's builds are for CUDA 12.
         self.directory.add_cuda_version(12, 9)
-        self.directory.add_framework("tensorflow", first_kernel_bytes=0)
+        self.directory.add_framework("tensorflow")
         self._begin(TensorflowRecorder(self.directory, self.hard_exit), "TensorFlow")
 
     def _begin(self, recorder: Any, name: str) -> None:

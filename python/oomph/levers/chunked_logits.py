@@ -16,7 +16,7 @@ from oomph.levers._shared.deferred_rows import ELEMENTWISE, LazyRows, is_pair, w
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Backward, Job
 from oomph.levers._shared.quantized_linear import QuantizedLinear
-from oomph.levers.stream_weights import STREAMED
+from oomph.levers._shared.streamed_weights import STREAMED
 
 VOCABULARY = 4096
 """A layer with fewer outputs does not count as a head over a vocabulary."""

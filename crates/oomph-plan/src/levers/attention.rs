@@ -95,7 +95,7 @@ impl Facets for Attention {
 
     fn snippet(&self) -> String {
         format!(
-            "around the model's call (Hugging Face models that write the scores themselves: attn_implementation=\"sdpa\" where they are made):\nimport torch.nn.attention\nwith {}:",
+            "around the model's call (Hugging Face models that write the scores themselves: attn_implementation=\"sdpa\" where they are made):\nimport torch.nn.attention\nwith {}:\n    ...",
             self.kernels()
         )
     }

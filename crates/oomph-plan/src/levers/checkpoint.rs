@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::blocks::{self, Block, Edits, Positions, Uses};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load};
-use crate::lever::{Facets, Results, Stage, Switches, places};
+use crate::lever::{Facets, Results, Stage, Switches, comments, places};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Template};
 use crate::units::{self, Sequence};
@@ -121,7 +121,7 @@ impl Facets for Checkpoint {
     fn snippet(&self) -> String {
         format!(
             "around the call of these modules:\ny = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)\n{}",
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use oomph_trace::Phase;
 
 use crate::by_hand::Script;
-use crate::lever::{Facets, Results, Stage};
+use crate::lever::{Facets, Results, Stage, comments};
 use crate::model::Model;
 use crate::search::Options;
 
@@ -65,7 +65,7 @@ impl Facets for FusedAttention {
     fn snippet(&self) -> String {
         format!(
             "in the forward of these modules, in place of softmax(q @ k.T * scale + mask) @ v (Hugging Face: attn_implementation=\"sdpa\" where the model is made):\ny = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)\n{}",
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

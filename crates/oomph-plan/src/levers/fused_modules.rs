@@ -7,7 +7,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::by_hand::Script;
-use crate::lever::{Facets, Results, Stage};
+use crate::lever::{Facets, Results, Stage, comments};
 use crate::model::Model;
 use crate::search::Options;
 
@@ -85,7 +85,7 @@ impl Facets for FusedModules {
     fn snippet(&self) -> String {
         format!(
             "in the forward of these modules, in place of what is written out:\nreturn torch.nn.functional.gelu(x, approximate=\"tanh\")  # activations by tanh; Hugging Face: config.hidden_act or activation_function = \"gelu_pytorch_tanh\"\nreturn torch.nn.functional.rms_norm(x, (x.shape[-1],), self.weight, self.eps)  # RMSNorm\n{}",
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

@@ -21,8 +21,6 @@ use crate::sharding::Sharing;
 
 /// Smaller gradients stay (`python/oomph/levers/gradients_on_cpu.py`).
 const LEAST: u64 = 256 << 10;
-/// The most that is under way (`python/oomph/levers/_shared/parameter_steps.py`).
-const AT_ONCE: u64 = 64 << 20;
 /// Less than this of gradients is not worth it.
 const WORTH: u64 = 32 << 20;
 
@@ -100,7 +98,7 @@ impl Facets for GradientsOnCpu {
             while let Some((_, number)) = leaving.next_if(|one| one.0 == at) {
                 held.push_back(number);
                 under_way += size(number);
-                while under_way > AT_ONCE
+                while under_way > optimizers::AT_ONCE
                     && let Some(first) = held.pop_front()
                 {
                     under_way -= size(first);
@@ -111,7 +109,7 @@ impl Facets for GradientsOnCpu {
         body.extend(held.into_iter().map(Event::Free));
         template.body = body;
         // Those that step, and those that step next.
-        let stepping = total.min(2 * AT_ONCE.min((total / 16).max(4 << 20)));
+        let stepping = total.min(2 * optimizers::bytes_at_once(total));
         template.tensors.push(Tensor {
             bytes: stepping,
             stream: 0,

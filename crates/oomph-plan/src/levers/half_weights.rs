@@ -43,7 +43,7 @@ impl Facets for HalfWeights {
 
     fn snippet(&self) -> String {
         format!(
-            "where the model is made, before it goes to the GPU:\nmodel = model.to({0})\nand for what it is called with:\noutputs = model(inputs.to({0}))",
+            "where the model is made, before it goes to the GPU:\nmodel = model.to({0})\n# and for what it is called with:\noutputs = model(inputs.to({0}))",
             self.dtype.torch()
         )
     }

@@ -39,7 +39,7 @@ impl Facets for InferenceMode {
     }
 
     fn snippet(&self) -> String {
-        "around the loop that infers:\nwith torch.inference_mode():".to_owned()
+        "around the loop that infers:\nwith torch.inference_mode():\n    ...".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage, places};
+use crate::lever::{Facets, Group, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::model::{Event, Model};
 use crate::search::Options;
@@ -95,7 +95,7 @@ impl Facets for InplaceActivations {
     fn snippet(&self) -> String {
         format!(
             "give these modules inplace=True:\n{}",
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

@@ -120,8 +120,8 @@ impl Facets for MixedPrecision {
 
     fn snippet(&self) -> String {
         match self.dtype {
-            Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):",
-            Dtype::Fp16 => "around the model's call and the loss, with a gradient scaler:\nscaler = torch.amp.GradScaler()\nwith torch.autocast(\"cuda\", dtype=torch.float16):\n    loss = …\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
+            Dtype::Bf16 => "around the model's call and the loss:\nwith torch.autocast(\"cuda\", dtype=torch.bfloat16):\n    ...",
+            Dtype::Fp16 => "around the model's call and the loss, with a gradient scaler:\nscaler = torch.amp.GradScaler()\nwith torch.autocast(\"cuda\", dtype=torch.float16):\n    loss = ...\nscaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()",
         }
         .to_owned()
     }

@@ -17,6 +17,7 @@ mod half_weights;
 mod inference_mode;
 mod inplace_activations;
 mod int8_linear;
+mod jax_settings;
 mod kv_cache;
 mod load_on_cpu;
 mod micro_batch;
@@ -34,6 +35,7 @@ mod single_threaded_backward;
 mod split_batch;
 mod split_forward;
 mod step_in_backward;
+mod stream_frozen;
 mod stream_weights;
 mod tf32;
 
@@ -48,6 +50,7 @@ use crate::search::Options;
 use crate::sharding::Sharing;
 use crate::units::Sequence;
 
+pub use jax_settings::for_jax;
 pub use shard::{data_parallel, on_the_cpu, ways, with_unused};
 
 /// What holds for all levers of a name.
@@ -186,8 +189,10 @@ levers! {
     optimizer_8bit::Optimizer8bit,
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
+    stream_frozen::StreamFrozen,
     compile::Compile,
     shard::Shard,
+    jax_settings::JaxSettings,
 }
 
 /// Names of all levers in the order in which they step in, whatever the plan's.
@@ -236,6 +241,11 @@ impl Lever {
     /// The modules that it is for, if it names any.
     pub(crate) fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
         self.facets_mut().modules_mut()
+    }
+
+    /// What a shell starts the script with, where that does all of it.
+    pub fn command(&self) -> Option<String> {
+        self.facets().command()
     }
 
     /// Whether a CPU does not show what it does to results.

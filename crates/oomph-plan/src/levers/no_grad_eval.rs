@@ -35,7 +35,7 @@ impl Facets for NoGradEval {
     }
 
     fn snippet(&self) -> String {
-        "around the loop that evaluates:\nwith torch.no_grad():".to_owned()
+        "around the loop that evaluates:\nwith torch.no_grad():\n    ...".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {

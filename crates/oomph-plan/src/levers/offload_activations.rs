@@ -12,7 +12,7 @@ use crate::blocks::{self, Block, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::Draft;
 use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
-use crate::lever::{Facets, Results, Stage, places};
+use crate::lever::{Facets, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::model::{Call, Event, Model};
 use crate::sharding::Sharing;
@@ -169,8 +169,8 @@ impl Facets for OffloadActivations {
 
     fn snippet(&self) -> String {
         format!(
-            "inside the forward of these modules:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):\n{}",
-            self.modules.join("\n")
+            "inside the forward of these modules:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):\n    ...\n{}",
+            comments(&self.modules)
         )
     }
 

@@ -69,7 +69,7 @@ impl Facets for Optimizer8bit {
     }
 
     fn snippet(&self) -> String {
-        "where the optimizer is made (pip install torchao; Adam and AdamW only):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), …)".to_owned()
+        "where the optimizer is made (pip install torchao; Adam and AdamW only):\nfrom torchao.optim import AdamW8bit\noptimizer = AdamW8bit(model.parameters(), ...)".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {

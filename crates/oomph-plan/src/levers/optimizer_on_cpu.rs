@@ -22,11 +22,6 @@ use crate::sharding::Sharing;
 /// How many times longer than the state's one way over the link the step takes, as measured on an H200
 /// (`bench/gpu/results/h200_levers.json`).
 const OVER_THE_LINK: f64 = 1.3;
-/// The most parameters that step together, in bytes (`python/oomph/levers/_shared/parameter_steps.py`).
-const AT_ONCE: u64 = 64 << 20;
-/// A small optimizer steps in so many parts, unless they are smaller than so many bytes.
-const SHARE: u64 = 16;
-const FEWEST: u64 = 4 << 20;
 
 /// The optimizer's state in host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -146,7 +141,7 @@ impl Facets for OptimizerOnCpu {
     }
 
     fn snippet(&self) -> String {
-        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, …)\nwith sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
+        "where the optimizer is made (pip install torchao; the CPU then makes the step):\nfrom torchao.optim import CPUOffloadOptimizer\noptimizer = CPUOffloadOptimizer(model.parameters(), torch.optim.AdamW, ...)\n# with sparse gradients: keep the embedding and its optimizer on the CPU, and send what it returns to the GPU".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {
@@ -232,7 +227,7 @@ fn parts(template: &Template, sliced: bool) -> Vec<Vec<u64>> {
     if sizes.is_empty() {
         sizes = of(Category::Parameter);
     }
-    let at_once = (sizes.iter().sum::<u64>() / SHARE).clamp(FEWEST, AT_ONCE);
+    let at_once = optimizers::bytes_at_once(sizes.iter().sum());
     let mut parts: Vec<Vec<u64>> = Vec::new();
     let mut held = at_once;
     for size in sizes {

@@ -15,7 +15,7 @@ use oomph_trace::{Category, Phase};
 use crate::blocks::{self, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load, Pace};
-use crate::lever::{Facets, Group, Results, Stage, places};
+use crate::lever::{Facets, Group, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::levers::checkpoint::Checkpoint;
 use crate::model::{Event, Model};
@@ -235,10 +235,10 @@ impl Facets for Recompute {
 
     fn snippet(&self) -> String {
         format!(
-            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\nkept = [{}]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
+            "around the call of the blocks that hold these modules, where all but products, convolutions and attention is computed again:\nimport functools\nfrom torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts\nkept = [{}]\ny = checkpoint(block, x, use_reentrant=False, context_fn=functools.partial(create_selective_checkpoint_contexts, kept))\n{}",
             KEPT.map(|operator| format!("torch.ops.aten.{operator}.default"))
                 .join(", "),
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

@@ -185,7 +185,7 @@ impl Facets for SaveOnCpu {
     }
 
     fn snippet(&self) -> String {
-        "around the forward pass and the loss:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):"
+        "around the forward pass and the loss:\nwith torch.autograd.graph.save_on_cpu(pin_memory=True):\n    ..."
             .to_owned()
     }
 

@@ -206,7 +206,7 @@ impl Facets for Shard {
     fn snippet(&self) -> String {
         let mut lines = vec!["after the imports:".to_owned()];
         lines.extend(GROUP.map(str::to_owned));
-        lines.push("before the optimizer is made:".to_owned());
+        lines.push("# before the optimizer is made:".to_owned());
         lines.extend(self.wrapping("model"));
         lines.join("\n")
     }

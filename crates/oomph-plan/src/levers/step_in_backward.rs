@@ -107,7 +107,7 @@ impl Facets for StepInBackward {
     }
 
     fn snippet(&self) -> String {
-        "after the optimizer is made, a step of each parameter as soon as its gradient is there; without clipping, and without optimizer.step() in the loop:\ndef step(index, p):\n    everything = [group[\"params\"] for group in optimizer.param_groups]\n    for number, group in enumerate(optimizer.param_groups):\n        group[\"params\"] = [p] if number == index else []\n    optimizer.step()\n    for group, params in zip(optimizer.param_groups, everything):\n        group[\"params\"] = params\n    p.grad = None\nfor index, group in enumerate(optimizer.param_groups):\n    for p in group[\"params\"]:\n        p.register_post_accumulate_grad_hook(functools.partial(step, index))".to_owned()
+        "after the optimizer is made, a step of each parameter as soon as its gradient is there; without clipping, and without optimizer.step() in the loop:\nimport functools\ndef step(index, p):\n    everything = [group[\"params\"] for group in optimizer.param_groups]\n    for number, group in enumerate(optimizer.param_groups):\n        group[\"params\"] = [p] if number == index else []\n    optimizer.step()\n    for group, params in zip(optimizer.param_groups, everything):\n        group[\"params\"] = params\n    p.grad = None\nfor index, group in enumerate(optimizer.param_groups):\n    for p in group[\"params\"]:\n        p.register_post_accumulate_grad_hook(functools.partial(step, index))".to_owned()
     }
 
     fn place(&self, work: &mut Work<'_>, levers: &[Lever]) -> Option<()> {

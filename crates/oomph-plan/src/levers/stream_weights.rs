@@ -3,21 +3,15 @@
 //! Memory: the weights go, and memory for two of the modules stays. Time: the link's, for each time
 //! that the modules run, as far as computing does not hide it. Results: exact.
 
-use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use rustc_hash::FxHashMap as HashMap;
 use serde::{Deserialize, Serialize};
-
-use oomph_trace::{Category, Phase};
 
 use crate::by_hand::Script;
 use crate::draft::Draft;
-use crate::lever::{Facets, Results, Stage, places};
-use crate::model::{Event, Model, Tensor};
+use crate::lever::{Facets, Results, Stage, comments, places};
+use crate::model::Model;
+use crate::streamed::take;
 use crate::units::{self, Sequence};
-
-/// Modules whose weights are on the GPU at a time, as in `python/oomph/levers/stream_weights.py`.
-const SLOTS: usize = 2;
-/// Smaller tensors stay, as there.
-const SMALLEST: u64 = 4 << 10;
 
 /// Inference with modules' weights in host memory, brought ahead of their use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -64,58 +58,15 @@ impl Facets for StreamWeights {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
-        let modules = &self.modules;
-        let model = draft.model;
-        let inside = |owner: &str| {
-            modules.iter().position(|module| {
-                owner
-                    .strip_prefix(module.as_str())
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-            })
-        };
-        let mut held: HashMap<usize, u64> = HashMap::default();
-        let mut gone: HashSet<u32> = HashSet::default();
-        for (owner, number) in &model.parameters {
-            if let Some(block) = inside(owner)
-                && let Some(tensor) = draft.template.tensors.get(*number as usize)
-                && tensor.bytes >= SMALLEST
-                && gone.insert(*number)
-            {
-                *held.entry(block).or_default() += tensor.bytes;
-            }
-        }
-        let largest = held.values().copied().max().unwrap_or(0);
-        for events in [&mut draft.template.setup, &mut draft.template.body] {
-            events.retain(|event| match event {
-                Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
-                    !gone.contains(number)
-                }
-                Event::EmptyCache => true,
-            });
-        }
-        for _ in 0..SLOTS {
-            let number = draft.template.tensors.len() as u32;
-            draft.template.tensors.push(Tensor {
-                bytes: largest,
-                stream: 0,
-                category: Category::Parameter,
-                phase: Phase::Load,
-                call: 0,
-                op: u32::MAX,
-                scope: u32::MAX,
-                batched: false,
-            });
-            // Before the first of the modules runs.
-            draft.template.body.insert(0, Event::Alloc(number));
-        }
+        let held = take(draft, &self.modules, |_| true);
         let mut runs: HashMap<&str, f64> = HashMap::default();
-        for call in &model.calls {
+        for call in &draft.model.calls {
             *runs.entry(call.module.as_str()).or_default() += 1.0;
         }
         let bytes: f64 = held
             .iter()
             .filter_map(|(block, bytes)| {
-                let runs = runs.get(modules.get(*block)?.as_str())?;
+                let runs = runs.get(self.modules.get(*block)?.as_str())?;
                 Some(*bytes as f64 * runs)
             })
             .sum();
@@ -128,7 +79,7 @@ impl Facets for StreamWeights {
     fn snippet(&self) -> String {
         format!(
             "instead of moving these modules to the GPU (pip install accelerate; it copies without overlap):\nfrom accelerate import cpu_offload\nfor name in names:\n    cpu_offload(model.get_submodule(name), execution_device=\"cuda\")\n{}",
-            self.modules.join("\n")
+            comments(&self.modules)
         )
     }
 

@@ -282,3 +282,13 @@ fn a_lever_stands_in_its_two_files_and_hardly_anywhere_else() {
         assert!(files.len() <= most, "{name}: {files:#?}");
     }
 }
+
+#[test]
+fn what_is_written_by_hand_is_python() {
+    for lever in every() {
+        let snippet = lever.facets().snippet();
+        let code = snippet.split_once('\n').map_or("", |(_, code)| code);
+        let parsed = oomph_python_source::Module::parse(code);
+        assert!(parsed.is_ok(), "{}:\n{code}", lever.name());
+    }
+}

@@ -67,7 +67,7 @@ impl Facets for Tf32 {
         let value = python(self.enabled);
         let precision = if self.enabled { "tf32" } else { "ieee" };
         format!(
-            "after the imports:\ntorch.backends.cuda.matmul.allow_tf32 = {value}\ntorch.backends.cudnn.allow_tf32 = {value}\nor, where the script sets fp32_precision: torch.backends.fp32_precision = \"{precision}\""
+            "after the imports:\ntorch.backends.cuda.matmul.allow_tf32 = {value}\ntorch.backends.cudnn.allow_tf32 = {value}\n# or, where the script sets fp32_precision: torch.backends.fp32_precision = \"{precision}\""
         )
     }
 

@@ -42,7 +42,7 @@ class HostCopies:
             transfers.forget()
         # Each pass again: parameters may have been moved or replaced.
         fixed = {
-            _base(t)
+            base(t)
             for t in (*root.parameters(), *root.buffers())
             if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided
         }
@@ -59,7 +59,7 @@ class HostCopies:
             type(tensor) in (torch.Tensor, torch.nn.Parameter)
             and _is_offloadable(tensor)
             and tensor.nbytes >= SMALLEST
-            and _base(tensor) not in self._fixed
+            and base(tensor) not in self._fixed
         )
 
     def pack(self, tensor: torch.Tensor) -> Any:
@@ -102,7 +102,7 @@ def _is_offloadable(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and tensor.layout is torch.strided
 
 
-def _base(tensor: torch.Tensor) -> int:
+def base(tensor: torch.Tensor) -> int:
     """Where the tensor's storage begins, without making a Python object for the storage."""
     return tensor.data_ptr() - int(tensor.storage_offset()) * tensor.element_size()
 

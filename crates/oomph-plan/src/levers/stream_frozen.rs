@@ -1,0 +1,273 @@
+//! `stream_frozen`: weights that are not trained wait in host memory while a job trains: a base under adapters, a backbone, a teacher.
+//!
+//! Memory: those weights go, and memory for two of the modules stays. Time: the link's, once for the forward and, where gradients
+//! go through a module, once for the backward pass, as far as computing in these modules does not hide it. Results: exact.
+
+use rustc_hash::FxHashMap as HashMap;
+use serde::{Deserialize, Serialize};
+
+use oomph_trace::Phase;
+
+use crate::by_hand::Script;
+use crate::draft::Draft;
+use crate::lever::{Facets, Group, Results, Stage, comments, places};
+use crate::levers::Lever;
+use crate::model::Model;
+use crate::search::Options;
+use crate::sharding::Sharing;
+use crate::streamed::{SLOTS, frozen, inside, take};
+use crate::units;
+
+/// Less than this part of the budget is not worth it.
+const WORTH: u64 = 20;
+
+/// Training with frozen weights of modules in host memory, brought ahead of their use.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StreamFrozen {
+    /// The modules.
+    pub modules: Vec<String>,
+}
+
+impl Facets for StreamFrozen {
+    fn results(&self) -> Results {
+        Results::Exact
+    }
+
+    fn label(&self) -> String {
+        format!("stream frozen weights of {}", places(&self.modules))
+    }
+
+    fn order() -> u32 {
+        60 // inside of checkpointing: what is computed again needs its weights, too
+    }
+
+    fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
+        Some(&mut self.modules)
+    }
+
+    fn stage() -> Stage {
+        Stage::Combined(Group::Weights)
+    }
+
+    fn candidates(model: &Model, options: &Options) -> Vec<Self> {
+        let (modules, bytes) = of(model);
+        let offered = bytes > 0 && bytes >= options.budget / WORTH;
+        offered.then_some(Self { modules }).into_iter().collect()
+    }
+
+    fn goes_with(&self, others: &[Lever]) -> bool {
+        // What is computed again by itself would not find its weights.
+        let mut parts = others.iter().flat_map(|lever| {
+            let lever = lever.facets();
+            lever.recomputed().iter().chain(lever.checkpointed())
+        });
+        !parts.any(|part| is_part(&self.modules, part))
+    }
+
+    fn goes_with_sharing(&self, _sharing: Sharing) -> bool {
+        false
+    }
+
+    fn leave_to(&mut self, blocks: &[String]) -> bool {
+        self.modules.retain(|module| {
+            let only = std::slice::from_ref(module);
+            !blocks.iter().any(|block| is_part(only, block))
+        });
+        !self.modules.is_empty()
+    }
+
+    fn apply(&self, draft: &mut Draft<'_>) {
+        let model = draft.model;
+        let frozen = frozen(model);
+        let held = take(draft, &self.modules, |owner| frozen.contains(owner));
+        // What computes in each of them while weights come: forward and backward.
+        let mut computing: HashMap<(usize, bool), f64> = HashMap::default();
+        for work in &model.work {
+            let call = model.calls.get(work.call as usize);
+            if let Some(block) = call.and_then(|call| inside(&self.modules, &call.module)) {
+                let backward = work.phase == Phase::Backward;
+                *computing.entry((block, backward)).or_default() += work.busy;
+            }
+        }
+        let bytes = |backward: bool| -> u64 {
+            let through = |block: usize| computing.contains_key(&(block, backward));
+            let moved = held.iter().filter(|(block, _)| through(**block));
+            moved.map(|(_, bytes)| bytes).sum()
+        };
+        // A backward pass begins with what the forward pass has left there, and the other way round.
+        let turns = if bytes(true) > 0 { SLOTS as u64 } else { 0 };
+        let stay = turns * held.values().copied().max().unwrap_or(0);
+        for backward in [false, true] {
+            let moved = bytes(backward).saturating_sub(stay) as f64 * draft.repeats;
+            let link = moved / draft.pace().link_bytes_per_s * 1e9;
+            let busy = computing.iter().filter(|((_, is), _)| *is == backward);
+            let busy: f64 = busy.map(|(_, busy)| busy).sum();
+            draft.waits += (link - busy).max(0.0);
+        }
+    }
+
+    fn snippet(&self) -> String {
+        format!(
+            "after torch.distributed.init_process_group with one rank, before the optimizer is made, for each of these modules:\nfrom torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\nfully_shard(module, offload_policy=CPUOffloadPolicy())\n{}",
+            comments(&self.modules)
+        )
+    }
+
+    fn line(&self, script: &Script<'_>) -> Option<usize> {
+        script.model_line()
+    }
+}
+
+/// Whether a module is inside of one of these.
+fn is_part(modules: &[String], part: &str) -> bool {
+    inside(modules, part).is_some_and(|at| modules.get(at).is_some_and(|module| module != part))
+}
+
+/// The blocks of a job that trains which have frozen weights, and the bytes of these.
+fn of(model: &Model) -> (Vec<String>, u64) {
+    if !model.trains || model.facts.compiled {
+        return (Vec::new(), 0);
+    }
+    let frozen = frozen(model);
+    let modules = units::with_weights(model, |owner| frozen.contains(owner));
+    let sizes = model.parameter_sizes.iter();
+    let held = sizes
+        .filter(|(owner, _)| frozen.contains(owner.as_str()) && inside(&modules, owner).is_some());
+    let bytes = held.flat_map(|(_, sizes)| sizes).sum();
+    (modules, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Pace;
+    use crate::model::{Call, Event, Tensor, Work};
+    use oomph_run::record::Module;
+    use oomph_trace::Category;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Three blocks of 100 MiB and a head that is trained; `computing` nanoseconds of forward and of backward work in each block.
+    fn job(computing: f64, backward: bool) -> Model {
+        let mut model = Model {
+            trains: true,
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        for (name, parameters, trained) in [
+            ("Net.blocks", 0, 0),
+            ("Net.blocks.0", 0, 0),
+            ("Net.blocks.0.fc", 1, 0),
+            ("Net.blocks.1", 0, 0),
+            ("Net.blocks.1.fc", 1, 0),
+            ("Net.blocks.2", 0, 0),
+            ("Net.blocks.2.fc", 1, 0),
+            ("Net.head", 1, 1),
+        ] {
+            model.modules.push(Module {
+                name: name.to_owned(),
+                container: name == "Net.blocks",
+                parameters,
+                trained,
+                ..Module::default()
+            });
+            let number = model.template.tensors.len() as u32;
+            if parameters > 0 {
+                model.parameters.push((name.to_owned(), number));
+                let sizes = model.parameter_sizes.entry(name.to_owned());
+                sizes.or_default().push(100 * MIB);
+                model.template.setup.push(Event::Alloc(number));
+                model.template.tensors.push(Tensor {
+                    bytes: 100 * MIB,
+                    stream: 0,
+                    category: Category::Parameter,
+                    phase: Phase::Load,
+                    call: 0,
+                    op: 0,
+                    scope: 0,
+                    batched: false,
+                });
+            }
+            model.calls.push(Call {
+                module: name.to_owned(),
+                ..Call::default()
+            });
+            for phase in [Phase::Forward, Phase::Backward] {
+                if name.ends_with("fc") && (backward || phase == Phase::Forward) {
+                    model.work.push(Work {
+                        call: model.calls.len() as u32 - 1,
+                        phase,
+                        op: 0,
+                        busy: computing,
+                        halved: computing,
+                        tf32: computing,
+                        launches: 1.0,
+                    });
+                }
+            }
+        }
+        model
+    }
+
+    #[test]
+    fn frozen_blocks_are_offered_where_they_are_worth_it() {
+        let offered = |model: &Model, budget| {
+            let options = Options {
+                budget,
+                ..Options::default()
+            };
+            StreamFrozen::candidates(model, &options).pop()
+        };
+        let mut model = job(1.0, true);
+        let found = offered(&model, 4000 * MIB).unwrap();
+        assert_eq!(
+            found.modules,
+            ["Net.blocks.0", "Net.blocks.1", "Net.blocks.2"]
+        );
+        assert_eq!(offered(&model, 7000 * MIB), None);
+        // Computing a part of a block again would not find its weights there.
+        let mut left = found.clone();
+        assert!(left.leave_to(&["Net.blocks.1.fc".to_owned(), "Net.blocks.2".to_owned()]));
+        assert_eq!(left.modules, ["Net.blocks.0", "Net.blocks.2"]);
+        // The same names once more, trained: a copy that follows.
+        for index in 0..model.modules.len() {
+            let module = &model.modules[index];
+            let trained = module.parameters;
+            let module = Module {
+                trained,
+                ..module.clone()
+            };
+            model.modules.push(module);
+        }
+        assert_eq!(offered(&model, 4000 * MIB), None);
+    }
+
+    #[test]
+    fn two_blocks_stay_and_the_link_is_waited_for_where_nothing_hides_it() {
+        let waits = |computing: f64, backward: bool| {
+            let model = job(computing, backward);
+            let pace = Pace {
+                link_bytes_per_s: 100.0 * MIB as f64,
+                ..Pace::default()
+            };
+            let mut draft = Draft::new(&model, pace);
+            let modules = [0, 1, 2].map(|index| format!("Net.blocks.{index}"));
+            StreamFrozen {
+                modules: modules.to_vec(),
+            }
+            .apply(&mut draft);
+            let left = draft.template.setup.iter().map(|event| match event {
+                Event::Alloc(number) => draft.template.tensors[*number as usize].bytes,
+                _ => 0,
+            });
+            assert_eq!(left.sum::<u64>(), 300 * MIB, "the head and two blocks");
+            draft.waits / 1e9
+        };
+        // Each way one of three blocks comes anew; without a backward pass all three, once.
+        assert!((waits(0.0, true) - 2.0).abs() < 1e-6);
+        assert!((waits(0.0, false) - 3.0).abs() < 1e-6);
+        assert!((waits(0.1e9, true) - 1.4).abs() < 1e-6);
+        assert!(waits(1e9, true).abs() < 1e-6);
+    }
+}
