@@ -443,12 +443,12 @@ def of_device():
     return total.value - free.value, total.value
 
 
-def main(name):
+def main(name, of=JOBS):
     os.environ.update(ENVIRONMENT.get(name, {}))
     import jax
 
     try:
-        jax.block_until_ready(JOBS[name]())
+        jax.block_until_ready(of[name]())
         end = "ran"
     except Exception as e:
         end = f"{type(e).__name__}: {str(e).splitlines()[0][:300]}"

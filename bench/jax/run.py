@@ -1,6 +1,6 @@
 """Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
 
-With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
+`--fresh` takes the jobs of `fresh_jobs.py`. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
 """
 
 import argparse
@@ -13,16 +13,16 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-JOBS = Path(__file__).with_name("jobs.py")
+HERE = Path(__file__).parent
 SECONDS = 150
 
 
-def start(name, **variables):
+def start(script, name, **variables):
     """One start of a job: what it says of itself."""
     began = time.monotonic()
     try:
         done = subprocess.run(
-            [sys.executable, JOBS, name], env={**os.environ, **variables}, capture_output=True, text=True,
+            [sys.executable, HERE / script, name], env={**os.environ, **variables}, capture_output=True, text=True,
             timeout=SECONDS,
         )  # fmt: skip
         line = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else ""
@@ -40,15 +40,22 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--limits", action="store_true")
+    parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
     given = parser.parse_args()
-    sys.path.insert(0, str(JOBS.parent))
+    sys.path.insert(0, str(HERE))
+    import fresh_jobs
     import jobs
 
-    names = [n for n in jobs.JOBS if not given.only or n in given.only.split(",")]
+    script = "fresh_jobs.py" if given.fresh else "jobs.py"
+    names = [
+        n
+        for n in (fresh_jobs if given.fresh else jobs).JOBS
+        if not given.only or n in given.only.split(",")
+    ]
     until = time.monotonic() + given.seconds
     smi = subprocess.run(
         ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
@@ -65,7 +72,7 @@ def main():
             for name in names:
                 if time.monotonic() > until:
                     return
-                found = start(name)
+                found = start(script, name)
                 print(json.dumps(found), file=out)
                 peaks[name] = (
                     found.get("stats", {}).get("peak_bytes_in_use"),
@@ -79,7 +86,7 @@ def main():
                     if time.monotonic() > until:
                         return
                     fraction = f"{share * peak / total:.6f}"
-                    found = start(name, XLA_PYTHON_CLIENT_MEM_FRACTION=fraction)
+                    found = start(script, name, XLA_PYTHON_CLIENT_MEM_FRACTION=fraction)
                     print(json.dumps(found | {"share": share}), file=out)
 
 

@@ -14,7 +14,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-JOBS = Path(__file__).with_name("jobs.py")
+HERE = Path(__file__).resolve().parent
 OOMPH = Path(sys.executable).with_name("oomph")
 SECONDS = 400
 
@@ -29,12 +29,12 @@ def key(row):
     return row["job"], row.get("share")
 
 
-def start(row, gpu):
+def start(script, row, gpu):
     """One start: what the job and `oomph run` say of it."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as place:
         result = Path(place, "result.json")
-        command = [OOMPH, "run", "--gpu", gpu, "--quiet", "--out", Path(place, "run"), "--json", result, JOBS, row["job"]]  # fmt: skip
+        command = [OOMPH, "run", "--gpu", gpu, "--quiet", "--out", Path(place, "run"), "--json", result, HERE / script, row["job"]]  # fmt: skip
         # Some of the jobs set variables themselves: JAX reads them when it is imported.
         done = subprocess.run(
             command, env={**os.environ, **row["variables"]}, capture_output=True, text=True, timeout=SECONDS,
@@ -46,7 +46,7 @@ def start(row, gpu):
             else {"job": row["job"], "end": done.stderr[-500:]}
         )
         text = result.read_text() if result.exists() else "{}"
-        summary = json.loads(text.replace(f"{JOBS.resolve().parents[2]}/", ""))
+        summary = json.loads(text.replace(f"{HERE.parents[1]}/", ""))
     said = {name: summary.get(name) for name in ("verdict", "basis", "peak", "oom", "failure", "assumptions")}  # fmt: skip
     more = {name: row[name] for name in ("share", "variables") if name in row}
     return (
@@ -95,6 +95,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--limits", action="store_true", help="only the starts with a limit")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--fresh", action="store_true", help="the jobs of fresh_jobs.py")
     given = parser.parse_args()
     truth = read(given.truth)
     if given.table:
@@ -112,7 +113,7 @@ def main():
             if given.limits and "share" not in row:
                 continue
             try:
-                found = start(row, given.gpu)
+                found = start("fresh_jobs.py" if given.fresh else "jobs.py", row, given.gpu)
             except subprocess.TimeoutExpired:
                 found = {**{n: row[n] for n in ("job", "share", "variables") if n in row}, "end": f"not done after {SECONDS} s"}  # fmt: skip
             print(json.dumps(found), file=out)

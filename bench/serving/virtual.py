@@ -20,25 +20,41 @@ HERE = Path(__file__).parent
 
 
 def start(posted):
+    """The first start of a model, which compiles it, and one that finds what that compiled: their caches differ on a GPU, too."""
     with tempfile.TemporaryDirectory() as place:
         model = Path(place, posted["model"])
         model.mkdir()
         configs = tomllib.loads((HERE / "models.toml").read_text())
         (model / "config.json").write_text(json.dumps(configs[posted["model"]]))
-        command = [
-            Path(sys.executable).with_name("oomph"), "run", "--gpu", posted["gpu"], "--out", f"{place}/run", "--json", f"{place}/x.json",
-            HERE / "engine.py", model, json.dumps(posted["args"]),
-        ]  # fmt: skip
-        environment = os.environ | {"HF_HUB_OFFLINE": "1"} | posted.get("environment", {})
-        began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        said = Path(place, "x.json")
-        found = json.loads(said.read_text()) if said.is_file() else {}
+        first = once(posted, place, model)
+        if first["verdict"] == "fits" and not posted["args"].get("enforce_eager"):
+            again = once(posted, place, model)
+            first["again"] = dict(
+                kv_cache_tokens=again["engine"]["kv_cache_tokens"], kv_cache_bytes=again["engine"]["kv_cache_bytes"],
+                cpu_seconds=again["cpu_seconds"],
+            )  # fmt: skip
+    return first
+
+
+def once(posted, place, model):
+    command = [
+        Path(sys.executable).with_name("oomph"), "run", "--gpu", posted["gpu"], "--out", f"{place}/run", "--json", f"{place}/x.json",
+        HERE / "engine.py", model, json.dumps(posted["args"]),
+    ]  # fmt: skip
+    caches = {
+        name: f"{place}/{name}"
+        for name in ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    }
+    environment = os.environ | caches | {"HF_HUB_OFFLINE": "1"} | posted.get("environment", {})
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = Path(place, "x.json")
+    found = json.loads(said.read_text()) if said.is_file() else {}
     return dict(
         id=posted["id"], status=done.returncode, verdict=found.get("verdict"), engine=found.get("engine"), peak=found.get("peak"),
         seconds=round(time.monotonic() - began, 1), cpu_seconds=round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-        largest_process_kib=after.ru_maxrss, end=None if found else done.stderr[-400:],
+        load=os.getloadavg()[0], largest_process_kib=after.ru_maxrss, end=None if found else done.stderr[-400:],
     )  # fmt: skip
 
 

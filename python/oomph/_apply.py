@@ -65,6 +65,7 @@ def apply_at_import() -> None:
             raise SystemExit(f"{PLAN}: {error}") from None
 
     before_import("torch", read)
+    before_import("jax", lambda: None if plans else read())
     on_import("torch", lambda module: plans[0].install())
 
 
@@ -83,7 +84,10 @@ class _Plan:
         levers.prepare(json.loads(self._levers))
 
     def install(self) -> None:
-        """Apply the levers; torch is there, or is imported now."""
+        """Apply the levers; torch is there, or is imported now. Those of JAX were all in the environment."""
+        if levers.are_for_jax(json.loads(self._levers)):
+            print(f"oomph: {os.path.basename(self.path)}: {self._what}", file=sys.stderr)
+            return
         importlib.import_module("torch")
         if _applied:
             return  # the import has applied the plan of the environment

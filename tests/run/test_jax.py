@@ -154,3 +154,31 @@ def test_a_fall_back_to_the_cpu_fails_the_run(oomph):
     run = oomph("import jax\njax.numpy.ones(1)\nprint('went on')", env={"JAX_PLATFORMS": "cpu"})
     assert run.status == 2 and "went on" not in run.out
     assert run.err.splitlines()[-1].startswith("error: JAX_PLATFORMS=cpu keeps JAX from the GPU")
+
+
+@with_jax
+def test_a_plan_sets_the_environment_of_jax_and_changes_of_the_script_have_bytes(oomph, tmp_path):
+    plan = 'format = "oomph.plan/1"\n[[lever]]\nname = "jax_settings"\nthousandths = 900\n'
+    (tmp_path / "plan.toml").write_text(
+        plan + 'flags = ["--xla_gpu_memory_limit_slop_factor=60"]\n'
+    )
+    flags = "import os\nprint(os.environ['XLA_FLAGS'])\n"
+    run = oomph(flags + TRAINS, "--plan", str(tmp_path / "plan.toml"))
+    assert run.status == 0, run.err
+    assert "slop_factor=60" in run.out
+    total, limit = run.json["gpu"]["memory_bytes"], run.json["framework"]["limit_bytes"]
+    assert abs(limit / total - 0.9) < 1e-3
+    advice = {one["what"].split()[0]: one for one in run.json["framework"]["advice"]}
+    # `w`, which the call replaces, and the product of 8192 by 4096, which the backward pass keeps.
+    assert advice["donate"]["bytes"] == 64 << 20
+    assert advice["donate"]["location"].endswith("script.py:12")
+    assert advice["jax.checkpoint"]["location"].endswith("script.py:8")
+    assert "8192 samples of x" in advice["half"]["what"]
+
+
+def test_settings_of_jax_are_refused_by_a_script_that_uses_pytorch(oomph, tmp_path):
+    plan = 'format = "oomph.plan/1"\n[[lever]]\nname = "jax_settings"\nthousandths = 900\n'
+    (tmp_path / "plan.toml").write_text(plan)
+    run = oomph("import torch\ntorch.zeros(1).cuda()", "--plan", str(tmp_path / "plan.toml"))
+    assert run.status == 2
+    assert "it is for scripts that use JAX" in run.json["failure"]

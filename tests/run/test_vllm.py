@@ -6,6 +6,9 @@ import json
 
 import pytest
 
+from tests.support import schemas
+from tests.support.command import command
+
 GIB = 1 << 30
 
 with_vllm = pytest.mark.skipif(
@@ -40,6 +43,57 @@ def test_a_fork_uses_the_gpu_that_its_parent_only_looked_at(oomph):
     assert run.json["peak"]["used_bytes"] > GIB
     # The fork left a record of its own: nothing says that it ran without the recorder.
     assert not any(one["kind"] == "processes" for one in run.json["assumptions"])
+
+
+WORKERS = """
+import multiprocessing
+
+import torch
+
+def worker(index):
+    torch.cuda.set_device(index)
+    kept = torch.ones(1 << 28, device="cuda")
+    print("worker", torch.cuda.current_device(), torch.cuda.memory_allocated(), flush=True)
+
+def engine():
+    fork = multiprocessing.get_context("fork")
+    workers = [fork.Process(target=worker, args=(index,)) for index in range(2)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join()
+    print("status", [one.exitcode for one in workers])
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=engine)
+    process.start()
+    process.join()
+"""
+
+
+def test_forks_of_a_fork_use_a_gpu_each(oomph):
+    """Two GPUs have a board for ranks: that the script looked at it is no use of a GPU."""
+    run = oomph(WORKERS, gpu="l40s:2")
+    assert "status [0, 0]" in run.out, run.err
+    assert "worker 0 1073741824" in run.out and "worker 1 1073741824" in run.out
+    # Each left a record of its own.
+    assert sorted(one["device"] for one in run.json["ranks"]) == [0, 1]
+
+
+def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
+    def said(model, *options):
+        done = command(tmp_path, "serve-fit", model, "--gpu", "l40s", *options)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+        return done.stderr
+
+    assert "hf download Qwen/Qwen3-8B config.json" in said("Qwen/Qwen3-8B")
+    assert "expected a model's directory" in said(".")
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json is not JSON" in said(".")
+    (tmp_path / "config.json").write_text("{}")
+    assert "give --max-model-len" in said(".")
+    if importlib.util.find_spec("vllm") is None:
+        assert "pip install vllm" in said(".", "--max-model-len", 1024)
 
 
 CONFIG = dict(
@@ -82,6 +136,34 @@ def test_vllm_starts_up_to_its_first_request(oomph, tmp_path):
     # What the engine says it takes, it takes.
     taken = sum(engine[part] for part in ("kv_cache_bytes", "weights_bytes"))
     assert taken < run.json["peak"]["used_bytes"] < 0.6 * run.json["gpu"]["memory_bytes"]
+
+
+@with_vllm
+def test_two_gpus_share_a_model(oomph, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    code = ENGINE.replace("LENGTH", "4096, tensor_parallel_size=2").replace("SHARE", "0.5")
+    run = oomph(code, gpu="l40s:2", env={"HF_HUB_OFFLINE": "1"})
+    assert run.status == 0, run.err
+    engine = run.json["engine"]
+    # Each has one of the two heads of keys and values.
+    assert engine["kv_cache_bytes"] == engine["kv_cache_blocks"] * 16 * 4 * 2 * 128 * 2
+    assert {one["device"] for one in run.json["ranks"]} == {0, 1}
+
+
+@with_vllm
+def test_serve_fit_finds_the_longest_request(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(CONFIG))
+    done = command(
+        tmp_path, "serve-fit", "model", "--gpu", "l40s", "--memory", "1700MiB", "--keep-results", "--json", "fit.json", "--",
+        "--enforce-eager",
+    )  # fmt: skip
+    found = schemas.read((tmp_path / "fit.json").read_text())
+    best = found["starts"][found["chosen"]]
+    assert best["outcome"] == "ready" and best["engine"]["requests"] >= 1, done.stderr
+    assert found["command"].startswith("vllm serve model --max-model-len "), done.stdout
 
 
 @with_vllm

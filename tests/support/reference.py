@@ -27,7 +27,7 @@ def help_of(command=None):
 def all_commands():
     """The names of the commands, as `--help` lists them."""
     below = help_of().split("Commands:\n")[1].split("\n\n")[0]
-    names = re.findall(r"^  ([a-z]+) ", below, re.MULTILINE)
+    names = re.findall(r"^  ([a-z-]+) ", below, re.MULTILINE)
     return [name for name in names if name != "help"]
 
 

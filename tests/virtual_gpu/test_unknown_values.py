@@ -105,3 +105,25 @@ if chosen.shape[1] == 2:
     )
     assert "a size depends on unknown values: each of 8 choices is taken equally often" in said
     assert not any("half" in what for what in said), said
+
+
+def test_zeros_of_what_is_not_computed_take_one_thread(oomph):
+    """PyTorch wakes all threads for so many elements: on a busy machine that takes fifty times as long."""
+    run = oomph(
+        """
+        import os
+        import torch
+
+        torch.set_num_threads(2)
+        a = torch.empty(256, 1024, device="cuda", dtype=torch.bfloat16)
+        b = torch.empty(1024, 1024, device="cuda", dtype=torch.bfloat16)
+        before = len(os.listdir("/proc/self/task"))
+        c = a @ b
+        print("threads", len(os.listdir("/proc/self/task")) - before)
+        column = torch.full((4, 8), 3.0, device="cuda")
+        torch.mm(a[:4].float(), b[:, :4].float(), out=column[:, ::2])
+        print(column[:, ::2].abs().max().item(), column[:, 1::2].min().item())
+        """
+    )
+    assert "threads 0" in run.out, run.err
+    assert "0.0 3.0" in run.out

@@ -71,6 +71,10 @@ fn documents() -> Vec<Document> {
         ),
         written::<oomph_plan::result::Fit>(oomph_plan::result::FORMAT, "`oomph fit --json`"),
         read::<oomph_plan::PlanFile>(oomph_plan::FORMAT, "plan files (TOML)"),
+        written::<oomph_run::serving::Search>(
+            oomph_run::serving::FORMAT,
+            "`oomph serve-fit --json`",
+        ),
         written::<check::Checked>(check::FORMAT, "`oomph check --json`"),
         written::<oomph_report::drift::Drift>(oomph_report::drift::FORMAT, "`oomph drift --json`"),
         written::<explain::Whole>(oomph_explain::FORMAT, "`oomph explain --json`"),

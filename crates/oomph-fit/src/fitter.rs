@@ -19,7 +19,7 @@ use crate::found::{self, Found};
 use crate::select::LONGER;
 use crate::verify::Failure;
 use crate::wanted::Wanted;
-use crate::{largest, sharded, smaller};
+use crate::{jax, largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
 use oomph_run::time::{reprice, step_time};
 
@@ -51,8 +51,10 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         Ok(ended) => ended,
         Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
     };
+    let through = matches!(plain, Ended::Through(_));
     let mut plain = match plain {
         Ended::Through(run) => *run,
+        Ended::OutOfMemory(run) if jax::is_jax(&run) => *run,
         Ended::OutOfMemory(run) => bail!(
             "the script itself raised an out-of-memory error, although memory was unlimited; see {}",
             run.directory.file(RunFile::Log).display()
@@ -68,6 +70,13 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     };
     if fitter.wanted.inference && plain.record.facts.backwards > 0 {
         bail!("the script calls backward: plan it without --inference");
+    }
+    if jax::is_jax(&plain) {
+        let mut fit = found::of_plain(&fitter.wanted, &plain);
+        if let Err(error) = jax::find(&mut fitter, &plain, through, &mut fit) {
+            fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
+        }
+        return Ok(fitter.found(fit, plain));
     }
     let cached = match fitter.cached(&plain) {
         Ok(cached) => cached,
@@ -94,17 +103,9 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     if let Err(error) = found {
         fitter.conclude(error.downcast::<Stopped>()?, &mut fit);
     }
-    fit.rejected = fitter.rejected;
-    fit.tried = fitter.measured;
-    fit.runs = fitter.runs;
-    fit.run_seconds = fitter.run_seconds;
-    fit.planning_seconds = fitter.planning_seconds;
-    Ok(Ending::Found(Box::new(Found {
-        fit,
-        plain,
-        first_steps: fitter.first_steps,
-        left_alone: fitter.left_alone,
-    })))
+    fit.rejected = std::mem::take(&mut fitter.rejected);
+    fit.tried = std::mem::take(&mut fitter.measured);
+    Ok(fitter.found(fit, plain))
 }
 
 /// What the job as it is needs, if that is far less than it reserved without a limit.
@@ -242,6 +243,21 @@ impl<'a> Fitter<'a> {
             left_alone: BTreeSet::new(),
             plain: None,
         }
+    }
+
+    /// The result, with what it took.
+    fn found(self, fit: Fit, plain: Measurement) -> Ending {
+        Ending::Found(Box::new(Found {
+            fit: Fit {
+                runs: self.runs,
+                run_seconds: self.run_seconds,
+                planning_seconds: self.planning_seconds,
+                ..fit
+            },
+            plain,
+            first_steps: self.first_steps,
+            left_alone: self.left_alone,
+        }))
     }
 
     /// What is asked of a run that is not said otherwise: the job as it is, without a limit.

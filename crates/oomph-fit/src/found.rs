@@ -117,6 +117,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
             count: wanted.gpu.count,
         },
         inference: false,
+        framework: None,
         plain: plain.summary.peak,
         plans: Vec::new(),
         chosen: None,

@@ -10,6 +10,7 @@
 //! - `verify`: a run of a plan, and what it teaches;
 //! - `sharded`: plans for several GPUs;
 //! - `largest`: the largest batch, length or resolution;
+//! - `jax`: settings for scripts that use JAX;
 //! - `smaller`: what to say where nothing fits;
 //! - [`changed`]: runs of the script as patches would make it;
 //! - [`rungs`]: the next levers of a training loop, from its record alone.
@@ -29,6 +30,7 @@ pub mod corrections;
 mod fitter;
 mod found;
 mod goal;
+mod jax;
 mod largest;
 pub mod machine;
 mod probe;

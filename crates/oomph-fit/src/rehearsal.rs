@@ -203,6 +203,11 @@ pub fn search(
             return Ok(Decision::ScriptFailed { why, log, is_rank });
         }
     };
+    if found.fit.framework.is_some() {
+        bail!(
+            "oomph run --fit runs scripts that use PyTorch, and this one uses JAX: oomph fit --gpu NAME tells what to start it with"
+        );
+    }
     if let Some(stopped) = found.fit.stopped
         && (stopped == Stopped::Interrupted || found.fit.outcome == Outcome::Open)
     {

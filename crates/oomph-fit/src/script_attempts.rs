@@ -173,9 +173,12 @@ impl ScriptAttempts {
                 other.command
             );
         }
-        if let Some(other) = &record.framework {
+        let is_jax = (record.framework.as_ref()).is_some_and(|other| other.name == "jax");
+        if let Some(other) = &record.framework
+            && !is_jax
+        {
             bail!(
-                "the script uses {}, and oomph fit plans scripts that use PyTorch. oomph run tells what this one needs",
+                "the script uses {}, and oomph fit plans scripts that use PyTorch or JAX. oomph run tells what this one needs",
                 other.title()
             );
         }
@@ -203,7 +206,12 @@ impl ScriptAttempts {
             });
         }
         let failed = record.outcome.status != 0 || summary.verdict == Verdict::ScriptFailed;
-        let out_of_memory = record.out_of_memory() || summary.verdict == Verdict::OutOfMemory;
+        // XLA has no other word for it where it tries kernels.
+        let untried = is_jax
+            && (summary.failure.as_ref())
+                .is_some_and(|why| why.contains("NOT_FOUND") && why.contains("configs"));
+        let out_of_memory =
+            record.out_of_memory() || summary.verdict == Verdict::OutOfMemory || untried;
         if failed && !out_of_memory {
             let why = summary
                 .failure

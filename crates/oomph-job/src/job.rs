@@ -50,6 +50,8 @@ pub struct Job {
     pub watch: Watch,
     /// Forks the script, if it is one of many runs.
     pub forks: Option<Arc<Forks>>,
+    /// More variables of its environment.
+    pub variables: Vec<(&'static str, &'static str)>,
 }
 
 /// Who sees a script's output, and how long it may take.
@@ -69,6 +71,8 @@ pub struct Watch {
     /// After how long without a pass to say that it hangs: `None` leaves that to what steps usually take. It is said only
     /// where there is a black box.
     pub stall: Option<Duration>,
+    /// Ends the program as SIGTERM does once its log has this line: a server has no end of its own.
+    pub until: Option<&'static str>,
 }
 
 impl Default for Watch {
@@ -80,6 +84,7 @@ impl Default for Watch {
             stop: None,
             grace: signals::GRACE,
             stall: None,
+            until: None,
         }
     }
 }
@@ -124,6 +129,7 @@ impl Job {
             recording: Recording::default(),
             watch: Watch::default(),
             forks: None,
+            variables: Vec::new(),
         }
     }
 
@@ -172,6 +178,7 @@ impl Job {
             recording: self.recording.clone(),
         })?;
         let mut command = self.program.command(self.host);
+        command.envs(self.variables.iter().copied());
         self.set_environment(&mut command, &settings, several);
         if let (Some(gpu), Some(rendezvous)) = (&self.gpu, &rendezvous) {
             gpu.preload(
@@ -221,7 +228,7 @@ impl Job {
                 watchdog,
             )
         } else {
-            status_within(&mut command, &self.watch, watchdog.as_ref())
+            status_within(&mut command, &self.watch, watchdog.as_ref(), log)
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
@@ -329,21 +336,29 @@ pub(crate) fn with_hook(host: &Host) -> OsString {
     path
 }
 
-/// Runs a command, and ends it when it takes too long or is given up.
+/// Runs a command, and ends it when it takes too long or is given up, or when its `log` has the line to wait for.
 fn status_within(
     command: &mut Command,
     watch: &Watch,
     watchdog: Option<&Watchdog>,
+    log: Option<&Path>,
 ) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
     let mut child = signals::spawn(command, watch.grace)?;
-    if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() {
+    let mut awaited = watch.until.zip(log);
+    if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() && awaited.is_none() {
         return child.wait();
     }
     let started = Instant::now();
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(status);
+        }
+        if let Some((line, log)) = awaited
+            && fs::read(log).is_ok_and(|text| String::from_utf8_lossy(&text).contains(line))
+        {
+            awaited = None;
+            child.terminate()?;
         }
         if let Some(line) = watchdog.and_then(Watchdog::line)
             && watch.live
@@ -410,4 +425,27 @@ pub fn label_trace(
     // The compact form holds all of it.
     let _ = fs::remove_file(&snapshot);
     Ok(Some(trace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_ended_when_its_log_says_that_it_waits() {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut command = Command::new("sh");
+        command
+            .args([
+                "-c",
+                "trap 'exit 7' TERM; echo waits; while :; do sleep 0.01; done",
+            ])
+            .stdout(log.reopen().unwrap());
+        let watch = Watch {
+            until: Some("waits"),
+            ..Watch::default()
+        };
+        let status = status_within(&mut command, &watch, None, Some(log.path())).unwrap();
+        assert_eq!(status.code(), Some(7));
+    }
 }

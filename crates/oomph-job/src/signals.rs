@@ -94,6 +94,13 @@ pub(crate) fn spawn(command: &mut Command, grace: Duration) -> io::Result<Runnin
     Ok(Running { child, script })
 }
 
+impl Running {
+    /// Asks the script to end.
+    pub(crate) fn terminate(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::TERM)?)
+    }
+}
+
 impl Deref for Running {
     type Target = Child;
 

@@ -140,15 +140,14 @@ impl VirtualGpu {
         variables.extend(NO_CACHES.map(|(name, value)| (name, value.into())));
         // What torch.compile decides by timing a virtual GPU must not reach a real one's cache, nor the
         // other way round; nor must what an older virtual GPU timed.
-        if std::env::var_os(INDUCTOR_CACHE).is_none()
-            && let Some(cache) = cache_directory()
-        {
-            let name = format!(
-                "inductor-{}-{}",
-                self.spec.found.gpu.id,
-                env!("CARGO_PKG_VERSION")
-            );
-            variables.push((INDUCTOR_CACHE, cache.join(name).into()));
+        if let Some(cache) = cache_directory() {
+            for (variable, of) in [(INDUCTOR_CACHE, "inductor"), (VLLM_CACHE, "vllm")] {
+                if std::env::var_os(variable).is_none() {
+                    let gpu = &self.spec.found.gpu.id;
+                    let name = format!("{of}-{gpu}-{}", env!("CARGO_PKG_VERSION"));
+                    variables.push((variable, cache.join(name).into()));
+                }
+            }
         }
         variables
     }
@@ -172,6 +171,7 @@ const NO_CACHES: [(&str, &str); 3] = [
     ("JAX_ENABLE_COMPILATION_CACHE", "false"),
 ];
 const INDUCTOR_CACHE: &str = "TORCHINDUCTOR_CACHE_DIR";
+const VLLM_CACHE: &str = "VLLM_CACHE_ROOT";
 
 /// Lets `command` load `library`, before what is preloaded anyway.
 pub(crate) fn preload_first(command: &mut Command, library: &Path) {

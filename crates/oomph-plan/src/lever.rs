@@ -166,6 +166,11 @@ pub(crate) trait Facets {
         Vec::new()
     }
 
+    /// What a shell starts the script with, where that does all of it.
+    fn command(&self) -> Option<String> {
+        None
+    }
+
     /// Whether a CPU does not show what it does to results: other kernels of the GPU.
     fn is_only_on_gpu(&self) -> bool {
         false

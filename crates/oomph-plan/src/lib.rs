@@ -28,5 +28,5 @@ pub mod units;
 pub use file::{FORMAT, Figures, PlanError, PlanFile, PlanGpu, PlanJob, Versions, Written};
 pub use floor::Floor;
 pub use lever::{Dtype, Group, Results, Stage, places};
-pub use levers::{Lever, NAMES, parameters};
+pub use levers::{Lever, NAMES, for_jax, parameters};
 pub use stop::{Stop, Stopped};

@@ -6,6 +6,7 @@ use crate::floor::Floor;
 use crate::lever::Results;
 use crate::levers::Lever;
 use crate::stop::Stopped;
+use oomph_run::record::Framework;
 use oomph_run::rhythm::Growth;
 use oomph_run::summary::Peak;
 use serde::Serialize;
@@ -186,6 +187,9 @@ pub struct Fit {
     pub gpu: FitGpu,
     /// Whether the job only infers.
     pub inference: bool,
+    /// The framework, where that is not PyTorch: its allocator, and what it would save to change the script.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub framework: Option<Framework>,
     /// What the job needs as it is.
     pub plain: Peak,
     /// Plans, the cheapest first.

@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
 use oomph_plan::result::{Fit, Largest, Outcome, PlanResult, Tried};
-use oomph_plan::{Floor, Results};
+use oomph_plan::{Floor, Lever, Results};
+
+use oomph_run::record::{Advice, Framework};
 
 use crate::html::PlanRow;
 use crate::terminal::{
@@ -51,6 +53,22 @@ pub fn plan_rows(fit: &Fit) -> Vec<PlanRow> {
     rows
 }
 
+/// What changes of the script would save, each in a line.
+pub(crate) fn advice(other: &Framework) -> Vec<String> {
+    let line = |one: &Advice| {
+        let place = match one.location.rsplit('/').next() {
+            Some(place) if !place.is_empty() => format!(" ({place})"),
+            _ => String::new(),
+        };
+        format!(
+            "{}{place}: saves up to {}",
+            one.what,
+            format_bytes(one.bytes)
+        )
+    };
+    other.advice.iter().map(line).collect()
+}
+
 const INDENT: usize = 2;
 const TITLE: usize = 9;
 
@@ -86,6 +104,14 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
     if fit.outcome == Outcome::NothingFits {
         nothing(&mut out, fit, width);
     }
+    if let Some(other) = &fit.framework
+        && fit.outcome != Outcome::AlreadyFits
+    {
+        for (index, text) in advice(other).iter().enumerate() {
+            let title = if index == 0 { "by hand" } else { "" };
+            let _ = writeln!(out, "{}", line(title, text, width));
+        }
+    }
     if let Some(page) = &fit.report {
         let _ = writeln!(out, "{}", line("report", page, width));
     }
@@ -112,8 +138,19 @@ pub fn fit_report(fit: &Fit, width: usize, verbose: bool) -> String {
 }
 
 fn verdict(out: &mut String, fit: &Fit, width: usize) {
-    let peak = format_bytes(fit.plain.used_bytes);
-    let capacity = format_bytes(fit.gpu.memory_bytes);
+    // What JAX takes in advance says nothing of what it needs.
+    let peak = match &fit.framework {
+        Some(_) => format!("{} in use", format_bytes(fit.plain.allocated_bytes)),
+        None => format_bytes(fit.plain.used_bytes),
+    };
+    let capacity = match fit.framework.as_ref().map(|other| other.limit_bytes) {
+        Some(limit) if limit > 0 => format!(
+            "the {} that JAX may take of {}",
+            format_bytes(limit),
+            format_bytes(fit.gpu.memory_bytes)
+        ),
+        _ => format_bytes(fit.gpu.memory_bytes),
+    };
     if let Some(growth) = &fit.growth {
         let (mark, text) = if fit.outcome == Outcome::NothingFits {
             let text = format!("runs out of memory near step {}", growth.full_at_step);
@@ -151,7 +188,10 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
             );
         }
         Outcome::Fits => {
-            let text = format!("needs {peak} of {capacity} as it is");
+            let text = match fit.framework {
+                Some(_) => format!("runs out of memory as it is, with {peak} of {capacity}"),
+                None => format!("needs {peak} of {capacity} as it is"),
+            };
             let _ = writeln!(
                 out,
                 "  {}\n",
@@ -169,8 +209,12 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
             );
         }
         Outcome::NothingFits => {
-            let text =
-                format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}");
+            let text = match fit.framework {
+                Some(_) => "no setting makes it fit".to_owned(),
+                None => {
+                    format!("nothing that oomph knows makes it fit: it needs {peak} of {capacity}")
+                }
+            };
             let _ = writeln!(
                 out,
                 "{} {}\n",
@@ -297,8 +341,14 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
             Some(patch) => format!("the line of {patch}"),
             None => format!("oomph.apply(\"{file}\") in its first line"),
         };
-        let inside = format!("OOMPH_PLAN={file} in its environment, or {line_of}");
-        let _ = writeln!(out, "{}", line("or inside", &inside, width));
+        let (title, inside) = match chosen.levers.first().and_then(Lever::command) {
+            Some(command) => ("or", format!("{command} python {}", fit.command)),
+            None => (
+                "or inside",
+                format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
+            ),
+        };
+        let _ = writeln!(out, "{}", line(title, &inside, width));
     }
     if let Some((file, lines)) = &fit.patch_file {
         let plural = if *lines == 1 { "" } else { "s" };
@@ -527,6 +577,7 @@ mod tests {
                 count: 1,
             },
             inference: false,
+            framework: None,
             plain: plans[0].peak,
             chosen: Some(0),
             tried: Vec::new(),

@@ -13,6 +13,7 @@ pub mod gpus_for;
 pub mod html;
 pub mod replay;
 pub mod run;
+pub mod serving;
 mod table;
 pub mod terminal;
 pub mod time;

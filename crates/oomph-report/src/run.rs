@@ -12,6 +12,7 @@ use oomph_run::summary::{Basis, Share, Summary, Verdict};
 
 use crate::ending::account;
 use crate::finding::HeldFinding;
+use crate::fit::advice;
 use crate::terminal::{
     ACCENT, BAD, BOLD, DIM, GOOD, WARN, bar, heading, pad, pad_left, paint, shorten, sparkline,
     titled, wrap,
@@ -104,6 +105,14 @@ pub fn run_report(
     ranks(&mut out, summary, verbose, columns);
     if let Some(explanation) = explanation {
         cause(&mut out, explanation, columns);
+    }
+    if let Some(other) = &summary.framework
+        && summary.verdict == Verdict::OutOfMemory
+    {
+        for (index, text) in advice(other).iter().enumerate() {
+            let title = if index == 0 { "fixes" } else { "" };
+            let _ = writeln!(out, "{}", line(title, text, columns));
+        }
     }
     plan(&mut out, summary, columns);
     lint(&mut out, findings, verbose, columns);
@@ -486,7 +495,7 @@ fn engine(out: &mut String, summary: &Summary, columns: usize) {
 }
 
 /// A number with its thousands apart.
-fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {

@@ -10,6 +10,7 @@ pub mod processes;
 pub mod ranks;
 pub mod record;
 pub mod rhythm;
+pub mod serving;
 pub mod stacks;
 pub mod stall;
 pub mod summary;

@@ -404,6 +404,25 @@ pub struct Framework {
     pub preallocates: bool,
     /// The most that the allocator may take, in bytes; 0 where it has no limit of its own.
     pub limit_bytes: u64,
+    /// The bytes that JAX's program with the most memory reads and writes, as XLA counts them; 0 where that is not known.
+    #[serde(default)]
+    pub moved_bytes: u64,
+    /// What changes of the script would save there, the most first.
+    #[serde(default)]
+    pub advice: Vec<Advice>,
+}
+
+/// A change of the script that would save memory.
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
+)]
+pub struct Advice {
+    /// What to do.
+    pub what: String,
+    /// The user's own line, `file:line`, or nothing.
+    pub location: String,
+    /// The bytes that it saves at most.
+    pub bytes: u64,
 }
 
 impl Framework {

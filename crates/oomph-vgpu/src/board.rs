@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::device::machine;
+use crate::device::look;
 use crate::shared::{self, Shared, Text};
 
 /// The most processes of one run.
@@ -74,7 +74,7 @@ static MINE: AtomicU64 = AtomicU64::new(u64::MAX);
 pub fn get() -> Option<&'static Board> {
     BOARD
         .get_or_init(|| {
-            let config = &machine().config;
+            let config = &look().config;
             let directory = config.text("ranks.directory", "");
             if directory.is_empty() {
                 return None;

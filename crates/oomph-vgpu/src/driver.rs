@@ -683,17 +683,17 @@ export! {
         out.put(most);
         SUCCESS
     }
-    fn cuLaunchKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], stream);
+    fn cuLaunchKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
+        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], shared, stream);
         SUCCESS
     }
-    fn cuLaunchCooperativeKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, _shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], stream);
+    fn cuLaunchCooperativeKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
+        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], shared, stream);
         SUCCESS
     }
     fn cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
         let Some(config) = config.get() else { return INVALID_VALUE };
-        crate::kernels::run_shape(function, config.grid, config.block, config.stream);
+        crate::kernels::run_shape(function, config.grid, config.block, config.shared, config.stream);
         SUCCESS
     }
     unsafe fn cuModuleLoadFatBinary(out: Out<u64>, image: *const u8) -> Status, or UNKNOWN; {

@@ -98,7 +98,7 @@ impl KernelParams {
         } else {
             self.function
         };
-        kernels::time_of_shape(function, self.grid, self.block)
+        kernels::time_of_shape(function, self.grid, self.block, self.shared)
     }
 }
 

@@ -156,6 +156,7 @@ pub unsafe fn run(
     function: u64,
     grid: [c_uint; 3],
     block: [c_uint; 3],
+    shared: c_uint,
     arguments: *const *mut c_void,
     stream: u64,
 ) {
@@ -163,7 +164,7 @@ pub unsafe fn run(
     let (family, moved, name, of_torch) = family(function);
     note_strange(of_torch);
     // SAFETY: the caller's contract.
-    let time = unsafe { family.time(&machine().rates, grid, threads, arguments) };
+    let time = unsafe { family.time(&machine().rates, grid, threads, shared, arguments) };
     // SAFETY: the caller's contract.
     work::note(unsafe { moved.work(family, name, grid, threads as u32, arguments) });
     enqueued(stream, time);
@@ -173,19 +174,30 @@ pub unsafe fn run(
 }
 
 /// The same for a launch whose arguments are not looked at.
-pub fn run_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3], stream: u64) {
+pub fn run_shape(
+    function: u64,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: u64,
+) {
     // SAFETY: no arguments.
-    unsafe { run(function, grid, block, std::ptr::null(), stream) };
+    unsafe { run(function, grid, block, shared, std::ptr::null(), stream) };
 }
 
 /// The time of a launch whose arguments are not looked at.
-pub fn time_of_shape(function: u64, grid: [c_uint; 3], block: [c_uint; 3]) -> Duration {
+pub fn time_of_shape(
+    function: u64,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+) -> Duration {
     let threads = block.iter().map(|&size| f64::from(size)).product();
     // SAFETY: no arguments.
     unsafe {
         family(function)
             .0
-            .time(&machine().rates, grid, threads, std::ptr::null())
+            .time(&machine().rates, grid, threads, shared, std::ptr::null())
     }
 }
 
@@ -303,23 +315,23 @@ export! {
     }
     unsafe fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, grid.into(), block.into(), arguments, stream) };
+        unsafe { run(function, grid.into(), block.into(), 0, arguments, stream) };
         SUCCESS
     }
     unsafe fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(kernel, grid.into(), block.into(), arguments, stream) };
+        unsafe { run(kernel, grid.into(), block.into(), 0, arguments, stream) };
         SUCCESS
     }
     unsafe fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, grid.into(), block.into(), arguments, stream) };
+        unsafe { run(function, grid.into(), block.into(), 0, arguments, stream) };
         SUCCESS
     }
     unsafe fn cudaLaunchKernelExC(config: In<RuntimeLaunchConfig>, function: u64, arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
         let Some(config) = config.get() else { return INVALID_VALUE };
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, config.grid.into(), config.block.into(), arguments, config.stream) };
+        unsafe { run(function, config.grid.into(), config.block.into(), 0, arguments, config.stream) };
         SUCCESS
     }
     fn cudaFuncGetAttributes(out: Out<FuncAttributes>, _function: *const c_void) -> Error, or UNKNOWN; {

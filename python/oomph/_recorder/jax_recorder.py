@@ -14,6 +14,7 @@ from typing import Any
 from oomph._import_hooks import on_import
 from oomph._protocol import Refused, RunDirectory
 from oomph._recorder.framework_recorder import FrameworkRecorder
+from oomph._recorder.jax_advice import JaxAdvice
 from oomph._recorder.jax_setup import Jax, lacks, missing_libraries
 from oomph._virtual_gpu import library
 
@@ -48,6 +49,7 @@ class JaxRecorder(FrameworkRecorder):
         """Changes nothing before `start`."""
         super().__init__(directory, leave)
         self._jax = jax
+        self._advice = JaxAdvice()
 
     def start(self) -> None:
         """Install all hooks; JAX is about to be imported."""
@@ -58,6 +60,7 @@ class JaxRecorder(FrameworkRecorder):
             os.environ["XLA_FLAGS"] = f"{flags} {_ONE_TRITON}".strip()
         on_import("jax._src.hardware_utils", _shows_gpu)
         on_import("jax._src.xla_bridge", self._watch_backends)
+        self._advice.watch()
         self.watch_errors()
         if sys.version_info < (3, 12):
             on_import("jax.errors", self._watch_made)
@@ -139,6 +142,7 @@ class JaxRecorder(FrameworkRecorder):
         return result, dict(
             name="jax", version=self._jax.version, cuda=f"{self._jax.cuda}", allocator=os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") or "default",
             preallocates=os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("0", "false"), limit_bytes=limit,
+            moved_bytes=self._advice.moved, advice=self._advice.as_list(),
         )  # fmt: skip
 
 

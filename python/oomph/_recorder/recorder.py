@@ -169,7 +169,8 @@ class Recorder:
 
     def _becomes_child(self) -> None:
         """A fork of the script uses the GPU, which the script did not: it leaves a record of its own."""
-        if self.settings.several or self._in_parts:
+        is_rank = self.settings.several and self.rank is not None
+        if is_rank or self._in_parts:
             return
         self.process = os.getpid()
         self.directory = self.directory.run.rank(f"process-{self.process}")

@@ -109,8 +109,8 @@ class Session:
         try:
             library()
             jax = jax_setup.installed_jax()
-            if alone and self.settings.levers:
-                raise Refused("a plan changes scripts that use PyTorch, and this one uses JAX.")
+            if alone and self.settings.levers and not levers.are_for_jax(self.settings.levers):
+                raise Refused("the plan changes scripts that use PyTorch, and this one uses JAX.")
         except (Refused, Unusable) as error:
             if alone:
                 self.hard_exit(self.directory.refuse(Refused(str(error))))

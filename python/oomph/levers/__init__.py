@@ -25,6 +25,11 @@ def prepare(specifications: list[dict[str, Any]]) -> None:
         os.environ.update(_oomph.lever_environment(levers, dict(os.environ)))
 
 
+def are_for_jax(specifications: list[dict[str, Any]]) -> bool:
+    """Whether all is done by the environment that `prepare` has set for JAX."""
+    return bool(specifications) and all(lever["name"] == "jax_settings" for lever in specifications)
+
+
 _in_force = False
 
 

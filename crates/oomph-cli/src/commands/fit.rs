@@ -224,6 +224,12 @@ impl Args {
         };
         files::write(&self.plan, file.to_toml().as_bytes())?;
         found.fit.plan_file = Some(self.plan.display().to_string());
+        if found.fit.framework.is_some() {
+            if self.write {
+                bail!("--write has changed nothing: the plan is settings of the environment");
+            }
+            return Ok(());
+        }
         let places = Places {
             plan: &self.plan,
             patch: &self.patch,

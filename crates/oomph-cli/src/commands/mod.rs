@@ -19,6 +19,7 @@ mod lsp;
 mod replay;
 mod report;
 pub(crate) mod run;
+mod serve_fit;
 
 /// The subcommands, in the order that `--help` lists them.
 #[derive(Debug, clap::Subcommand)]
@@ -27,6 +28,8 @@ pub enum Command {
     Run(Box<run::Args>),
     /// Find the cheapest change that makes a script fit into a GPU, and verify it
     Fit(Box<fit::Args>),
+    /// Find flags of vLLM with which a model's context and requests fit GPUs, by starting it on virtual ones
+    ServeFit(serve_fit::Args),
     /// Run the jobs of oomph.toml against their limits, and against another revision: for CI
     Check(check::Args),
     /// Measure how far a plan changes a script's results
@@ -62,7 +65,12 @@ impl Command {
     pub fn reports_after_scripts(&self) -> bool {
         matches!(
             self,
-            Self::Run(_) | Self::Fit(_) | Self::Check(_) | Self::Drift(_) | Self::Doctor(_)
+            Self::Run(_)
+                | Self::Fit(_)
+                | Self::ServeFit(_)
+                | Self::Check(_)
+                | Self::Drift(_)
+                | Self::Doctor(_)
         )
     }
 
@@ -71,6 +79,7 @@ impl Command {
         match self {
             Self::Run(args) => args.run(),
             Self::Fit(args) => args.run(),
+            Self::ServeFit(args) => args.run(),
             Self::Check(args) => args.run(),
             Self::Drift(args) => args.run(),
             Self::Estimate(args) => args.run(),

@@ -18,6 +18,7 @@ use oomph_report::terminal::width;
 use oomph_run::Record;
 use oomph_run::processes::Held;
 use oomph_run::ranks::RankSummary;
+use oomph_run::record::Framework;
 use oomph_run::summary::{AppliedPlan, Assumption, Peak, Summary, Verdict, summarize};
 use oomph_run::time::step_time;
 use oomph_trace::Trace;
@@ -686,9 +687,10 @@ impl Args {
 
     /// The command that looks for a plan, if one may help.
     fn next(&self, summary: &Summary) -> Option<String> {
+        let is_jax = |other: &Framework| other.name == "jax" && self.gpu.is_some();
         let is_for_plans = summary.verdict == Verdict::OutOfMemory
             && summary.growth.is_none()
-            && summary.framework.is_none()
+            && summary.framework.as_ref().is_none_or(is_jax)
             && summary.ranks.is_empty()
             && self.plan.is_none()
             && !self.fit;

@@ -59,7 +59,9 @@ pub(super) fn place(work: &mut Work<'_>, levers: &[Lever]) -> Vec<Lever> {
                 continue;
             }
             let changes = framework.changes(lever);
-            if !changes.is_empty() && edits(&changes).is_some() {
+            // Half of a lever's arguments would be another step: each has its target, or none is edited.
+            let are_there = changes.iter().all(|change| change.0 < targets.len());
+            if !changes.is_empty() && are_there && edits(&changes).is_some() {
                 all.extend(changes);
                 placed.push(lever.clone());
             }

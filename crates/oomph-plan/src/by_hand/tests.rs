@@ -662,6 +662,22 @@ fn frameworks_have_switches_of_their_own() {
         ),
         "{text}"
     );
+    // Without the one place of the batch's size, accumulation alone would be a larger batch.
+    for loaders in [
+        "",
+        "one = DataLoader(a, batch_size=8)\nother = DataLoader(b, batch_size=8)\n",
+    ] {
+        let source = format!(
+            "import lightning as L\nfrom torch.utils.data import DataLoader\n{loaders}trainer = L.Trainer(max_epochs=1)\n"
+        );
+        let shown = BTreeMap::from([("micro_batch".to_owned(), "Trainer: …".to_owned())]);
+        let hand = super::by_hand("train.py", &source, &levers[1..], &BTreeSet::new(), &shown);
+        assert!(
+            hand.changed == 0 && hand.missing.len() == 1,
+            "{}",
+            hand.diff
+        );
+    }
     let accelerate = "import torch\nfrom accelerate import Accelerator\naccelerator = Accelerator()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\nfor x, y in data:\n    loss = f(model(x), y)\n    accelerator.backward(loss)\n    optimizer.step()\n    optimizer.zero_grad()\n";
     let text = patch(accelerate, &by_hand(accelerate, &levers).diff);
     assert!(

@@ -17,6 +17,7 @@ mod half_weights;
 mod inference_mode;
 mod inplace_activations;
 mod int8_linear;
+mod jax_settings;
 mod kv_cache;
 mod load_on_cpu;
 mod micro_batch;
@@ -49,6 +50,7 @@ use crate::search::Options;
 use crate::sharding::Sharing;
 use crate::units::Sequence;
 
+pub use jax_settings::for_jax;
 pub use shard::{data_parallel, on_the_cpu, ways, with_unused};
 
 /// What holds for all levers of a name.
@@ -190,6 +192,7 @@ levers! {
     stream_frozen::StreamFrozen,
     compile::Compile,
     shard::Shard,
+    jax_settings::JaxSettings,
 }
 
 /// Names of all levers in the order in which they step in, whatever the plan's.
@@ -238,6 +241,11 @@ impl Lever {
     /// The modules that it is for, if it names any.
     pub(crate) fn modules_mut(&mut self) -> Option<&mut Vec<String>> {
         self.facets_mut().modules_mut()
+    }
+
+    /// What a shell starts the script with, where that does all of it.
+    pub fn command(&self) -> Option<String> {
+        self.facets().command()
     }
 
     /// Whether a CPU does not show what it does to results.
