@@ -63,7 +63,17 @@ pub fn is_users_own(file: &str) -> bool {
         "<__array_function__",
         "<eval_with_key>",
     ];
-    !LIBRARIES.iter().any(|part| file.contains(part)) && !is_in_checkout_of_torch(file)
+    !LIBRARIES.iter().any(|part| file.contains(part))
+        && !is_in_checkout_of_torch(file)
+        && !is_of_oomph(file)
+}
+
+/// Whether a file runs between the script and PyTorch in a run of oomph's, wherever that is installed (`pip install --target`).
+fn is_of_oomph(file: &str) -> bool {
+    const BETWEEN: [&str; 3] = ["_recorder", "_virtual_gpu", "levers"];
+    file.split("/oomph/")
+        .skip(1)
+        .any(|inside| BETWEEN.contains(&inside.split('/').next().unwrap_or_default()))
 }
 
 /// Whether a file is one of PyTorch's in a checkout of it. A user's project may be in a directory of that name, too.
@@ -258,6 +268,8 @@ mod tests {
             "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
             "/src/pytorch/torch/nn/modules/module.py",
             "/home/me/torch/pytorch/torch/_tensor.py",
+            "/opt/tools/oomph/_virtual_gpu/values.py",
+            "/opt/tools/oomph/levers/recompute.py",
         ] {
             assert!(!is_users_own(file), "{file}");
         }

@@ -28,6 +28,8 @@ pub enum Charge {
     CudnnHandle,
     /// The first Fourier transform.
     FirstFft,
+    /// The first Fourier transform of lines by Bluestein's algorithm.
+    FirstBluestein,
     /// A stream.
     Stream,
     /// A cuSOLVER handle.
@@ -55,7 +57,7 @@ pub enum Charge {
 }
 
 impl Charge {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 20] = [
         Self::Context,
         Self::FirstKernel,
         Self::FirstCode,
@@ -63,6 +65,7 @@ impl Charge {
         Self::FirstMatmul,
         Self::CudnnHandle,
         Self::FirstFft,
+        Self::FirstBluestein,
         Self::Stream,
         Self::CusolverHandle,
         Self::CusparseHandle,
@@ -96,6 +99,7 @@ impl Charge {
             Self::FirstMatmul => "context.first_matmul_bytes",
             Self::CudnnHandle => "context.cudnn_handle_bytes",
             Self::FirstFft => "context.first_fft_bytes",
+            Self::FirstBluestein => "context.first_bluestein_bytes",
             Self::Stream => "context.stream_bytes",
             Self::CusolverHandle => "context.cusolver_handle_bytes",
             Self::CusparseHandle => "context.cusparse_handle_bytes",
@@ -140,6 +144,7 @@ impl Charge {
             Self::CudnnHandle => 10 * MIB,
             Self::CusolverHandle => 96 * MIB,
             Self::FirstFft => 8 * MIB,
+            Self::FirstBluestein => 6 * MIB,
             Self::Stream => 573_440,
             Self::CusparseHandle => 0,
             Self::NcclFirst => 98 * MIB,

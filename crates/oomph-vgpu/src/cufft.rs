@@ -130,6 +130,28 @@ fn bluestein(n: u64, precision: Precision) -> Option<u64> {
         .map(|length| 2 * length)
 }
 
+/// Bytes of the tables that a plan for such lines keeps until it is destroyed: two of the line's convolution, for real lines four
+/// (`bench/gpu/results/h100_cufft_plans.jsonl`). Each large one has granules of its own.
+fn tables(what: &Transforms) -> u64 {
+    const GRANULE: u64 = 2 << 20;
+    let last = what.sizes.last().copied().unwrap_or(1);
+    let n = if what.real && last.is_multiple_of(2) {
+        last / 2
+    } else {
+        last
+    };
+    let Some(own) = bluestein(n, what.precision).filter(|_| what.sizes.len() == 1) else {
+        return 0;
+    };
+    let one = own / 2 * what.precision.complex_bytes();
+    let one = if one > GRANULE / 2 {
+        one.next_multiple_of(GRANULE)
+    } else {
+        one
+    };
+    one * if what.real { 4 } else { 2 }
+}
+
 /// Whether a length has factors that make real lines of it work beside their data: none up to eleven, and none that is all of it.
 fn is_rough(n: u64) -> bool {
     match largest_factor(n) {
@@ -161,21 +183,57 @@ fn plane(sizes: &[u64], precision: Precision, real: bool) -> u64 {
     }
 }
 
-/// What each plan moves: bytes of a kernel, and how many there are.
-static PLANS: LazyLock<Mutex<HashMap<c_int, (u64, u64)>>> = LazyLock::new(Mutex::default);
+/// A plan that was made.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    /// Bytes that one of its kernels moves.
+    bytes: u64,
+    kernels: u64,
+    device: u32,
+    /// Bytes of its tables there.
+    tables: u64,
+}
 
-/// Notes what a plan moves: each dimension is a kernel that reads and writes all values, and a long or real one one more.
-fn moves(plan: c_int, what: &Transforms) {
+static PLANS: LazyLock<Mutex<HashMap<c_int, Plan>>> = LazyLock::new(Mutex::default);
+
+/// A plan is made. Each of its dimensions is a kernel that reads and writes all values, and a long or real one one more.
+fn make(plan: c_int, what: &Transforms) {
     let values = (what.sizes.iter()).fold(what.batch, |all, &n| all.saturating_mul(n));
     let halves = if what.real { 1 } else { 2 };
     let bytes = values.saturating_mul(what.precision.complex_bytes() * halves);
     let kernels = what.sizes.len() as u64 + u64::from(workspace(what) > 0);
-    PLANS.lock().insert(plan, (bytes, kernels));
+    let (device, tables) = (device::current(), tables(what));
+    destroy(plan);
+    if let Some(gpu) = machine()
+        .devices
+        .get(device as usize)
+        .filter(|_| tables > 0)
+    {
+        machine().costs.charge(device, Charge::FirstBluestein);
+        gpu.memory.lock().charge_context(tables);
+    }
+    let made = Plan {
+        bytes,
+        kernels,
+        device,
+        tables,
+    };
+    PLANS.lock().insert(plan, made);
+}
+
+/// A plan goes, with its tables.
+fn destroy(plan: c_int) {
+    if let Some(Plan { device, tables, .. }) = PLANS.lock().remove(&plan)
+        && let Some(gpu) = machine().devices.get(device as usize)
+    {
+        gpu.memory.lock().release_context(tables);
+    }
 }
 
 /// A plan is executed.
 fn execute(plan: c_int) -> c_int {
-    let (bytes, kernels) = PLANS.lock().get(&plan).copied().unwrap_or((0, 1));
+    let plan = PLANS.lock().get(&plan).copied();
+    let (bytes, kernels) = plan.map_or((0, 1), |plan| (plan.bytes, plan.kernels));
     for _ in 0..kernels {
         work::note(Work::Moving {
             bytes,
@@ -274,7 +332,7 @@ fn plan(
         real,
         strided,
     };
-    moves(plan, &what);
+    make(plan, &what);
     size.put(workspace(&what) as usize);
     SUCCESS
 }
@@ -310,6 +368,10 @@ export! {
         out.put((opaque_handle() & 0x7fff_ffff) as c_int);
         SUCCESS
     }
+    fn cufftDestroy(handle: c_int) -> c_int, or INTERNAL; {
+        destroy(handle);
+        SUCCESS
+    }
     unsafe fn cufftXtMakePlanMany(handle: c_int, rank: c_int, n: *const i64, _ie: usize, given_stride: i64, _id: i64, given: c_int, _oe: usize, made_stride: i64, _od: i64, made: c_int, batch: i64, size: Out<usize>, _execution: c_int) -> c_int, or INTERNAL; {
         ledger::assume("cufftXtMakePlanMany", "the workspace of Fourier transforms follows what an H200 needed");
         let (Some((precision, whole)), Some((_, made_whole)), 1..=3, false) =
@@ -328,7 +390,7 @@ export! {
             real: !(whole && made_whole),
             strided: given_stride.max(made_stride) > 1,
         };
-        moves(handle, &what);
+        make(handle, &what);
         size.put(workspace(&what) as usize);
         SUCCESS
     }
@@ -399,6 +461,37 @@ mod tests {
             right[kind].1 += 1;
         }
         right
+    }
+
+    #[test]
+    fn plans_of_prime_lengths_keep_the_measured_tables() {
+        let kept = |n: u64, real, precision| {
+            tables(&Transforms {
+                sizes: &[n],
+                batch: 4,
+                precision,
+                real,
+                strided: false,
+            }) >> 20
+        };
+        // What an H100 had less after each plan, in MiB, the first ones left out.
+        assert_eq!(
+            [200_003, 500_009, 1_000_003].map(|n| kept(n, false, Precision::Single)),
+            [8, 16, 32]
+        );
+        assert_eq!(
+            [200_003, 500_009, 1_000_003].map(|n| kept(n, true, Precision::Single)),
+            [16, 32, 64]
+        );
+        assert_eq!(
+            [200_006, 400_006, 1_000_018].map(|n| kept(n, true, Precision::Single)),
+            [8, 16, 32]
+        );
+        assert_eq!(
+            [200_003, 500_009, 1_000_003].map(|n| kept(n, false, Precision::Double)),
+            [16, 32, 64]
+        );
+        assert_eq!(kept(1_000_000, true, Precision::Single), 0);
     }
 
     #[test]

@@ -326,6 +326,12 @@ impl DeviceMemory {
         self.hold(self.held(), u64::MAX);
     }
 
+    /// Gives back what [`DeviceMemory::charge_context`] charged.
+    pub fn release_context(&mut self, bytes: u64) {
+        self.context = self.context.saturating_sub(bytes);
+        self.hold(self.held(), u64::MAX);
+    }
+
     /// A kernel has made the driver resize the memory for stacks.
     pub fn resize_stacks(&mut self) {
         if let Ok(layout) = self.layout() {

@@ -121,7 +121,7 @@ macro_rules! size_pair {
 idle! {
     cuMulticastAddDevice cuMulticastBindMem cuMulticastUnbind cublasGetMatrixAsync
     cublasGetVectorAsync cublasSetMatrixAsync cublasSetVectorAsync
-    cufftDestroy cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cuptiActivityDisable
+    cufftSetAutoAllocation cufftSetStream cufftSetWorkArea cuptiActivityDisable
     cuptiActivityEnable cuptiActivityEnableCudaEventDeviceTimestamps cuptiActivityEnableDriverApi
     cuptiActivityEnableRuntimeApi cuptiActivityFlushAll cuptiActivityGetNumDroppedRecords
     cuptiActivityPopExternalCorrelationId cuptiActivityPushExternalCorrelationId
