@@ -24,6 +24,9 @@ VIRTUAL = {
             [os.path.join(os.path.dirname(LIBRARY), "nvml"), os.environ.get("LD_LIBRARY_PATH")],
         )
     ),
+    "USE_PYTORCH_KERNEL_CACHE": "0",
+    "CUPY_CACHE_IN_MEMORY": "1",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
 }
 
 
