@@ -113,6 +113,9 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
                         break
                     time.sleep(0.1)
             original()
+            if settings.get("limit"):  # of plans that share a job
+                total = torch.cuda.get_device_properties(0).total_memory
+                torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
             if settings.get("budget"):
                 settings["taken"] = take_the_rest(torch, settings["budget"])
         original()

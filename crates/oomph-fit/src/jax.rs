@@ -3,13 +3,14 @@
 use oomph_bytes::format_bytes;
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
 use oomph_plan::{Lever, Results, for_jax};
+use oomph_run::record::Framework;
 
 use crate::attempts::{Ended, Measurement, Request};
 use crate::fitter::Fitter;
 
 /// Whether a run was one of JAX.
 pub(crate) fn is_jax(run: &Measurement) -> bool {
-    (run.record.framework.as_ref()).is_some_and(|other| other.name == "jax")
+    (run.record.framework.as_ref()).is_some_and(Framework::is_jax)
 }
 
 /// Tries settings until one fits.
@@ -27,7 +28,7 @@ pub(crate) fn find(
     fit.outcome = Outcome::Open;
     let total = fitter.wanted.total_bytes.max(1);
     // What the driver gave outside of the pool, it gives again.
-    let outside = plain.used_bytes() - plain.summary.peak.reserved_bytes.min(plain.used_bytes());
+    let outside = plain.used_bytes().saturating_sub(plain.reserved_bytes());
     let thousandths = (budget.saturating_sub(outside) as f64 / total as f64 * 1000.0) as u32;
     let mut last = None;
     for (number, lever) in (1..).zip(for_jax(thousandths)) {

@@ -14,6 +14,7 @@ use oomph_job::{
 };
 use oomph_plan::{Lever, Stop, by_hand, sharding};
 use oomph_run::ranks::RankSummary;
+use oomph_run::record::Framework;
 use oomph_run::summary::{Verdict, summarize};
 
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request, per_host};
@@ -173,7 +174,7 @@ impl ScriptAttempts {
                 other.command
             );
         }
-        let is_jax = (record.framework.as_ref()).is_some_and(|other| other.name == "jax");
+        let is_jax = (record.framework.as_ref()).is_some_and(Framework::is_jax);
         if let Some(other) = &record.framework
             && !is_jax
         {

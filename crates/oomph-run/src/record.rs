@@ -426,6 +426,11 @@ pub struct Advice {
 }
 
 impl Framework {
+    /// Whether it is JAX.
+    pub fn is_jax(&self) -> bool {
+        self.name == "jax"
+    }
+
     /// Its name among versions.
     pub fn key(&self) -> &'static str {
         match self.name.as_str() {

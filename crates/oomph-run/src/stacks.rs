@@ -1,5 +1,7 @@
 //! Python's stacks as `faulthandler` writes them, and what a thread was doing by its stack.
 
+use oomph_trace::is_users_own;
+
 /// Begins a line that says why the stacks below it were written.
 pub const HEADING: &str = "== ";
 
@@ -58,9 +60,7 @@ pub fn place(frames: &[Frame]) -> Option<String> {
 }
 
 fn is_own(file: &str) -> bool {
-    !["/site-packages/", "/dist-packages/", "/lib/python3", "<"]
-        .iter()
-        .any(|foreign| file.contains(foreign))
+    !file.contains('<') && is_users_own(file)
 }
 
 /// What a thread with this stack was doing, in words, if its stack says so.

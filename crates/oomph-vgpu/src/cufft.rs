@@ -134,13 +134,7 @@ fn bluestein(n: u64, precision: Precision) -> Option<u64> {
 /// (`bench/gpu/results/h100_cufft_plans.jsonl`). Each large one has granules of its own.
 fn tables(what: &Transforms) -> u64 {
     const GRANULE: u64 = 2 << 20;
-    let last = what.sizes.last().copied().unwrap_or(1);
-    let n = if what.real && last.is_multiple_of(2) {
-        last / 2
-    } else {
-        last
-    };
-    let Some(own) = bluestein(n, what.precision).filter(|_| what.sizes.len() == 1) else {
+    let Some(own) = what.bluestein() else {
         return 0;
     };
     let one = own / 2 * what.precision.complex_bytes();
@@ -255,6 +249,33 @@ struct Transforms<'a> {
     strided: bool,
 }
 
+impl Transforms<'_> {
+    /// Values of a line along the last dimension.
+    fn last(&self) -> u64 {
+        self.sizes.last().copied().unwrap_or(1)
+    }
+
+    /// Whether real lines are of an odd length. Those of an even one are complex lines of half of it; two of an odd length, of two
+    /// batches, are one complex line.
+    fn is_odd(&self) -> bool {
+        self.real && !self.last().is_multiple_of(2)
+    }
+
+    /// Complex values of a line.
+    fn line(&self) -> u64 {
+        if self.real && !self.is_odd() {
+            self.last() / 2
+        } else {
+            self.last()
+        }
+    }
+
+    /// What [`bluestein`] says of its lines; over several dimensions it is not taken.
+    fn bluestein(&self) -> Option<u64> {
+        bluestein(self.line(), self.precision).filter(|_| self.sizes.len() == 1)
+    }
+}
+
 /// Bytes of workspace.
 fn workspace(what: &Transforms) -> u64 {
     let &Transforms {
@@ -264,21 +285,15 @@ fn workspace(what: &Transforms) -> u64 {
         real,
         strided,
     } = what;
-    let last = sizes.last().copied().unwrap_or(1);
+    let last = what.last();
     let mut rows = sizes.iter().fold(batch, |all, &n| all.saturating_mul(n)) / last;
-    // Real lines of an even length are complex ones of half of it; two of an odd length, of two batches, are one complex line.
-    let odd = real && !last.is_multiple_of(2);
-    let (mut lines, n) = if real && !odd {
-        (rows, last / 2)
-    } else {
-        (rows, last)
-    };
-    if odd {
+    let mut lines = rows;
+    if what.is_odd() {
         rows = (rows / batch).saturating_mul(batch.next_multiple_of(2));
         lines = rows / 2;
     }
-    if let Some(own) = bluestein(n, precision).filter(|_| sizes.len() == 1) {
-        let values = own + if real { n } else { 0 };
+    if let Some(own) = what.bluestein() {
+        let values = own + if real { what.line() } else { 0 };
         return lines.saturating_mul(values * precision.complex_bytes());
     }
     let halves = match (sizes, real) {

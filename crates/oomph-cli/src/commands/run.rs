@@ -269,7 +269,7 @@ impl Args {
             && !grows
             && job.gpu.is_some()
             // XLA plans a program for the memory that there is: without a limit it is another one.
-            && summary.framework.as_ref().is_none_or(|other| other.name != "jax")
+            && !summary.framework.as_ref().is_some_and(Framework::is_jax)
             && !self.no_measure
             && signals::received().is_none()
             && !signals::interrupted()
@@ -687,7 +687,7 @@ impl Args {
 
     /// The command that looks for a plan, if one may help.
     fn next(&self, summary: &Summary) -> Option<String> {
-        let is_jax = |other: &Framework| other.name == "jax" && self.gpu.is_some();
+        let is_jax = |other: &Framework| other.is_jax() && self.gpu.is_some();
         let is_for_plans = summary.verdict == Verdict::OutOfMemory
             && summary.growth.is_none()
             && summary.framework.as_ref().is_none_or(is_jax)

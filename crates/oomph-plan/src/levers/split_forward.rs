@@ -20,6 +20,7 @@ use crate::levers::Lever;
 use crate::model::{Event, Model};
 use crate::search::Options;
 use crate::sharding::Sharing;
+use crate::units;
 
 /// Into how many parts a batch may go.
 const PARTS: [u32; 6] = [2, 4, 8, 16, 32, 64];
@@ -193,11 +194,8 @@ fn samples(model: &Model) -> u64 {
 /// The outermost models that are trained, or through which something is.
 fn outermost(model: &Model) -> Vec<String> {
     let has_parameters = |name: &str| {
-        model.modules.iter().any(|module| {
-            let rest = module.name.strip_prefix(name);
-            module.parameters > 0
-                && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
+        (model.modules.iter())
+            .any(|module| module.parameters > 0 && units::is_inside(&module.name, name))
     };
     let mut names: Vec<String> = Vec::new();
     for call in model.calls.iter().skip(1) {
