@@ -10,7 +10,6 @@ use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::{Fabric, Passes, Sharing, Volume};
-use crate::units::Sequence;
 
 /// How far results stay the same under a lever; the later, the less.
 #[derive(
@@ -199,20 +198,12 @@ pub(crate) trait Facets {
         None
     }
 
-    /// The modules that it may be for, in the order in which that pays.
-    fn sequence(_draft: &Draft<'_>) -> Sequence
+    /// The lever for more and more of its modules, in the order in which that pays.
+    fn sequence(_draft: &Draft<'_>) -> Vec<Self>
     where
         Self: Sized,
     {
-        Sequence::default()
-    }
-
-    /// The lever for these modules, if it is for some of a sequence.
-    fn of_modules(_modules: Vec<String>) -> Option<Self>
-    where
-        Self: Sized,
-    {
-        None
+        Vec::new()
     }
 
     /// Whether a training loop may apply it between two steps.

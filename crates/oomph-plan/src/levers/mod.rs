@@ -5,7 +5,7 @@
 mod activation_memory_budget;
 mod allocator;
 mod attention;
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod chunked_cross_entropy;
 mod chunked_logits;
 mod compile;
@@ -23,11 +23,11 @@ mod load_on_cpu;
 mod micro_batch;
 mod mixed_precision;
 mod no_grad_eval;
-mod offload_activations;
+pub(crate) mod offload_activations;
 mod optimizer_8bit;
 mod optimizer_on_cpu;
 mod optimizer_step;
-mod recompute;
+pub(crate) mod recompute;
 mod save_on_cpu;
 mod set_to_none;
 mod shard;
@@ -48,7 +48,6 @@ use crate::lever::{Dtype, Facets, Group, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
-use crate::units::Sequence;
 
 pub use jax_settings::for_jax;
 pub use shard::{data_parallel, on_the_cpu, ways, with_unused};
@@ -67,10 +66,8 @@ pub(crate) struct Kind {
     pub(crate) excluded: fn(&Model) -> Option<&'static str>,
     /// What of it is worth trying.
     pub(crate) candidates: fn(&Model, &Options) -> Vec<Lever>,
-    /// The modules that it may be for.
-    pub(crate) sequence: fn(&Draft<'_>) -> Sequence,
-    /// The lever for these modules.
-    pub(crate) of_modules: fn(Vec<String>) -> Option<Lever>,
+    /// The same for more and more modules.
+    pub(crate) sequence: fn(&Draft<'_>) -> Vec<Lever>,
 }
 
 impl Kind {
@@ -85,8 +82,7 @@ impl Kind {
                 let found = L::candidates(model, options);
                 found.into_iter().map(Into::into).collect()
             },
-            sequence: L::sequence,
-            of_modules: |modules| L::of_modules(modules).map(Into::into),
+            sequence: |draft| L::sequence(draft).into_iter().map(Into::into).collect(),
         }
     }
 }

@@ -87,10 +87,10 @@ impl Facets for SaveOnCpu {
     }
 
     fn goes_with(&self, others: &[Lever]) -> bool {
-        // The same copies.
+        // The same copies; and what it takes is not computed again.
         !others
             .iter()
-            .any(|lever| matches!(lever, Lever::OffloadActivations(_)))
+            .any(|lever| matches!(lever, Lever::OffloadActivations(_) | Lever::Recompute(_)))
     }
 
     fn goes_with_sharing(&self, sharing: Sharing) -> bool {
