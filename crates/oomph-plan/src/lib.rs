@@ -20,7 +20,7 @@ mod optimizers;
 pub mod play;
 pub mod result;
 pub mod search;
-mod segments;
+pub mod segments;
 pub mod sharding;
 mod stop;
 mod streamed;

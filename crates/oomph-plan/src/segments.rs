@@ -32,11 +32,11 @@ const LIMITS: Bytes = 32;
 const WAYS: usize = 400;
 /// The same where only the limit matters.
 const FEW_WAYS: usize = 16;
-/// What the link's time counts for: next to nothing, as where the passes hide it, and all of it.
-const LINK: [f64; 2] = [0.05, 1.0];
+/// What the link's time counts for: next to nothing, as where the passes hide it, all of it, and more than there is.
+const LINK: [f64; 3] = [0.05, 1.0, f64::INFINITY];
 /// Nanoseconds for a byte, where bytes decide and time only among equals.
 const KEEPS_LEAST: f64 = 1e6;
-/// The part that the GPU or the host counts for, whichever has less to do: it mostly hides behind the other.
+/// The part of the host's time that counts: it mostly hides behind the GPU's.
 const HIDDEN: f64 = 0.25;
 
 /// Bytes, of which there may be less than were thought to be.
@@ -200,6 +200,8 @@ struct Waiting {
     all: Bytes,
     /// Its results.
     results: Bytes,
+    /// What it is given, and nobody else keeps; or a module beside it, whose result may be computed again.
+    taken: Bytes,
 }
 
 impl Part<'_> {
@@ -256,6 +258,7 @@ fn parts<'a>(draft: &Draft<'a>) -> Vec<Part<'a>> {
     }
     // What waits, and whose it is.
     let mut waits: HashMap<u32, (usize, Bytes)> = HashMap::default();
+    let mut made: HashMap<u32, (usize, Bytes)> = HashMap::default();
     for (at, event) in template.body.iter().enumerate() {
         let Event::Alloc(number) = *event else {
             continue;
@@ -267,6 +270,9 @@ fn parts<'a>(draft: &Draft<'a>) -> Vec<Part<'a>> {
             tensor.category,
             Category::Activation | Category::Temporary | Category::Unknown
         );
+        if tensor.phase == Phase::Forward && kept {
+            made.insert(number, (at, tensor.bytes as Bytes));
+        }
         if tensor.phase != Phase::Forward
             || !kept
             || !positions.waits(number, at)
@@ -297,6 +303,25 @@ fn parts<'a>(draft: &Draft<'a>) -> Vec<Part<'a>> {
                 }
             }
             call = around.parent;
+        }
+    }
+    // What a call is given stays for it until it is computed again, although nobody else may have kept it.
+    for (number, call) in model.calls.iter().enumerate().skip(1) {
+        let Some(&place) = place_of.get(number).filter(|&&place| place < parts.len()) else {
+            continue;
+        };
+        let inputs: HashSet<u32> = call.inputs.iter().copied().collect();
+        for input in inputs {
+            let Some(&(at, bytes)) = made.get(&input) else {
+                continue;
+            };
+            let is_kept = waits.get(&input).is_some_and(|(owner, _)| {
+                !owners.contains_key(&input) || parts[*owner].around != parts[place].around
+            });
+            if !is_kept {
+                let pass = positions.backward_after(at);
+                parts[place].waiting.entry(pass).or_default().taken += bytes;
+            }
         }
     }
     moments(draft, &mut parts, &waits, &place_of, &around);
@@ -372,11 +397,9 @@ fn moments<'a>(
 }
 
 /// Levers for some modules, by how much they leave: each list saves more than the one before. Those of the first list of lists take
-/// copies to the host to be next to free, those of the second to take the link's time.
-pub(crate) fn fronts(
-    draft: &Draft<'_>,
-    permits: &dyn Fn(&str, &str) -> bool,
-) -> Vec<Vec<Vec<Lever>>> {
+/// copies to the host to be next to free, those of the second to take the link's time, those of the third do without. `permits` says
+/// whether a lever may be used for a module, both by name.
+pub fn fronts(draft: &Draft<'_>, permits: &dyn Fn(&str, &str) -> bool) -> Vec<Vec<Vec<Lever>>> {
     if !draft.model.trains || draft.model.facts.compiled {
         return Vec::new();
     }
@@ -442,8 +465,11 @@ fn front(
     for choice in choices.iter_mut().flatten() {
         choice.time += choice.kept as f64 * KEEPS_LEAST;
     }
-    let least = cheapest(&choices, enough, WAYS).map(levers);
-    front.extend(least.filter(|least| front.last() != Some(least)));
+    for step in [LIMITS / 4, LIMITS / 8, 0] {
+        let limit = enough + (whole - enough) * step / LIMITS;
+        let least = cheapest(&choices, limit, WAYS).map(&levers);
+        front.extend(least.filter(|least| front.last() != Some(least)));
+    }
     front
 }
 
@@ -456,14 +482,7 @@ fn choices(
     permits: &dyn Fn(&str, &str) -> bool,
 ) -> Vec<(Choice, Deed)> {
     let part = &parts[place];
-    let time = |load: Load| {
-        let (busy, host) = (load.busy, load.host(draft.pace()));
-        if draft.body.host(draft.pace()) > draft.body.busy {
-            host + HIDDEN * busy
-        } else {
-            busy + HIDDEN * host
-        }
-    };
+    let time = |load: Load| load.busy + HIDDEN * load.host(draft.pace());
     let own = part.waiting(|waiting| waiting.own);
     let keep = Choice {
         next: place + 1,
@@ -485,8 +504,8 @@ fn choices(
             found.push((choice, Deed::Recompute(modules.clone())));
         }
     }
-    let results = part.waiting(|waiting| waiting.results);
-    let gained = part.waiting(|waiting| waiting.all - waiting.results);
+    let results = part.waiting(|waiting| waiting.results + waiting.taken);
+    let gained = part.waiting(|waiting| waiting.all - waiting.results - waiting.taken);
     // One operator that keeps little beside its result is not worth a lever.
     let least = if part.next == place + 1 { results } else { 0 };
     if part.around.is_none() || gained < least.max(LEAST_BYTES as Bytes) {
@@ -510,7 +529,7 @@ fn choices(
         let time = time(part.again);
         add(part.most, time, Deed::Checkpoint(part.module.to_owned()));
     }
-    if whole("offload_activations") {
+    if price.is_finite() && whole("offload_activations") {
         let moved: Bytes = part
             .waiting
             .values()
@@ -558,4 +577,112 @@ fn levers<'d>(deeds: impl Iterator<Item = &'d Deed>) -> Vec<Lever> {
     let mut levers = levers.to_vec();
     levers.retain_mut(names_any);
     levers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Sequences of some places, each with choices that go one to three places on.
+    fn sequences(places: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Vec<Choice>>> {
+        let choice = (1..4_usize, -3..20_i64, 0..20_i64, 0..50_u32);
+        let choices = prop::collection::vec(choice, 1..4);
+        prop::collection::vec(choices, places).prop_map(|sequence| {
+            let end = sequence.len();
+            let of = |(place, choices): (usize, Vec<(usize, i64, i64, u32)>)| {
+                let of =
+                    |(number, (next, kept, needs, time)): (usize, (usize, Bytes, Bytes, u32))| {
+                        // The first choice goes to the next place and costs nothing, as keeping does.
+                        let first = number == 0;
+                        Choice {
+                            next: (place + if first { 1 } else { next }).min(end),
+                            kept,
+                            needs: kept.max(needs),
+                            time: if first { 0.0 } else { f64::from(time) },
+                        }
+                    };
+                choices.into_iter().enumerate().map(of).collect()
+            };
+            sequence.into_iter().enumerate().map(of).collect()
+        })
+    }
+
+    /// The time of the way that takes the least, of all there are.
+    fn by_trying_all(
+        sequence: &[Vec<Choice>],
+        limit: Bytes,
+        place: usize,
+        kept: Bytes,
+    ) -> Option<f64> {
+        let Some(choices) = sequence.get(place) else {
+            return Some(0.0);
+        };
+        let goes = choices.iter().filter(|choice| kept + choice.needs <= limit);
+        goes.filter_map(|choice| {
+            let rest = by_trying_all(sequence, limit, choice.next, kept + choice.kept)?;
+            Some(choice.time + rest)
+        })
+        .min_by(f64::total_cmp)
+    }
+
+    /// The time of a way, if it stays below a limit.
+    fn time(sequence: &[Vec<Choice>], limit: Bytes, taken: &[(usize, usize)]) -> Option<f64> {
+        let (mut at, mut kept, mut time) = (0, 0, 0.0);
+        for &(place, choice) in taken {
+            let choice = sequence.get(place)?.get(choice)?;
+            if place != at || kept + choice.needs > limit {
+                return None;
+            }
+            (at, kept, time) = (choice.next, kept + choice.kept, time + choice.time);
+        }
+        (at == sequence.len()).then_some(time)
+    }
+
+    proptest! {
+        #[test]
+        fn no_other_way_takes_less_time(sequence in sequences(1..9), limit in 0..90_i64) {
+            let found = cheapest(&sequence, limit, WAYS);
+            let known = by_trying_all(&sequence, limit, 0, 0);
+            prop_assert_eq!(found.is_some(), known.is_some());
+            if let (Some(found), Some(known)) = (found, known) {
+                prop_assert!((time(&sequence, limit, &found).unwrap() - known).abs() < 1e-9);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+        /// What is lost where ways are dropped: no way through, and a percent of the time.
+        #[test]
+        fn few_ways_are_as_good_as_all_to_a_percent(sequence in sequences(60..120), part in 2..9_i64) {
+            let most: Bytes = sequence.iter().flat_map(|choices| choices.first()).map(|choice| choice.kept.max(0)).sum();
+            let limit = 20 + most * part / 10;
+            let few = cheapest(&sequence, limit, 100).and_then(|taken| time(&sequence, limit, &taken));
+            let all = cheapest(&sequence, limit, usize::MAX).and_then(|taken| time(&sequence, limit, &taken));
+            prop_assert_eq!(few.is_some(), all.is_some());
+            if let (Some(few), Some(all)) = (few, all) {
+                prop_assert!(few <= all * 1.01 + 1.0, "{few} {all}");
+            }
+        }
+    }
+
+    /// Of blocks that are alike those that come first, whose bytes are there for longest.
+    #[test]
+    fn of_equal_ways_the_one_that_changes_early_is_taken() {
+        let block = |place: usize| {
+            let choice = |kept, needs, time| Choice {
+                next: place + 1,
+                kept,
+                needs,
+                time,
+            };
+            vec![choice(10, 10, 0.0), choice(1, 10, 5.0)]
+        };
+        let sequence: Vec<_> = (0..4).map(block).collect();
+        let taken = cheapest(&sequence, 31, WAYS).unwrap();
+        assert_eq!(taken, [(0, 1), (1, 0), (2, 0), (3, 0)]);
+        assert!(cheapest(&sequence, 9, WAYS).is_none());
+    }
 }
