@@ -10,6 +10,7 @@ use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::{Fabric, Passes, Sharing, Volume};
+use crate::units::Sequence;
 
 /// How far results stay the same under a lever; the later, the less.
 #[derive(
@@ -198,12 +199,20 @@ pub(crate) trait Facets {
         None
     }
 
-    /// The lever for more and more of its modules, in the order in which that pays.
-    fn sequence(_draft: &Draft<'_>) -> Vec<Self>
+    /// The modules that it may be for, in the order in which that pays.
+    fn sequence(_draft: &Draft<'_>) -> Sequence
     where
         Self: Sized,
     {
-        Vec::new()
+        Sequence::default()
+    }
+
+    /// The lever for these modules, if it is for some of a sequence.
+    fn of_modules(_modules: Vec<String>) -> Option<Self>
+    where
+        Self: Sized,
+    {
+        None
     }
 
     /// Whether a training loop may apply it between two steps.

@@ -10,12 +10,12 @@ use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
 use crate::lever::{Dtype, Group, Results, Stage, StepChange};
-use crate::levers::{KINDS, Lever};
+use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
-use crate::segments;
 use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
+use crate::units::Sequence;
 
 /// Events that a whole search may play: a second's worth, or two.
 const PLAYED_EVENTS: usize = 12_000_000;
@@ -503,21 +503,16 @@ impl<'a> Searcher<'a> {
         let offers = Offers::new(base, self.options, precision);
         let permitted =
             |lever: &Lever| self.options.permits(lever) && goes_with_applied(base, lever);
-        // Lists of levers for modules, each of which saves more than the one before.
-        let mut sequences: Vec<Vec<Vec<Lever>>> = segments::fronts(&draft, &|name, module| {
-            self.options.wants(name)
-                && !base.applied.iter().any(|used| used.name() == name)
-                && !self.options.leaves(name, module)
-        });
-        for kind in KINDS {
-            let mut levers = (kind.sequence)(&draft);
-            for lever in &mut levers {
-                lever.without(|module| self.options.leaves(kind.name, module));
-            }
-            levers.retain(permitted);
-            sequences.push(levers.into_iter().map(|lever| vec![lever]).collect());
-        }
-        sequences.retain(|sequence| !sequence.is_empty());
+        let sequences: Vec<(&Kind, Sequence)> = KINDS
+            .iter()
+            .filter(|kind| (kind.of_modules)(Vec::new()).is_some_and(|lever| permitted(&lever)))
+            .map(|kind| {
+                let mut sequence = (kind.sequence)(&draft);
+                sequence.without(|module| self.options.leaves(kind.name, module));
+                (kind, sequence)
+            })
+            .filter(|(_, sequence)| !sequence.is_empty())
+            .collect();
         let each = 1 + sequences.len() * LEAST_GRID;
         let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
         let grid =
@@ -540,8 +535,11 @@ impl<'a> Searcher<'a> {
                                 break;
                             }
                             own.attempt(base, combination);
-                            for sequence in sequences {
-                                own.sequence(base, combination, sequence, grid);
+                            for (kind, sequence) in sequences {
+                                if combination.iter().any(|lever| lever.name() == kind.name) {
+                                    continue;
+                                }
+                                own.sequence(base, combination, kind, sequence, grid);
                             }
                         }
                         own
@@ -572,7 +570,7 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         offers: &Offers,
-        sequences: &[Vec<Vec<Lever>>],
+        sequences: &[(&Kind, Sequence)],
         most: usize,
     ) -> Vec<Combination> {
         let all = offers.combinations();
@@ -594,8 +592,9 @@ impl<'a> Searcher<'a> {
             .map(|choice| (choice, effect(&self.evaluate(base, choice))))
             .collect();
         let mut treatments = vec![(1.0, 1.0)];
-        for levers in sequences.iter().filter_map(|sequence| sequence.last()) {
-            treatments.push(effect(&self.evaluate(base, levers)));
+        for (kind, sequence) in sequences {
+            let levers = with_blocks(base, &Vec::new(), kind, sequence, sequence.len());
+            treatments.push(effect(&self.evaluate(base, &levers)));
         }
         let cheap = |lever: &Lever| {
             alone.iter().any(|(choice, effect)| {
@@ -673,11 +672,12 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         combination: &Combination,
-        sequence: &[Vec<Lever>],
+        kind: &Kind,
+        sequence: &Sequence,
         grid: usize,
     ) {
-        let plans: Vec<Combination> = (sequence.iter())
-            .map(|levers| with_segments(combination, levers))
+        let plans: Vec<Combination> = (1..=sequence.len())
+            .map(|count| with_blocks(base, combination, kind, sequence, count))
             .collect();
         // The whole of it tells how far the memory goes down, at whatever cost.
         if let Some(whole) = plans.last() {
@@ -688,6 +688,7 @@ impl<'a> Searcher<'a> {
         for point in 1..=points {
             let end = (plans.len() * point).div_ceil(points);
             for count in (begin..end).rev() {
+                // Most of what lies before one that does not fit need not be priced.
                 let mut left = plans.get(begin..=count).into_iter().flatten();
                 if !left.any(|levers| self.promises(base, levers)) {
                     break;
@@ -1026,22 +1027,19 @@ fn goes_with_applied(base: &Base, lever: &Lever) -> bool {
     sharding::composes(applied, lever) && !applied.iter().any(|used| used.name() == lever.name())
 }
 
-/// A combination with levers for modules, as far as they go together.
-fn with_segments(combination: &Combination, segments: &[Lever]) -> Combination {
-    let again: Vec<String> = (segments.iter())
-        .map(Lever::facets)
-        .flat_map(|lever| lever.checkpointed().iter().chain(lever.recomputed()))
-        .cloned()
-        .collect();
+/// A combination with the lever of `kind` for the first `count` decisions of a sequence.
+fn with_blocks(
+    base: &Base,
+    combination: &Combination,
+    kind: &Kind,
+    sequence: &Sequence,
+    count: usize,
+) -> Combination {
+    let blocks = sequence.prefix(&base.model, count);
     let mut levers = combination.clone();
     // What lies inside of those blocks is theirs.
-    levers.retain_mut(|lever| lever.facets_mut().leave_to(&again));
-    let mut segments = segments.to_vec();
-    segments.retain(|lever| {
-        let one = std::slice::from_ref(lever);
-        levers.iter().all(|other| other.facets().goes_with(one))
-    });
-    levers.extend(segments);
+    levers.retain_mut(|lever| lever.facets_mut().leave_to(&blocks));
+    levers.extend((kind.of_modules)(blocks));
     levers
 }
 

@@ -253,7 +253,7 @@ fn parts<'a>(draft: &Draft<'a>) -> Vec<Part<'a>> {
         else {
             continue;
         };
-        owners.extend(unit.numbers.iter().copied());
+        owners.extend(unit.tensors.iter().copied());
         parts[place].unit = Some((unit.modules, HashMap::default(), unit.load));
     }
     // What waits, and whose it is.
@@ -657,7 +657,7 @@ mod tests {
         /// What is lost where ways are dropped: no way through, and a percent of the time.
         #[test]
         fn few_ways_are_as_good_as_all_to_a_percent(sequence in sequences(60..120), part in 2..9_i64) {
-            let most: Bytes = sequence.iter().flat_map(|choices| choices.first()).map(|choice| choice.kept.max(0)).sum();
+            let most: Bytes = sequence.iter().filter_map(|choices| choices.first()).map(|choice| choice.kept.max(0)).sum();
             let limit = 20 + most * part / 10;
             let few = cheapest(&sequence, limit, 100).and_then(|taken| time(&sequence, limit, &taken));
             let all = cheapest(&sequence, limit, usize::MAX).and_then(|taken| time(&sequence, limit, &taken));

@@ -1,11 +1,75 @@
-//! The repeated parts of a model, found by structure: children of `ModuleList`, `Sequential` and their like that have parts of their own.
+//! Which modules a lever could be for, and in which order that pays.
+//!
+//! Found by structure: the repeated parts of a model (children of `ModuleList`, `Sequential` and
+//! their like that have parts of their own; attributes of one class that have), and the parts of those.
 
 use std::collections::{HashMap, HashSet};
 
+use crate::blocks::find;
+use crate::draft::Draft;
 use crate::model::Model;
 
+/// Ratios of bytes to time this close are one: then the order of the forward pass decides. What
+/// comes first is needed last, when other activations are gone already.
+const STEP: f64 = 1.15;
+/// The part of the host's time that single modules are thought to cost: it mostly hides behind the GPU's.
+pub(crate) const HOST_SHARE: f64 = 0.25;
 /// Less is not worth a change.
 const LEAST_BYTES: u64 = 1 << 20;
+
+/// Modules in the order in which giving up their activations pays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// Those of each decision.
+    steps: Vec<Vec<String>>,
+}
+
+impl Sequence {
+    /// The modules of each decision.
+    pub(crate) const fn new(steps: Vec<Vec<String>>) -> Self {
+        Self { steps }
+    }
+
+    /// Leaves modules out.
+    pub(crate) fn without(&mut self, left: impl Fn(&str) -> bool) {
+        for step in &mut self.steps {
+            step.retain(|module| !left(module));
+        }
+        self.steps.retain(|step| !step.is_empty());
+    }
+
+    /// How long it is.
+    pub fn len(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// Whether there is nothing to choose from.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// The modules of the first `count` decisions, in the order of the forward pass; those inside
+    /// of others among them are left out.
+    pub fn prefix(&self, model: &Model, count: usize) -> Vec<String> {
+        let chosen: HashSet<&str> = self
+            .steps
+            .iter()
+            .take(count)
+            .flatten()
+            .map(String::as_str)
+            .collect();
+        let mut seen = HashSet::new();
+        model
+            .calls
+            .iter()
+            .map(|call| call.module.as_str())
+            .filter(|module| chosen.contains(module))
+            .filter(|module| !ancestors(module).any(|above| chosen.contains(above)))
+            .filter(|module| seen.insert(*module))
+            .map(str::to_owned)
+            .collect()
+    }
+}
 
 /// The names around a module's.
 pub(crate) fn ancestors(module: &str) -> impl Iterator<Item = &str> {
@@ -55,10 +119,117 @@ pub fn repeated(model: &Model) -> Vec<String> {
     found
 }
 
+/// The repeated blocks, and modules with parts outside of them and not around them whose class occurs more than
+/// once, outermost ones only: networks written with an attribute for each block (`down1`, `down2`, …), of a class of their own
+/// or a `Sequential`.
+fn blocks(model: &Model) -> Vec<String> {
+    let mut found = repeated(model);
+    found.extend(alike(model, &found));
+    found
+}
+
+fn alike(model: &Model, blocks: &[String]) -> Vec<String> {
+    let called = called(model);
+    let with_parts = with_parts(model);
+    let around: HashSet<&str> = blocks.iter().flat_map(|name| ancestors(name)).collect();
+    let mut known: HashSet<&str> = blocks.iter().map(String::as_str).collect();
+    let candidates: Vec<_> = model
+        .modules
+        .iter()
+        .filter(|module| {
+            let name = module.name.as_str();
+            name.contains('.')
+                && with_parts.contains(name)
+                && called.contains(name)
+                && !around.contains(name)
+                && !known.contains(name)
+                && !ancestors(name).any(|above| known.contains(above))
+        })
+        .collect();
+    let mut count: HashMap<&str, u32> = HashMap::new();
+    for module in &candidates {
+        *count.entry(&module.kind).or_default() += 1;
+    }
+    let mut found = Vec::new();
+    for module in candidates {
+        let name = module.name.as_str();
+        if count
+            .get(module.kind.as_str())
+            .is_some_and(|&count| count >= 2)
+            && !ancestors(name).any(|above| known.contains(above))
+        {
+            known.insert(name);
+            found.push(name.to_owned());
+        }
+    }
+    found
+}
+
 /// The names of modules that were called.
 fn called(model: &Model) -> HashSet<&str> {
     let names = model.calls.iter().map(|call| call.module.as_str());
     names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The names of modules that have parts.
+fn with_parts(model: &Model) -> HashSet<&str> {
+    let names = model.modules.iter();
+    names
+        .filter_map(|module| module.name.rsplit_once('.').map(|(above, _)| above))
+        .collect()
+}
+
+/// The parts of blocks that are modules with parts of their own.
+fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
+    let blocks: HashSet<&str> = blocks.iter().map(String::as_str).collect();
+    let with_parts = with_parts(model);
+    let called = called(model);
+    model
+        .modules
+        .iter()
+        .map(|module| module.name.as_str())
+        .filter(|name| with_parts.contains(name) && called.contains(name))
+        .filter(|name| {
+            name.rsplit_once('.')
+                .is_some_and(|(above, _)| blocks.contains(above))
+        })
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Blocks and their parts, those first that give up most bytes for the time of computing them again.
+pub(crate) fn most_for_their_time(draft: &Draft<'_>) -> Sequence {
+    let blocks = blocks(draft.model);
+    let mut worth = worth(draft, &blocks);
+    worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
+    worth.sort_by(|a, b| b.class.cmp(&a.class).then(a.place.cmp(&b.place)));
+    let mut taken: HashSet<String> = HashSet::new();
+    let mut sequence = Sequence::default();
+    for unit in worth {
+        if !ancestors(&unit.module).any(|above| taken.contains(above)) {
+            taken.insert(unit.module.clone());
+            sequence.steps.push(vec![unit.module]);
+        }
+    }
+    sequence
+}
+
+/// The blocks from the first on: what leaves them has the longest time to come back.
+pub(crate) fn first_to_last(draft: &Draft<'_>) -> Sequence {
+    let mut worth = worth(draft, &blocks(draft.model));
+    worth.sort_by_key(|unit| unit.place);
+    Sequence {
+        steps: worth.into_iter().map(|unit| vec![unit.module]).collect(),
+    }
+}
+
+/// The last blocks first: their weights can be brought while the others compute.
+pub(crate) fn last_to_first(model: &Model) -> Sequence {
+    let mut modules = with_weights(model, |_| true);
+    modules.reverse();
+    Sequence {
+        steps: modules.into_iter().map(|module| vec![module]).collect(),
+    }
 }
 
 /// Whether a module is `block`, or a part of it.
@@ -87,9 +258,86 @@ pub(crate) fn with_weights(model: &Model, chosen: impl Fn(&str) -> bool) -> Vec<
     blocks
 }
 
+/// Bytes for a nanosecond, in steps.
+pub(crate) fn class(bytes: u64, time: f64) -> i64 {
+    ((bytes as f64 / time.max(1.0)).ln() / STEP.ln()).round() as i64
+}
+
+struct Unit {
+    module: String,
+    /// Bytes for a nanosecond, in steps.
+    class: i64,
+    /// Where its forward begins.
+    place: usize,
+}
+
+fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
+    let (found, _) = find(draft, modules);
+    let mut units: HashMap<&str, (u64, f64, usize)> = HashMap::new();
+    for block in &found {
+        let Some(call) = draft.model.calls.get(block.call as usize) else {
+            continue;
+        };
+        let bytes: u64 = block
+            .saved
+            .iter()
+            .filter(|number| !call.outputs.contains(number) && !block.casts.contains(number))
+            .filter_map(|&number| draft.template.tensors.get(number as usize))
+            .map(|tensor| tensor.bytes)
+            .sum();
+        let entry = units
+            .entry(&call.module)
+            .or_insert((0, 0.0, block.forward.start));
+        entry.0 += bytes;
+        entry.1 += draft.forward_load(block.call).busy;
+    }
+    units
+        .into_iter()
+        .filter(|(_, (bytes, ..))| *bytes >= LEAST_BYTES)
+        .map(|(module, (bytes, time, place))| Unit {
+            module: module.to_owned(),
+            class: class(bytes, time),
+            place,
+        })
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Call;
+    use oomph_run::record::Module;
+
+    /// A U-Net whose levels are a `Sequential` each, held by attributes.
+    #[test]
+    fn sequentials_by_attribute_are_blocks() {
+        let modules = [
+            ("Net", "Net"),
+            ("Net.down1", "Sequential"),
+            ("Net.down1.0", "Conv2d"),
+            ("Net.down2", "Sequential"),
+            ("Net.down2.0", "Conv2d"),
+            ("Net.head", "Conv2d"),
+        ];
+        let mut model = Model {
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        for (name, kind) in modules {
+            model.modules.push(Module {
+                name: name.to_owned(),
+                kind: kind.to_owned(),
+                container: kind == "Sequential",
+                ..Module::default()
+            });
+            model.calls.push(Call {
+                module: name.to_owned(),
+                ..Call::default()
+            });
+        }
+        assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
+
     #[test]
     fn ancestors_of_a_name() {
         let found: Vec<&str> = ancestors("GPT.blocks.0.mlp").collect();

@@ -17,6 +17,7 @@ use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Results, Stage, Switches, comments, places};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Template};
+use crate::units::{self, Sequence};
 
 /// Nanoseconds of the host for a call: random states and modes are kept, compared and set back.
 const HOST_NS: f64 = 80_000.0;
@@ -48,6 +49,17 @@ impl Facets for Checkpoint {
 
     fn excluded(model: &Model) -> Option<&'static str> {
         model.compiled(true)
+    }
+
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        units::most_for_their_time(draft)
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
     }
 
     fn is_midway() -> bool {

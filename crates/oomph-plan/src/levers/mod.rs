@@ -48,6 +48,7 @@ use crate::lever::{Dtype, Facets, Group, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
+use crate::units::Sequence;
 
 pub use jax_settings::for_jax;
 pub use shard::{data_parallel, on_the_cpu, ways, with_unused};
@@ -66,8 +67,10 @@ pub(crate) struct Kind {
     pub(crate) excluded: fn(&Model) -> Option<&'static str>,
     /// What of it is worth trying.
     pub(crate) candidates: fn(&Model, &Options) -> Vec<Lever>,
-    /// The same for more and more modules.
-    pub(crate) sequence: fn(&Draft<'_>) -> Vec<Lever>,
+    /// The modules that it may be for.
+    pub(crate) sequence: fn(&Draft<'_>) -> Sequence,
+    /// The lever for these modules.
+    pub(crate) of_modules: fn(Vec<String>) -> Option<Lever>,
 }
 
 impl Kind {
@@ -82,7 +85,8 @@ impl Kind {
                 let found = L::candidates(model, options);
                 found.into_iter().map(Into::into).collect()
             },
-            sequence: |draft| L::sequence(draft).into_iter().map(Into::into).collect(),
+            sequence: L::sequence,
+            of_modules: |modules| L::of_modules(modules).map(Into::into),
         }
     }
 }

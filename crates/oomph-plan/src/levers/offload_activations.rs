@@ -16,6 +16,7 @@ use crate::lever::{Facets, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::model::{Call, Event, Model};
 use crate::sharding::Sharing;
+use crate::units::{self, Sequence};
 
 /// Saved activations wait in pinned host memory.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -48,6 +49,17 @@ impl Facets for OffloadActivations {
 
     fn excluded(model: &Model) -> Option<&'static str> {
         model.compiled(true)
+    }
+
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        units::first_to_last(draft)
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
     }
 
     fn is_midway() -> bool {

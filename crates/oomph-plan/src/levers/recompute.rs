@@ -15,10 +15,12 @@ use oomph_trace::{Category, Phase};
 use crate::blocks::{self, Edits};
 use crate::by_hand::{Script, Work, modules};
 use crate::draft::{Draft, Load, Pace};
-use crate::lever::{Facets, Results, Stage, comments, places};
+use crate::lever::{Facets, Group, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::levers::checkpoint::Checkpoint;
 use crate::model::{Event, Model};
+use crate::search::Options;
+use crate::units::{self, Sequence};
 
 /// Classes of modules whose forward reads and writes little more than their result.
 const CHEAP: [&str; 18] = [
@@ -88,11 +90,62 @@ impl Facets for Recompute {
     }
 
     fn stage() -> Stage {
-        Stage::Modules
+        Stage::Combined(Group::Recomputation)
+    }
+
+    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
+        if !model.trains || model.facts.compiled {
+            return Vec::new();
+        }
+        let modules = cheap(model);
+        let offered = !modules.is_empty();
+        offered.then_some(Self { modules }).into_iter().collect()
     }
 
     fn excluded(model: &Model) -> Option<&'static str> {
         model.compiled(true)
+    }
+
+    /// The order in which computing single modules again pays: most bytes for the least time first.
+    fn sequence(draft: &Draft<'_>) -> Sequence {
+        /// More decisions are made several at a time: each costs a search as much as a block does.
+        const MOST: usize = 24;
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        let mut found = units(draft);
+        found.retain(|unit| unit.bytes > 0);
+        found.sort_by(|a, b| {
+            let class = |unit: &Unit| {
+                units::class(
+                    unit.bytes,
+                    unit.load.busy + units::HOST_SHARE * unit.load.host(draft.pace()),
+                )
+            };
+            class(b)
+                .cmp(&class(a))
+                .then(b.place.cmp(&a.place))
+                .then(a.modules.cmp(&b.modules))
+        });
+        let at_once = found.len().div_ceil(MOST).max(1);
+        let names = |units: &[Unit]| {
+            units
+                .iter()
+                .flat_map(|unit| unit.modules.iter().cloned())
+                .collect()
+        };
+        Sequence::new(found.chunks(at_once).map(names).collect())
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
+    }
+
+    fn leave_to(&mut self, blocks: &[String]) -> bool {
+        self.modules.retain(|name| {
+            !units::ancestors(name).any(|above| blocks.iter().any(|block| block == above))
+        });
+        !self.modules.is_empty()
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
@@ -305,14 +358,18 @@ fn cheap(model: &Model) -> Vec<String> {
 pub(crate) struct Unit {
     pub(crate) modules: Vec<String>,
     /// Tensors that are no longer kept, and the calls that they follow from.
-    pub(crate) numbers: Vec<(u32, u32)>,
+    pub(crate) tensors: Vec<(u32, u32)>,
+    /// Their bytes.
+    bytes: u64,
     /// What is computed again.
     pub(crate) load: Load,
+    /// Where the first of it is made.
+    place: usize,
 }
 
 /// The modules that it could be applied to, each with those that work in place on its result.
 pub(crate) fn units(draft: &Draft<'_>) -> Vec<Unit> {
-    let (found, _) = find(draft, &cheap(draft.model));
+    let (found, positions) = find(draft, &cheap(draft.model));
     let model = draft.model;
     let name = |call: u32| {
         model
@@ -322,15 +379,24 @@ pub(crate) fn units(draft: &Draft<'_>) -> Vec<Unit> {
     };
     let mut units: HashMap<&str, (Unit, HashSet<u32>)> = HashMap::default();
     for one in &found.dropped {
+        let Some(tensor) = draft.template.tensors.get(one.number as usize) else {
+            continue;
+        };
+        let place = positions.frees.get(&one.number).copied().unwrap_or(0);
         let (unit, calls) = units.entry(name(one.call)).or_insert_with(|| {
             let unit = Unit {
                 modules: vec![name(one.call).to_owned()],
-                numbers: Vec::new(),
+                tensors: Vec::new(),
+                bytes: 0,
                 load: Load::default(),
+                place,
             };
             (unit, HashSet::default())
         });
-        unit.numbers.push((one.number, one.call));
+        unit.tensors.push((one.number, one.call));
+        unit.bytes += tensor.bytes;
+        // What is made first is freed last.
+        unit.place = unit.place.max(place);
         calls.insert(one.call);
         let again = one.users.iter().filter(|user| found.through.contains(user));
         for &user in again {

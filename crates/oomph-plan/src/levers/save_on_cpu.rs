@@ -87,10 +87,10 @@ impl Facets for SaveOnCpu {
     }
 
     fn goes_with(&self, others: &[Lever]) -> bool {
-        // The same copies; and what it takes is not computed again.
+        // The same copies.
         !others
             .iter()
-            .any(|lever| matches!(lever, Lever::OffloadActivations(_) | Lever::Recompute(_)))
+            .any(|lever| matches!(lever, Lever::OffloadActivations(_)))
     }
 
     fn goes_with_sharing(&self, sharing: Sharing) -> bool {

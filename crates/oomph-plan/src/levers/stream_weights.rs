@@ -11,7 +11,7 @@ use crate::draft::Draft;
 use crate::lever::{Facets, Results, Stage, comments, places};
 use crate::model::Model;
 use crate::streamed::take;
-use crate::units;
+use crate::units::{self, Sequence};
 
 /// Inference with modules' weights in host memory, brought ahead of their use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -46,18 +46,15 @@ impl Facets for StreamWeights {
         model.compiled(false)
     }
 
-    fn sequence(draft: &Draft<'_>) -> Vec<Self> {
+    fn sequence(draft: &Draft<'_>) -> Sequence {
         if draft.model.trains || draft.model.facts.compiled {
-            return Vec::new();
+            return Sequence::default();
         }
-        let modules = units::with_weights(draft.model, |_| true);
-        // The last ones first: their weights can be brought while the others compute.
-        (0..modules.len())
-            .rev()
-            .map(|first| Self {
-                modules: modules[first..].to_vec(),
-            })
-            .collect()
+        units::last_to_first(draft.model)
+    }
+
+    fn of_modules(modules: Vec<String>) -> Option<Self> {
+        Some(Self { modules })
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
