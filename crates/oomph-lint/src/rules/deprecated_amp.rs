@@ -47,7 +47,7 @@ declare_rule! {
     ///
     /// Safe for `autocast`, which has had its new name since PyTorch 1.10; unsafe for `GradScaler`,
     /// which needs 2.3.
-    OOM811 "deprecated-amp" { fix: Sometimes, default: true }
+    OOM811 "deprecated-amp" { fix: Sometimes, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -100,12 +100,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         } else {
             "use `torch.amp.GradScaler(\"cuda\", ...)`"
         };
-        // The old `autocast` warns since 2.4 as well, but the new name serves PyTorch of 2021.
-        let (major, minor) = if name == "autocast" { (1, 10) } else { (2, 4) };
         out.push(
             Report::new(func, format!("`torch.cuda.amp.{name}` has been deprecated since PyTorch 2.4"))
                 .help(help)
-                .since(major, minor)
+                .since(2, 4)
                 .fix(fix),
         );
     }

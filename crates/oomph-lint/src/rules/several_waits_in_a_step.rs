@@ -204,7 +204,9 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
         let root = name.split('.').next().unwrap_or(name);
         let bound = |place: &str| {
             model.assigns_to(step.func, place).any(|assign| {
-                step.range.contains_range(assign.target.range())
+                // What is moved later was not moved yet.
+                assign.target.start() < expr.start()
+                    && step.range.contains_range(assign.target.range())
                     && assign.bind != Bind::Other
                     && !matches!(assign.value.kind, Kind::Plain | Kind::NoneLiteral)
                     && assign.value.device != Device::Cpu
@@ -219,7 +221,9 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
 fn comes_from_the_gpu(model: &Model<'_>, expr: &Expr) -> bool {
     const ON_CPU: &[&str] = &[".cpu()", ".numpy()", ".item()", "np.", "numpy.", "\"cpu\"", "'cpu'"];
     let text = model.text(expr);
-    !expr.is_literal_expr() && !ON_CPU.iter().any(|word| text.contains(word))
+    // What a loader gives is on the CPU until somebody moves it.
+    let is_batch = matches!(expr, Expr::Call(call) if last_name(&call.func) == Some("next"));
+    !expr.is_literal_expr() && !is_batch && !ON_CPU.iter().any(|word| text.contains(word))
 }
 
 /// `torch.cuda.synchronize()` in every step, unless it is there for times: of a part of the step, or of events.
@@ -248,6 +252,10 @@ fn waits_for_each_parameter<'m, 'a>(model: &'m Model<'a>, stmt: &Stmt, ctx: CtxI
     }
     // Once an epoch, it is little.
     let in_epoch = model.loops_around(ctx).find(|each| each.range != node.range).is_some_and(|each| !each.trains);
+    // A script that looks once is no training step.
+    if model.func_of(ctx).is_none() && model.loops_around(ctx).all(|each| each.range == node.range) {
+        return None;
+    }
     // What some steps only look at is left alone.
     let sometimes = in_epoch || model.within_function(ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains('%')));
     let func = model.func_of(ctx);
