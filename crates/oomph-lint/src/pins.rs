@@ -133,7 +133,7 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
                     }
                     let near = after.split([',', ';']).next().unwrap_or_default();
                     let near = near.split(" python").next().unwrap_or_default();
-                    let goes_on = ["above", "later", "newer", "high", "latest", "up)", ">", "≥", "*"]
+                    let goes_on = ["above", "later", "newer", "high", "latest", ">", "≥"]
                         .iter()
                         .any(|word| near.contains(word))
                         || near.trim_start_matches(['*', '`', 'x', '.']).starts_with('+')

@@ -225,7 +225,7 @@ impl Reach<'_> {
                 .ancestors()
                 .take(MAX_FOLDERS)
                 .any(|base| exists(&base.join(first)))
-            && (LOCAL.contains(&first.as_str()) && !self.is_somewhere(first)
+            && (LOCAL.contains(&first.as_str()) && !self.is_somewhere(file, first)
                 || import.parts.get(of_module).is_some_and(|name| {
                     module.len() == 1 && self.is_renamed(file, first, name)
                 }))
@@ -248,12 +248,15 @@ impl Reach<'_> {
                 .any(|base| exists(&joined(base, module)))
     }
 
-    /// Whether any file or folder of the project is called so.
-    fn is_somewhere(&self, name: &str) -> bool {
-        self.by_stem.contains_key(name)
-            || (self.files.iter())
-                .flat_map(|file| file.path.parent().into_iter().flat_map(Path::iter))
-                .any(|folder| folder == name)
+    /// Whether any file or folder of a file's project is called so.
+    fn is_somewhere(&self, from: usize, name: &str) -> bool {
+        let part = self.part(from);
+        let is_near = |file: &usize| self.part(*file) == part;
+        self.by_stem.get(name).is_some_and(|files| files.iter().any(is_near))
+            || (0..self.files.len()).filter(is_near).any(|file| {
+                let folder = self.files[file].path.parent();
+                folder.into_iter().flat_map(Path::iter).any(|folder| folder == name)
+            })
     }
 
     /// Whether a file beside this one has a name that is taken of a module, and a part of the module's name:

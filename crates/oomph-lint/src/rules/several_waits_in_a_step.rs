@@ -205,7 +205,7 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
         let bound = |place: &str| {
             model.assigns_to(step.func, place).any(|assign| {
                 // What is moved later was not moved yet.
-                assign.target.start() < expr.start()
+                assign.expr.is_some_and(|made| made.end() <= expr.start())
                     && step.range.contains_range(assign.target.range())
                     && assign.bind != Bind::Other
                     && !matches!(assign.value.kind, Kind::Plain | Kind::NoneLiteral)

@@ -168,11 +168,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                         && bound().all(|assign| assign.target.start() < at && model.is_inside(zero.ctx, assign.ctx))
                         && bound().any(|assign| {
                             matches!(assign.expr, Some(Expr::Call(made))
-                                if made.arguments.args.len() > 1 && last_name(&made.func).is_some_and(|name| name.contains("loss")))
+                                if made.arguments.args.len() > 1
+                                    && last_name(&made.func).is_some_and(|name| name.contains("loss") || name.contains("criter")))
                                 && !matches!(assign.value.kind, Kind::Plain)
                                 && !matches!(assign.value.device, Device::Cpu)
                         })
-                        && !calls().any(|call| is_pass(call) || may_be_pass(call))
+                        && !calls().any(|call| call.node.start() > at && (is_pass(call) || may_be_pass(call)))
                 })
         };
         let steps_after = calls().any(|call| {
