@@ -133,7 +133,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 fn resumes_too_early(model: &Model<'_>, load: &Call<'_>) -> bool {
     let func = model.func_of(load.ctx);
     let filled = (model.calls_in_function(func))
-        .find(|call| call.is_method("load_state_dict") && call.recv.kind == Kind::Optimizer && call.node.start() > load.node.end());
+        .find(|call| call.is_method("load_state_dict") && call.recv.kind == Kind::Optimizer && call.node.start() > load.node.end())
+        // Under a further condition, not every run resumes.
+        .filter(|call| model.is_inside(load.ctx, call.ctx));
     let mut moves = model.calls_in_function(func).filter(|call| {
         matches!(call.method, Some("to" | "cuda")) && call.recv.is_model()
     });

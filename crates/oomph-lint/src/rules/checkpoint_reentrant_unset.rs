@@ -40,7 +40,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: the two forms differ for functions with side effects and nested checkpoints.
-    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, default: false }
+    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
