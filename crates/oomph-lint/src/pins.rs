@@ -17,7 +17,9 @@ fn is_prose(name: &str) -> bool {
     name.starts_with("Dockerfile")
         || name.to_ascii_lowercase().starts_with("readme")
         || extension(name) == Some("sh")
-            && ["install", "require", "setup", "env"].iter().any(|word| name.starts_with(word))
+            && ["install", "require", "setup", "env"]
+                .iter()
+                .any(|word| name.starts_with(word))
 }
 
 fn extension(name: &str) -> Option<&str> {
@@ -89,8 +91,18 @@ fn torch_of_vision(line: &str) -> Option<Newest> {
 /// Whether a line is about what a program needs or was tried with.
 fn asks(line: &str) -> bool {
     const WORDS: &[&str] = &[
-        "install", "tested", "develop", "require", "depend", "environment", "version", "python 2",
-        "python 3", "python2", "python3", "cuda ",
+        "install",
+        "tested",
+        "develop",
+        "require",
+        "depend",
+        "environment",
+        "version",
+        "python 2",
+        "python 3",
+        "python2",
+        "python3",
+        "cuda ",
     ];
     WORDS.iter().any(|word| line.contains(word))
 }
@@ -105,14 +117,18 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
         || ["pytorch", "torch", "python"]
             .iter()
             .any(|name| trimmed.starts_with(name));
-    let is_asked = asked || asks(line) || begins && trimmed.len() <= MOST_OF_AN_ITEM;
+    let is_image = trimmed.starts_with("from ") && trimmed.contains("torch:");
+    let is_asked = asked || is_image || asks(line) || begins && trimmed.len() <= MOST_OF_AN_ITEM;
     line.match_indices("torch")
         .filter_map(|(at, name)| {
             let before = line[..at].strip_suffix("py").unwrap_or(&line[..at]);
-            if before.ends_with(|each: char| each.is_alphanumeric() || "-_./".contains(each)) {
+            // `FROM pytorch/pytorch:1.4-cuda10.1`
+            let is_part = |each: char| each.is_alphanumeric() || "-_./".contains(each);
+            if before.ends_with(is_part) && !is_image {
                 return None;
             }
-            let rest = line[at + name.len()..].trim_start_matches([' ', '*', '`', '(', ':', '|', '[']);
+            let rest =
+                line[at + name.len()..].trim_start_matches([' ', '*', '`', '(', ':', '|', '[']);
             let rest = rest.strip_prefix("version").unwrap_or(rest);
             let version = rest.trim_start_matches(['=', '<', '>', '~', ' ', 'v', ':', '≥', '≤']);
             let operator = rest[..rest.len() - version.len()].trim_matches([' ', 'v', ':']);
@@ -136,7 +152,9 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
                     let goes_on = ["above", "later", "newer", "high", "latest", ">", "≥"]
                         .iter()
                         .any(|word| near.contains(word))
-                        || near.trim_start_matches(['*', '`', 'x', '.']).starts_with('+')
+                        || near
+                            .trim_start_matches(['*', '`', 'x', '.'])
+                            .starts_with('+')
                             && !near.contains("+c")
                         || line.contains("at least");
                     Some(if goes_on { ANY } else { newest })
@@ -236,20 +254,38 @@ mod tests {
             ("PyTorch 1.6.0", Some((1, 6))),
             ("Python 3.7, PyTorch 1.6", Some((1, 6))),
             ("PyTorch 1.6 or later", None),
-            ("| torch | 1.9.0 |", None),
+            ("| torch | 1.9.0 |", Some((1, 9))),
             ("- PyTorch 1.9.0 or newer", None),
             ("- PyTorch >= 1.7.0", None),
-            ("1. Install [PyTorch 1.0](https://pytorch.org/) and Python 3.6.", Some((1, 0))),
-            ("This code was developed and tested with pytorch version 1.0.1", Some((1, 0))),
-            ("The code is developed with CUDA 8.0, ***Python 2.7***, ***PyTorch 0.3***", Some((0, 3))),
-            ("Tested with PyTorch 1.0 and 1.7, and with Python 3.6+.", Some((1, 7))),
+            (
+                "1. Install [PyTorch 1.0](https://pytorch.org/) and Python 3.6.",
+                Some((1, 0)),
+            ),
+            (
+                "This code was developed and tested with pytorch version 1.0.1",
+                Some((1, 0)),
+            ),
+            (
+                "The code is developed with CUDA 8.0, ***Python 2.7***, ***PyTorch 0.3***",
+                Some((0, 3)),
+            ),
+            (
+                "Tested with PyTorch 1.0 and 1.7, and with Python 3.6+.",
+                Some((1, 7)),
+            ),
             ("Requires PyTorch 1.4+.", None),
             ("Requires PyTorch (1.4 or later).", None),
             ("It needs PyTorch 2.1.", None),
             ("## Requirements\nWe use PyTorch 1.4 here.", Some((1, 4))),
             ("| PyTorch | 1.4 |", Some((1, 4))),
-            ("pip install torch==1.10.1+cu111 -f https://download.pytorch.org/whl/torch_stable.html", Some((1, 10))),
-            ("FROM pytorch/pytorch:1.4-cuda10.1-cudnn7-devel", Some((1, 4))),
+            (
+                "pip install torch==1.10.1+cu111 -f https://download.pytorch.org/whl/torch_stable.html",
+                Some((1, 10)),
+            ),
+            (
+                "FROM pytorch/pytorch:1.4-cuda10.1-cudnn7-devel",
+                Some((1, 4)),
+            ),
             ("We use `torch.compile` of PyTorch 2.0.", None),
             ("Code for PyTorch, see https://pytorch.org/1.7.0/", None),
             ("pip install torch", None),

@@ -925,7 +925,9 @@ fn nothing_of_a_package_runs_whose_init_fails() {
 #[test]
 fn a_file_of_a_broken_package_that_takes_of_it_is_no_script() {
     let with = |init: &str, import: &str| {
-        let steps = format!("import logging\n{import}logging.getLogger()\n{STEP}import nets\nstep(nets.a, nets.b, nets.c, nets.d)\n");
+        let steps = format!(
+            "import loading\n{import}{STEP}step(loading.a, loading.b, loading.c, loading.d)\n"
+        );
         found(&[
             ("job/steps.py", &steps),
             ("job/__init__.py", init),
@@ -934,7 +936,6 @@ fn a_file_of_a_broken_package_that_takes_of_it_is_no_script() {
     };
     let of_package = "from .other import helps\n";
     assert_eq!(with("from .missing import *\n", of_package), [""; 0]);
-    assert_eq!(with("from .missing import *\n", ""), ["OOM416"]);
     assert_eq!(with("", of_package), ["OOM416"]);
 }
 
@@ -957,11 +958,17 @@ fn who_imports_a_module_of_a_common_name_or_a_renamed_one_needs_it() {
         ("from eval import Faces", "eval.py"),
         // Somewhere in the project, for somebody who sets the path.
         ("from eval import Faces", "tools/eval.py"),
-        ("import sys\nsys.path.append('..')\nfrom eval import Faces", "dataset.py"),
+        (
+            "import sys\nsys.path.append('..')\nfrom eval import Faces",
+            "dataset.py",
+        ),
         ("from dataset import Faces", "dataset.py"),
         ("from torch_dataset import Other", "dataset.py"),
         ("from faces import Faces", "dataset.py"),
-        ("try:\n    from eval import Faces\nexcept ImportError:\n    pass", "dataset.py"),
+        (
+            "try:\n    from eval import Faces\nexcept ImportError:\n    pass",
+            "dataset.py",
+        ),
     ] {
         assert_eq!(with(import, other), ["OOM501"], "{import} {other}");
     }
@@ -973,7 +980,12 @@ fn a_project_beside_another_lends_it_no_modules() {
     let main = format!("import torch\nfrom eval import Faces\n{LOADS}");
     let beside = |folder: &str| {
         let other = format!("{folder}eval.py");
-        found(&[("one/a.py", &main), ("one/b.py", ""), (&other, "class Faces: pass\n"), ("two/c.py", "")])
+        found(&[
+            ("one/a.py", &main),
+            ("one/b.py", ""),
+            (&other, "class Faces: pass\n"),
+            ("two/c.py", ""),
+        ])
     };
     assert_eq!(beside("two/"), [""; 0]);
     assert_eq!(beside("one/sub/"), ["OOM501"]);

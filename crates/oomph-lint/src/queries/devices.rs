@@ -592,7 +592,9 @@ fn casts_to_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
     };
     model.assigns.iter().any(|assign| {
         let place = assign.place.as_str();
-        let Some(cast) = assign.expr.filter(|expr| in_loop(expr.range()) && is_cast(expr, place))
+        let Some(cast) = assign
+            .expr
+            .filter(|expr| in_loop(expr.range()) && is_cast(expr, place))
         else {
             return false;
         };

@@ -20,11 +20,48 @@ const WHOLE: End = End {
 /// Names that modules of a project have, and no library that such a project would use: if the project has none, it
 /// lacks it.
 const LOCAL: &[&str] = &[
-    "args", "common", "config", "configs", "data", "data_loader", "data_loaders", "data_utils",
-    "dataloader", "dataloaders", "dataset", "engine", "env", "envs", "eval", "evaluation",
-    "helper", "helpers", "layers", "lib", "libs", "loader", "loss", "losses", "metric", "metrics",
-    "model", "models", "modules", "net", "nets", "network", "networks", "opt", "options", "opts",
-    "preprocess", "preprocessing", "src", "train", "trainer", "trainers", "transform", "util",
+    "args",
+    "common",
+    "config",
+    "configs",
+    "data",
+    "data_loader",
+    "data_loaders",
+    "data_utils",
+    "dataloader",
+    "dataloaders",
+    "dataset",
+    "engine",
+    "env",
+    "envs",
+    "eval",
+    "evaluation",
+    "helper",
+    "helpers",
+    "layers",
+    "lib",
+    "libs",
+    "loader",
+    "loss",
+    "losses",
+    "metric",
+    "metrics",
+    "model",
+    "models",
+    "modules",
+    "network",
+    "networks",
+    "opt",
+    "options",
+    "opts",
+    "preprocess",
+    "preprocessing",
+    "src",
+    "train",
+    "trainer",
+    "trainers",
+    "transform",
+    "util",
     "utils",
 ];
 
@@ -226,9 +263,10 @@ impl Reach<'_> {
                 .take(MAX_FOLDERS)
                 .any(|base| exists(&base.join(first)))
             && (LOCAL.contains(&first.as_str()) && !self.is_somewhere(file, first)
-                || import.parts.get(of_module).is_some_and(|name| {
-                    module.len() == 1 && self.is_renamed(file, first, name)
-                }))
+                || import
+                    .parts
+                    .get(of_module)
+                    .is_some_and(|name| module.len() == 1 && self.is_renamed(file, first, name)))
         {
             return true;
         }
@@ -252,10 +290,15 @@ impl Reach<'_> {
     fn is_somewhere(&self, from: usize, name: &str) -> bool {
         let part = self.part(from);
         let is_near = |file: &usize| self.part(*file) == part;
-        self.by_stem.get(name).is_some_and(|files| files.iter().any(is_near))
+        self.by_stem
+            .get(name)
+            .is_some_and(|files| files.iter().any(is_near))
             || (0..self.files.len()).filter(is_near).any(|file| {
                 let folder = self.files[file].path.parent();
-                folder.into_iter().flat_map(Path::iter).any(|folder| folder == name)
+                folder
+                    .into_iter()
+                    .flat_map(Path::iter)
+                    .any(|folder| folder == name)
             })
     }
 
@@ -264,10 +307,18 @@ impl Reach<'_> {
     fn is_renamed(&self, file: usize, module: &str, name: &str) -> bool {
         let folder = self.files[file].path.parent();
         let shares = |stem: &str| {
-            let (short, long) = if stem.len() < module.len() { (stem, module) } else { (module, stem) };
+            let (short, long) = if stem.len() < module.len() {
+                (stem, module)
+            } else {
+                (module, stem)
+            };
             short.len() > 3
-                && (long.strip_suffix(short).is_some_and(|rest| rest.ends_with('_'))
-                    || long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_')))
+                && (long
+                    .strip_suffix(short)
+                    .is_some_and(|rest| rest.ends_with('_'))
+                    || long
+                        .strip_prefix(short)
+                        .is_some_and(|rest| rest.starts_with('_')))
         };
         (self.by_stem.iter())
             .filter(|(stem, _)| shares(stem))

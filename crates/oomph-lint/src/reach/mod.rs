@@ -272,7 +272,8 @@ impl<'p> Reach<'p> {
                             let path = self.files[**index].path;
                             **index != file
                                 && path.starts_with(around)
-                                && self.part(**index) == self.part(file)
+                                && (self.files[file].says.moves_path
+                                    || self.part(**index) == self.part(file))
                                 && path.with_extension("").ends_with(&suffix)
                         })
                         .max_by_key(|index| shared_folders(self.files[**index].path, from));
@@ -955,12 +956,15 @@ impl<'p> Reach<'p> {
 
 /// The folder that all files have in common, if none lies in it itself.
 fn shelf_of(files: &[File<'_>]) -> Option<PathBuf> {
-    let mut folders = files.iter().map(|file| file.path.parent().unwrap_or(Path::new("")));
+    let mut folders = files
+        .iter()
+        .map(|file| file.path.parent().unwrap_or(Path::new("")));
     let mut shared = folders.next()?.to_path_buf();
     for folder in folders.clone() {
         while !folder.starts_with(&shared) && shared.pop() {}
     }
-    (files.first()?.path.parent() != Some(&shared) && !folders.any(|folder| folder == shared)).then_some(shared)
+    (files.first()?.path.parent() != Some(&shared) && !folders.any(|folder| folder == shared))
+        .then_some(shared)
 }
 
 /// In how many folders two files are together.

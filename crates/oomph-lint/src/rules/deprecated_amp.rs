@@ -40,8 +40,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When PyTorch before 2.3 has to be supported. If the project pins one before 2.4, nothing is said of `GradScaler`;
-    /// before 1.10, nothing of `autocast`.
+    /// When PyTorch before 2.3 has to be supported. If the project pins one before 2.4, where nothing is deprecated,
+    /// nothing is said.
     ///
     /// ## Fix safety
     ///

@@ -49,7 +49,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When another file freezes the model, or steps on the gradients that this adds to.
+    /// When another file freezes the model, or steps on the gradients that this adds to. Off by default: it was wrong
+    /// both times in code that it had not seen, where another file had frozen the weights or there were none.
     ///
     /// ## Fix safety
     ///

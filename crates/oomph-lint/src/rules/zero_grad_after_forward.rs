@@ -169,7 +169,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                             assign.target.start() < at && (assign.bind != Bind::Set || model.is_inside(zero.ctx, assign.ctx))
                         })
                         && bound().any(|assign| {
-                            matches!(assign.expr, Some(Expr::Call(made))
+                            assign.bind != Bind::Add && matches!(assign.expr, Some(Expr::Call(made))
                                 if made.arguments.args.len() > 1
                                     && last_name(&made.func).is_some_and(|name| name.contains("loss") || name.contains("criter")))
                                 && !matches!(assign.value.kind, Kind::Plain)
