@@ -1,9 +1,10 @@
 """Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
 
-`--fresh` takes the jobs of `fresh_jobs.py`. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
+`--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -40,20 +41,19 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--limits", action="store_true")
-    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--file", default="jobs.py")
     parser.add_argument("--only", default="")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
     given = parser.parse_args()
     sys.path.insert(0, str(HERE))
-    import fresh_jobs
     import jobs
 
-    script = "fresh_jobs.py" if given.fresh else "jobs.py"
+    script = given.file
     names = [
         n
-        for n in (fresh_jobs if given.fresh else jobs).JOBS
+        for n in importlib.import_module(Path(script).stem).JOBS
         if not given.only or n in given.only.split(",")
     ]
     until = time.monotonic() + given.seconds
