@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from oomph._import_hooks import on_import
-from oomph._user_code import is_user_file, user_line
+from oomph._user_code import is_user_file, local, user_line
 
 _LEAST = 1 << 20
 """Advice for fewer bytes than this is not worth reading."""
@@ -152,7 +152,7 @@ def _names(target: ast.expr) -> list[str]:
 def _value(frame: FrameType, name: str) -> Any:
     """The value of `name` or `name.attribute` in a frame; None for what is neither."""
     first, _, rest = name.partition(".")
-    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    value = local(frame, first, frame.f_globals.get(first))
     with contextlib.suppress(AttributeError):
         return operator.attrgetter(rest)(value) if rest else value
     return None
