@@ -48,6 +48,10 @@ def local(frame: FrameType, name: str, otherwise: Any = None) -> Any:
     names = frame.f_locals
     value = names.get(name, otherwise)
     # The frame's reference, this function's and the argument's: nobody else looks at it, such as a script that calls `locals`.
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & _OPTIMIZED and sys.getrefcount(names) <= 3:
+    if (
+        sys.version_info < (3, 13)
+        and frame.f_code.co_flags & _OPTIMIZED
+        and sys.getrefcount(names) <= 3
+    ):
         names.clear()
     return value

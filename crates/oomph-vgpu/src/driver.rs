@@ -196,7 +196,9 @@ pub fn device_of(addr: u64) -> Option<u32> {
         );
     }
     let variable = || modules::holder(addr).map(|(_, _, device)| device);
-    runtime::is_opened(addr).then(device::current).or_else(variable)
+    runtime::is_opened(addr)
+        .then(device::current)
+        .or_else(variable)
 }
 
 // `CUmemLocationType`.

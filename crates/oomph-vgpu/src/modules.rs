@@ -29,9 +29,7 @@ pub fn place(bytes: u64) -> Option<u64> {
 pub fn holder(addr: u64) -> Option<(u64, u64, u32)> {
     let places = PLACES.lock();
     let (&at, (memory, device)) = places.range(..=addr).next_back()?;
-    memory
-        .contains(addr)
-        .then_some((at, memory.len(), *device))
+    memory.contains(addr).then_some((at, memory.len(), *device))
 }
 
 /// A variable: its size, and its address once somebody asked for it.
