@@ -1,6 +1,7 @@
 """Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
 
-`--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
+`--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most;
+`--peaks FILE` starts each only so, by what it used at most in results that are there.
 """
 
 import argparse
@@ -43,6 +44,8 @@ def main():
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--file", default="jobs.py")
     parser.add_argument("--only", default="")
+    parser.add_argument("--peaks", help="results, perhaps of another GPU: only starts with a limit")
+    parser.add_argument("--total", type=int, help="bytes of this GPU, with --peaks")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
@@ -69,7 +72,11 @@ def main():
         print(json.dumps({"about": about}), file=out)
         for number in range(given.starts):
             peaks = {}
-            for name in names:
+            if given.peaks:
+                rows = map(json.loads, open(given.peaks))
+                rows = [row for row in rows if "job" in row and "share" not in row]
+                peaks = {row["job"]: (row.get("stats", {}).get("peak_bytes_in_use"), given.total) for row in rows}  # fmt: skip
+            for name in () if given.peaks else names:
                 if time.monotonic() > until:
                     return
                 found = start(script, name)
@@ -78,7 +85,7 @@ def main():
                     found.get("stats", {}).get("peak_bytes_in_use"),
                     found.get("device_total"),
                 )
-            for name in names if given.limits and number == 0 else ():
+            for name in names if (given.limits or given.peaks) and number == 0 else ():
                 peak, total = peaks[name]
                 if not peak or name in jobs.ENVIRONMENT:
                     continue

@@ -149,12 +149,16 @@ def loss(w, x, key):
 run = jax.jit(lambda w, x, keys: jax.lax.map(lambda key: loss(w, x, key), keys))
 print(run(jnp.ones((256, 256)), jnp.ones((512, 256)), jax.random.split(jax.random.key(0), 4)).shape)
 """
+# Of a program that is one call of cuBLAS, XLA does not know how much it moves.
+MULTIPLIES = "import jax\nx = jax.numpy.ones((4, 4096, 1024))\nprint((x[0] @ x[0].T)[0, :4].shape)"
 
 
 @with_jax
-def test_a_loop_of_a_program_reads_its_constants(oomph):
-    run = oomph(MAPS)
+@pytest.mark.parametrize("script", [MAPS, MULTIPLIES], ids=["constants", "one product"])
+def test_programs_that_have_ended_a_run(oomph, script):
+    run = oomph(script)
     assert run.status == 0 and run.out.startswith("(4,)"), run.err
+    assert run.json["verdict"] == "fits"
 
 
 RUNS_OUT = """

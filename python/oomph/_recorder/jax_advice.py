@@ -74,7 +74,8 @@ class JaxAdvice:
         )  # fmt: skip
         costs = program.cost_analysis()
         costs = costs[0] if isinstance(costs, list) else costs
-        self.moved = int(costs.get("bytes accessed", 0))
+        # -1 of a program that is one call of a library.
+        self.moved = max(0, int(costs.get("bytes accessed", 0)))
 
     def as_list(self) -> list[dict[str, Any]]:
         """All advice, that which saves most first."""
