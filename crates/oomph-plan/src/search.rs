@@ -688,7 +688,7 @@ impl<'a> Searcher<'a> {
         for point in 1..=points {
             let end = (plans.len() * point).div_ceil(points);
             for count in (begin..end).rev() {
-                // Most of what lies before one that does not fit need not be priced.
+                // Where one does not fit, hardly any of those before it had to be priced.
                 let mut left = plans.get(begin..=count).into_iter().flatten();
                 if !left.any(|levers| self.promises(base, levers)) {
                     break;
