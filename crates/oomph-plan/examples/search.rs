@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use oomph_allocator::Config;
-use oomph_plan::draft::{Draft, Pace};
+use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{Base, Options, search};
 use oomph_run::Record;
@@ -36,14 +36,6 @@ fn main() -> anyhow::Result<()> {
             "{}: {} MiB, {events} events",
             directory.display(),
             device.peak_used_bytes >> 20
-        );
-        let draft = Draft::new(&base.model, Pace::new(gpu));
-        let started = std::time::Instant::now();
-        let fronts = oomph_plan::segments::fronts(&draft, &|_, _| true);
-        let plans: usize = fronts.iter().map(Vec::len).sum();
-        println!(
-            " {plans} choices for its segments in {:?}",
-            started.elapsed()
         );
         for share in [75, 50, 35, 25] {
             let outside = device.peak_used_bytes - device.peak_reserved_bytes;

@@ -20,7 +20,6 @@ mod optimizers;
 pub mod play;
 pub mod result;
 pub mod search;
-pub mod segments;
 pub mod sharding;
 mod stop;
 mod streamed;

@@ -35,17 +35,19 @@ pub fn length(template: &Template) -> usize {
         + (STEPS - 1) * template.tail.len()
 }
 
-/// The bytes in tensors after each event of the last body.
-pub(crate) fn curve(template: &Template) -> Vec<u64> {
-    let mut player = Player::new(template, &Config::default(), Device::UNLIMITED);
-    player.curve = Some(Vec::new());
-    player.run();
-    player.curve.unwrap_or_default()
-}
-
 /// Plays `template` with the allocator's settings `config` on `device`.
 pub fn play(template: &Template, config: &Config, device: Device) -> Played {
-    let mut player = Player::new(template, config, device);
+    let driver = AddressModel::new(device.capacity).with_limit(device.limit);
+    let mut player = Player {
+        template,
+        simulator: Simulator::new(config.clone(), driver),
+        live: vec![None; template.tensors.len()],
+        previous: vec![None; template.tensors.len()],
+        round: 0,
+        fits: true,
+        in_parts: false,
+        accumulates: false,
+    };
     player.run();
     let stats = player.simulator.stats();
     Played {
@@ -70,41 +72,19 @@ struct Player<'a> {
     in_parts: bool,
     /// Whether gradients are there already, and added to.
     accumulates: bool,
-    /// The bytes in tensors after each event, where they are wanted.
-    curve: Option<Vec<u64>>,
 }
 
-impl<'a> Player<'a> {
-    fn new(template: &'a Template, config: &Config, device: Device) -> Self {
-        let driver = AddressModel::new(device.capacity).with_limit(device.limit);
-        Self {
-            template,
-            simulator: Simulator::new(config.clone(), driver),
-            live: vec![None; template.tensors.len()],
-            previous: vec![None; template.tensors.len()],
-            round: 0,
-            fits: true,
-            in_parts: false,
-            accumulates: false,
-            curve: None,
-        }
-    }
-
+impl Player<'_> {
     fn run(&mut self) {
         let template = self.template;
         self.events(&template.setup);
         let parts = template.parts.clamp(1, PARTS);
-        let steps = if template.once { 1 } else { STEPS };
-        for step in 0..steps {
+        for step in 0..if template.once { 1 } else { STEPS } {
             for part in 0..parts {
                 self.in_parts = true;
                 self.round += 1;
                 self.accumulates = part > 0;
-                self.curve.iter_mut().for_each(Vec::clear);
                 self.events(&template.body);
-                if step + 1 == steps && part + 1 == parts && self.curve.is_some() {
-                    return;
-                }
             }
             self.accumulates = false;
             self.events(if step == 0 {
@@ -125,9 +105,6 @@ impl<'a> Player<'a> {
                 Event::Free(number) => self.free(number),
                 Event::FreePrevious(number) => self.free_previous(number),
                 Event::EmptyCache => self.simulator.empty_cache(),
-            }
-            if let Some(curve) = &mut self.curve {
-                curve.push(self.simulator.stats().allocated);
             }
         }
     }

@@ -13,7 +13,6 @@ use crate::lever::{Dtype, Group, Results, Stage, StepChange};
 use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
-use crate::segments;
 use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
 use crate::units::Sequence;
@@ -514,20 +513,15 @@ impl<'a> Searcher<'a> {
             })
             .filter(|(_, sequence)| !sequence.is_empty())
             .collect();
-        let fronts = segments::fronts(&draft, &|name, module| {
-            self.options.wants(name)
-                && !base.applied.iter().any(|used| used.name() == name)
-                && !self.options.leaves(name, module)
-        });
-        let each = 1 + (sequences.len() + fronts.len()) * LEAST_GRID;
+        let each = 1 + sequences.len() * LEAST_GRID;
         let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
-        let grid = (plays / combinations.len().max(1) / (sequences.len() + fronts.len()).max(1))
-            .clamp(LEAST_GRID, 16);
+        let grid =
+            (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
         // Each combination is looked at by itself, so they can be shared out.
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(MOST_THREADS).min(combinations.len());
         let (options, plain_time, quickest) = (self.options, self.plain_time, self.quickest);
-        let (combinations, sequences, fronts) = (&combinations, &sequences, &fronts);
+        let (combinations, sequences) = (&combinations, &sequences);
         let found: Vec<Searcher<'_>> = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|first| {
@@ -546,14 +540,6 @@ impl<'a> Searcher<'a> {
                                     continue;
                                 }
                                 own.sequence(base, combination, kind, sequence, grid);
-                            }
-                            for front in fronts {
-                                let mut along: Vec<Combination> = front
-                                    .iter()
-                                    .map(|levers| with_segments(combination, levers))
-                                    .collect();
-                                along.dedup();
-                                own.along(base, &along, grid);
                             }
                         }
                         own
@@ -693,10 +679,6 @@ impl<'a> Searcher<'a> {
         let plans: Vec<Combination> = (1..=sequence.len())
             .map(|count| with_blocks(base, combination, kind, sequence, count))
             .collect();
-        self.along(base, &plans, grid);
-    }
-
-    fn along(&mut self, base: &Base, plans: &[Combination], grid: usize) {
         // The whole of it tells how far the memory goes down, at whatever cost.
         if let Some(whole) = plans.last() {
             self.attempt(base, whole);
@@ -706,7 +688,7 @@ impl<'a> Searcher<'a> {
         for point in 1..=points {
             let end = (plans.len() * point).div_ceil(points);
             for count in (begin..end).rev() {
-                // Most of what lies before one that does not fit need not be priced.
+                // Where one does not fit, hardly any of those before it had to be priced.
                 let mut left = plans.get(begin..=count).into_iter().flatten();
                 if !left.any(|levers| self.promises(base, levers)) {
                     break;
@@ -1058,24 +1040,6 @@ fn with_blocks(
     // What lies inside of those blocks is theirs.
     levers.retain_mut(|lever| lever.facets_mut().leave_to(&blocks));
     levers.extend((kind.of_modules)(blocks));
-    levers
-}
-
-/// A combination with levers for modules, as far as they go together.
-fn with_segments(combination: &Combination, segments: &[Lever]) -> Combination {
-    let again: Vec<String> = (segments.iter())
-        .map(Lever::facets)
-        .flat_map(|lever| lever.checkpointed().iter().chain(lever.recomputed()))
-        .cloned()
-        .collect();
-    let mut levers = combination.clone();
-    levers.retain_mut(|lever| lever.name() != "recompute" && lever.facets_mut().leave_to(&again));
-    let mut segments = segments.to_vec();
-    segments.retain(|lever| {
-        let one = std::slice::from_ref(lever);
-        levers.iter().all(|other| other.facets().goes_with(one))
-    });
-    levers.extend(segments);
     levers
 }
 

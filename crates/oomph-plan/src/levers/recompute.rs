@@ -113,7 +113,7 @@ impl Facets for Recompute {
         if !draft.model.trains || draft.model.facts.compiled {
             return Sequence::default();
         }
-        let mut found = units(draft);
+        let mut found = units_of(draft, &cheap(draft.model));
         found.retain(|unit| unit.bytes > 0);
         found.sort_by(|a, b| {
             let class = |unit: &Unit| {
@@ -355,21 +355,19 @@ fn cheap(model: &Model) -> Vec<String> {
 }
 
 /// Modules that only help together, what they give up and what that costs.
-pub(crate) struct Unit {
-    pub(crate) modules: Vec<String>,
-    /// Tensors that are no longer kept, and the calls that they follow from.
-    pub(crate) tensors: Vec<(u32, u32)>,
-    /// Their bytes.
+struct Unit {
+    modules: Vec<String>,
+    /// What is no longer kept.
     bytes: u64,
     /// What is computed again.
-    pub(crate) load: Load,
+    load: Load,
     /// Where the first of it is made.
     place: usize,
 }
 
-/// The modules that it could be applied to, each with those that work in place on its result.
-pub(crate) fn units(draft: &Draft<'_>) -> Vec<Unit> {
-    let (found, positions) = find(draft, &cheap(draft.model));
+/// The parts of `modules`, each with those that work in place on its result.
+fn units_of(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
+    let (found, positions) = find(draft, modules);
     let model = draft.model;
     let name = |call: u32| {
         model
@@ -386,14 +384,12 @@ pub(crate) fn units(draft: &Draft<'_>) -> Vec<Unit> {
         let (unit, calls) = units.entry(name(one.call)).or_insert_with(|| {
             let unit = Unit {
                 modules: vec![name(one.call).to_owned()],
-                tensors: Vec::new(),
                 bytes: 0,
                 load: Load::default(),
                 place,
             };
             (unit, HashSet::default())
         });
-        unit.tensors.push((one.number, one.call));
         unit.bytes += tensor.bytes;
         // What is made first is freed last.
         unit.place = unit.place.max(place);
