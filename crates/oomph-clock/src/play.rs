@@ -255,6 +255,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_computed_again_makes_nodes_again() {
+        let counted = Work::Modules([10.0, 30.0, 0.0]);
+        let of = |by_engine| {
+            let table = [
+                Work::Operator(false),
+                Work::Place(0),
+                Work::Operator(true),
+                Work::Operator(by_engine),
+                counted.clone(),
+            ];
+            host_seconds(&table, &[0, 1, 2, 3, 4])
+        };
+        // Without a launch nothing is between: the operator itself is Python's.
+        let dearer = of(false) - of(true);
+        assert!((dearer - (host::OPERATOR.made - host::OPERATOR.backward)).abs() < 1e-9);
+        let with_a_launch = |by_engine| {
+            let table = [
+                Work::Place(0),
+                Work::Operator(true),
+                small(),
+                Work::Operator(by_engine),
+                small(),
+                counted.clone(),
+            ];
+            host_seconds(&table, &[0, 1, 2, 3, 4, 5])
+        };
+        let launch = host::launch(&small());
+        let node = host::NODE.made + host::NODE.backward;
+        let modules = 10.0 * host::MODULE + 30.0 * host::NODE.made;
+        let wanted = host::OPERATOR.made - host::OPERATOR.backward + launch.made - launch.backward
+            + node
+            + modules;
+        assert!((with_a_launch(false) - with_a_launch(true) - wanted).abs() < 1e-9);
+    }
+
+    #[test]
     fn an_optimizer_takes_time_for_each_gradient_by_list_or_one_by_one() {
         let optimizer = |gradients: f64, operators: usize| {
             let table = [

@@ -237,13 +237,12 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The optimizer's step, one parameter after the other.
-    pub(crate) fn step_by_parameter(&mut self) {
-        /// Kernels that a step of one parameter launches, and that a fused one does: its own, and one that counts the step.
+    /// The optimizer's step in so many parts, one after the other.
+    pub(crate) fn step_in_parts(&mut self, parts: usize) {
+        /// Kernels that a step of some parameters launches, and that a fused one does: its own, and one that counts the step.
         const EACH: [f64; 2] = [12.0, 2.0];
         self.without_step_temporaries(true);
-        let parameters: usize = self.model.parameter_sizes.values().map(Vec::len).sum();
-        let launches = parameters as f64 * EACH[usize::from(self.fused)];
+        let launches = parts as f64 * EACH[usize::from(self.fused)];
         self.tail.launches += launches;
         self.tail.busy += launches * self.pace.launch_ns;
     }

@@ -431,6 +431,12 @@ mod tests {
     }
 
     #[test]
+    fn kernels_may_take_longer_than_estimated() {
+        assert!((rates("clock.kernels_per_mille=2140").slower - 2.14).abs() < 1e-9);
+        assert!((rates("").slower - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
     fn empty_work_takes_a_launch() {
         let rates = rates("");
         assert_eq!(rates.product(&product(Kind::Bf16, 0, 4, 4, 16)), LAUNCH);
