@@ -91,7 +91,10 @@ impl Queues {
                 }
                 _ => {
                     let took = took(work, steps, gpu);
-                    if !optimizes {
+                    if let Work::Copy(_, _, true) = work {
+                        // No operator of the job's, in whatever phase.
+                        self.busy(&mut sum, host.factor * of(host::launch(work), autograds));
+                    } else if !optimizes {
                         let launch =
                             of(host::launch(work), autograds) + of(busy.between, autograds);
                         self.busy(&mut sum, host.factor * launch);
@@ -170,7 +173,7 @@ impl Busy {
                     let before = std::mem::replace(&mut optimizes, is_in(steps, work, "optimizer"));
                     begun += f64::from(u8::from(optimizes && !before));
                 }
-                Work::Wait => {}
+                Work::Wait | Work::Copy(_, _, true) => {}
                 _ if optimizes => {}
                 _ => launches[usize::from(autograds)] += 1.0,
             }

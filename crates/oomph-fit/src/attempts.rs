@@ -169,7 +169,10 @@ impl Measurement {
     pub fn step_time(&self, pace: &Pace, host: HostTime, issuing: Option<f64>) -> Option<f64> {
         let load = self.load(host)?;
         let emptied = self.retries_a_step() * RETRY_NS + self.returned_a_step() * RETURNED_NS;
-        let issuing = issuing.map_or_else(|| load.host(pace), |issuing| issuing + load.lever);
+        let issuing = issuing.map_or_else(
+            || load.host(pace),
+            |issuing| issuing + load.lever * pace.host_factor,
+        );
         Some(load.busy.max(issuing) + host.alone_ns + emptied)
     }
 

@@ -532,6 +532,7 @@ impl<'a> Fitter<'a> {
     fn keep_pace_with(&mut self, plain: &Measurement) {
         let host = self.host_ns(plain);
         let pace = &mut self.options.pace;
+        pace.host_factor = (self.wanted.clock.as_ref()).map_or(1.0, |clock| clock.host.factor);
         if let (Some(load), Some(host)) = (plain.load(HostTime::default()), host)
             && load.host(pace) > 0.0
         {

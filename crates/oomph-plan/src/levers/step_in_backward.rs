@@ -94,6 +94,7 @@ impl Facets for StepInBackward {
             }
         }
         draft.step_in_parts(together.len());
+        draft.early_steps = together.len();
         let template = &mut draft.template;
         let gradient: Vec<bool> = template.tensors.iter().map(gradients::is).collect();
         let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);
