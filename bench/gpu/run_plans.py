@@ -406,7 +406,9 @@ def main() -> None:
         of_job = [row for row in rows if row["job"] == job]
         script = str((args.jobs or FIT / "jobs").resolve() / f"{job}.py")
         arguments = [] if args.jobs else ["--steps", "3" if args.tiny else "14"]
-        settings = dict(script=script, arguments=arguments, profile=args.profile, sample=args.sample)
+        settings = dict(
+            script=script, arguments=arguments, profile=args.profile, sample=args.sample
+        )
         plain = (settings, dict(job=job, kind="plain", planned=of_job[0]["plain"]))
         runs.append(plain)
         for baseline in baselines:
