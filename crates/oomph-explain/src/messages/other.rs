@@ -360,6 +360,16 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             }
         )
     };
+    if message.setting == Some("guess") {
+        return (
+            id,
+            0.4,
+            format!(
+                "{name}'s runner ended while it loaded a model, and {name} guesses that memory was short, of the GPU or of \
+                 the host: the server's log has the runner's last words"
+            ),
+        );
+    }
     if message.setting == Some("one allocation") {
         return (
             "memory_budget",

@@ -237,7 +237,6 @@ pub(super) const READERS: &[Reader] = &[
             "No algorithm worked!",
             "Failed to get convolution algorithm",
             "Blas GEMM launch failed",
-            "without BLAS support",
             "All configs failed",
             "all configs failed",
         ],
