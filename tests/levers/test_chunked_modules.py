@@ -38,7 +38,7 @@ MODEL = """
             out = torch.zeros_like(flat)
             for number, expert in enumerate(self.experts):
                 rows = (best.argmax(-1) == number).nonzero()[:, 0]
-                out = out.index_add(0, rows, expert(flat[rows]) * best[rows, number, None])
+                out = out.index_add(0, rows, (expert(flat[rows]) * best[rows, number, None]).type_as(out))
             return out.view_as(x)
 
     class Net(nn.Module):
@@ -99,3 +99,89 @@ def test_equal_to_rounding(tmp_path, dtype, autocast, most, around):
     for ours, theirs in zip(found.out[:4], plain.out[:4], strict=True):
         assert distance(ours, theirs) <= most
     assert found.out[4] == plain.out[4], "each gradient arrives once"
+
+
+ONE = """
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc, self.out, self.drop = nn.Linear(8, 32), nn.Linear(32, 8), nn.Dropout(0.1)
+            self.norm, self.last = nn.BatchNorm1d(8), None
+
+        def forward(self, x):
+            y = F.gelu(self.fc(x))
+            {change}
+            return self.out(y)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = Mlp()
+
+        def forward(self, x):
+            return self.mlp({call})
+
+    model = Net()
+    out = model(torch.randn(1, 24, 8)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("y = self.drop(y)", "draws random numbers"),
+        ("y = y + y.mean(1, keepdim=True)", "(mean)"),
+        ("y = y / x.shape[1]", "looks at the number of its rows"),
+        ("y = y + torch.arange(x.shape[1])[None, :, None]", "(add)"),
+        ("y = y.cumsum(1)", "(cumsum)"),
+        ("y = y.flip(1)", "(flip)"),
+        ("y = y @ (y.mT @ y)", "does not compute each row by itself"),
+        ("y = y.transpose(1, 2).reshape(y.shape)", "does not compute each row by itself"),
+        ("y = y * (1.0 if y.sum() > 0 else 2.0)", "(sum)"),
+        ("x.mul_(2)", "changes its input in place"),
+        ("self.last = y", "keeps something of a call"),
+        ("return y[:, 0]", "does not compute each row by itself"),
+        ("return y, y", "does not return one tensor"),
+        ("self.norm(x.mT)", "does not compute each row by itself"),
+        ("y = torch.cat([y, y], 1)[:, : x.shape[1]]", "(cat)"),
+    ],
+)
+def test_what_is_not_by_rows_is_refused_by_name(tmp_path, change, why):
+    found = run(tmp_path, ONE.format(change=change, call="x"), chunked("Net.mlp"))
+    assert found.refusal and "Net.mlp" in found.refusal and why in found.refusal, found.refusal
+
+
+def test_few_rows_and_other_arguments(tmp_path):
+    few = run(tmp_path, ONE.format(change="", call="x[:, :5]"), chunked("Net.mlp"))
+    report = few.levers["chunked_modules"]
+    assert report["applied"] == 0 and "6 rows or more" in report["note"]
+    other = run(tmp_path, ONE.format(change="", call="x[0, 0]"), chunked("Net.mlp"))
+    assert "is not called with one tensor of rows" in other.refusal
+
+
+def test_beside_checkpointing_and_micro_batches(tmp_path):
+    """Inside of a checkpointed block, of parts of a batch, and with steps in the backward pass."""
+    code = MODEL + """
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = torch.utils.data.DataLoader(torch.randn(4, 30, C, generator=torch.Generator().manual_seed(3)), 4)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    out = [p.detach() for p in model.parameters()]
+    """
+    import torch
+
+    names = dict(DTYPE=torch.float32)
+    plain = run(tmp_path, code, **names)
+    for others in [
+        [("checkpoint", {"modules": ["Net"]})],
+        [("micro_batch", {"parts": 2})],
+        [("step_in_backward", {})],
+        [("split_forward", {"parts": 2}), ("save_on_cpu", {"in_flight": 1 << 20})],
+        [("recompute", {"modules": ["Net.mlp.2"]})],
+    ]:
+        found = run(tmp_path, code, chunked(*NAMES[:4]), *others, **names)
+        assert found.refusal is None, found.refusal
+        assert found.levers["chunked_modules"]["applied"] == 4
+        assert distance(found.out, plain.out) <= 1e-6

@@ -85,7 +85,8 @@ class ChunkedModules(Lever):
         autocast = Autocast(x.device.type)
         kind = (name, module.training, x.dtype, x.shape[-1], x.dim(), autocast.dtype)
         if kind not in self.known:
-            with torch.no_grad(), autocast.again(caches=False):
+            narrow = autocast.again(caches=False)
+            with torch.inference_mode(False), torch.no_grad(), narrow:
                 why = why_not_by_rows(module, call, flat.detach())
             if why:
                 raise self._refuse(name, why)

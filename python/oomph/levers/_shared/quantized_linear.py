@@ -49,8 +49,13 @@ class QuantizedLinear(nn.Module):
         self.bias = linear.bias
         self.train(linear.training)
         if frozen:
-            self._parameters["weight"] = weight = linear.weight  # type: ignore[assignment]
-            weight.data = weight.new_full((), float("nan")).expand(weight.shape)  # type: ignore
+            weight: Any = linear.weight
+            weight.data = weight.new_full((), float("nan")).expand(weight.shape)
+            self._put(weight)
+
+    def _put(self, weight: Any) -> None:
+        if weight is not None:
+            self._parameters = {"weight": weight, **self._parameters}
 
     def round(self, weight: torch.Tensor) -> None:
         """Take `weight`, as the layer had it."""
@@ -70,8 +75,7 @@ class QuantizedLinear(nn.Module):
         others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
         kept = self._parameters.pop("weight", None)
         super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
-        if kept is not None:
-            self._parameters["weight"] = kept
+        self._put(kept)
         if weight is None:
             missing.append(f"{prefix}weight")
         elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
@@ -96,7 +100,7 @@ class QuantizedLinear(nn.Module):
         super()._apply(fn, recurse)
         if kept is not None:
             kept.data = fn(kept.data[0, 0]).expand(kept.shape)
-            self._parameters["weight"] = kept
+        self._put(kept)
         if self.scale.dtype != torch.float32:
             self.scale = scale.to(self.scale.device)
         return self

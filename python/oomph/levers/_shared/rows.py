@@ -60,8 +60,11 @@ def why_not_by_rows(
 
 def _state(module: torch.nn.Module) -> list[tuple[str, int, int]]:
     held = {**vars(module), **module._buffers}.items()
-    tensors = torch.Tensor
-    return [(k, id(v), v._version if isinstance(v, tensors) else 0) for k, v in held]
+    return [(name, id(value), _version(value)) for name, value in held]
+
+
+def _version(value: Any) -> int:
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 class _Watch(TorchDispatchMode):
@@ -91,7 +94,7 @@ class _Watch(TorchDispatchMode):
             self.why = self.why or f"draws random numbers ({name})"
         numbers = [n for n in (*args, *kwargs.values()) if isinstance(n, (int, float))]
         self.seen.append((name, numbers))
-        if rows:
+        if rows and not name.startswith("new_"):
             results = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
             named = dict(zip((one.name for one in func._schema.arguments), args)) | kwargs
             inside = self._is_by_rows(func, name, named, given, rows, results)
