@@ -92,13 +92,14 @@ class ChunkedModules(Lever):
                 raise self._refuse(name, why)
             self.known.add(kind)
         self.called.add(name)
-        # By name: a tied one is one tensor in several places.
-        weights = {id(p): p for p in module.parameters() if p.requires_grad}
+        weights = [p for p in module.parameters() if p.requires_grad]
+        # A tied one is one tensor in several places.
+        numbers = {id(p): number for number, p in enumerate(weights)}
         places = [
-            (part._parameters, name, list(weights).index(id(p)))
+            (part._parameters, name, numbers[id(p)])
             for part in module.modules()
             for name, p in part._parameters.items()
-            if p is not None and p.requires_grad
+            if id(p) in numbers
         ]
 
         def run(given: list[Any], part: slice) -> tuple[torch.Tensor]:
@@ -110,10 +111,10 @@ class ChunkedModules(Lever):
                     y = call(given[0])
                 finally:
                     for parameters, name, number in places:
-                        parameters[name] = list(weights.values())[number]
+                        parameters[name] = weights[number]
             return (y.reshape(given[0].shape[0], *y.shape[x.dim() - 1 :]),)
 
-        (found,) = InParts.apply(run, {0}, rows, self.chunks, flat, *weights.values())
+        (found,) = InParts.apply(run, {0}, rows, self.chunks, flat, *weights)
         return found.reshape(*x.shape[:-1], *found.shape[1:])
 
     def _refuse(self, name: str, why: str) -> BaseException:

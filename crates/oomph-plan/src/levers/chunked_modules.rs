@@ -27,7 +27,7 @@ const ALIKE: u64 = 4;
 /// A part of an argument has so many bytes at least: products of fewer rows take as long.
 const LEAST_PART: u64 = 1 << 20;
 /// Operators that work on each row by itself, or may; the lever looks again where it runs (`python/oomph/levers/_shared/rows.py`).
-const BY_ROWS: [&str; 40] = [
+const BY_ROWS: [&str; 41] = [
     "linear",
     "mm",
     "addmm",
@@ -68,6 +68,7 @@ const BY_ROWS: [&str; 40] = [
     "copy",
     "clone",
     "empty_like",
+    "_unsafe_view",
 ];
 
 /// Modules that run some rows at a time.
@@ -233,7 +234,8 @@ fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
     for work in &model.work {
         let op = model.ops.get(work.op as usize).map_or("", String::as_str);
         let op = op.rsplit("::").next().unwrap_or(op);
-        if matches!(work.phase, Phase::Forward | Phase::Inference)
+        if work.launches > 0.0
+            && matches!(work.phase, Phase::Forward | Phase::Inference)
             && !BY_ROWS.contains(&op.trim_end_matches('_'))
         {
             let calls = std::iter::successors(Some(work.call as usize), |&call| Some(parent(call)));

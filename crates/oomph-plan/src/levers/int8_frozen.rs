@@ -21,6 +21,9 @@ const WORTH: u64 = 20;
 const LEAST_BYTES: u64 = 128 << 10;
 /// Bytes of wide weights at a time, as in `python/oomph/levers/_shared/quantized_linear.py`.
 const AT_ONCE: u64 = 64 << 20;
+/// Nanoseconds of the host for a layer in a step, beside its launches: 64 layers took 13 ms more of a host-bound step beside an H100
+/// (`bench/gpu/results/h100_long.jsonl`).
+const HOST_NS: f64 = 120_000.0;
 /// How often making weights wide goes over them: written, scaled in place, and read as 8 bits.
 const PASSES: f64 = 3.5;
 
@@ -101,6 +104,7 @@ impl Facets for Int8Frozen {
         }
         let launches = 4.0 * found.len() as f64;
         draft.body.launches += launches;
+        draft.body.lever += HOST_NS * found.len() as f64;
         draft.body.busy += 2.0 * PASSES * wide as f64 / draft.pace().memory_bytes_per_s * 1e9
             + launches * draft.pace().launch_ns;
     }
