@@ -75,7 +75,14 @@ TRAIN = """
     grads = [p.grad for p in model.parameters() if p.grad is not None]
     out = y.detach(), inferred, inputs.grad, grads, len(fired)
 """
-NAMES = ["Net.mlp", "Net.gated", "Net.norms", "Net.routed.experts.0", "Net.routed.experts.2", "Net.last"]
+NAMES = [
+    "Net.mlp",
+    "Net.gated",
+    "Net.norms",
+    "Net.routed.experts.0",
+    "Net.routed.experts.2",
+    "Net.last",
+]
 
 
 def chunked(*modules, chunks=3):
@@ -85,7 +92,12 @@ def chunked(*modules, chunks=3):
 @pytest.mark.parametrize("around", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "autocast", "most"),
-    [("float32", False, 1e-6), ("float64", False, 1e-13), ("bfloat16", False, 0.02), ("float32", True, 0.02)],
+    [
+        ("float32", False, 1e-6),
+        ("float64", False, 1e-13),
+        ("bfloat16", False, 0.02),
+        ("float32", True, 0.02),
+    ],
 )
 def test_equal_to_rounding(tmp_path, dtype, autocast, most, around):
     import torch
@@ -161,7 +173,9 @@ def test_few_rows_and_other_arguments(tmp_path):
 
 def test_beside_checkpointing_and_micro_batches(tmp_path):
     """Inside of a checkpointed block, of parts of a batch, and with steps in the backward pass."""
-    code = MODEL + """
+    code = (
+        MODEL
+        + """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(torch.randn(4, 30, C, generator=torch.Generator().manual_seed(3)), 4)
     for batch in loader:
@@ -170,6 +184,7 @@ def test_beside_checkpointing_and_micro_batches(tmp_path):
         optimizer.step()
     out = [p.detach() for p in model.parameters()]
     """
+    )
     import torch
 
     names = dict(DTYPE=torch.float32)

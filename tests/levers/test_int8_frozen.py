@@ -84,11 +84,16 @@ def test_the_error_is_that_of_8_bits(tmp_path):
     ("change", "why"),
     [
         ("model.requires_grad_(True)", "that were frozen are trained now"),
-        ("next(p for p in model.parameters() if not p.requires_grad and p.dim() == 2).add_(1)", "single memory location"),
+        (
+            "next(p for p in model.parameters() if not p.requires_grad and p.dim() == 2).add_(1)",
+            "single memory location",
+        ),
     ],
 )
 def test_weights_that_change_later_are_refused(tmp_path, change, why):
-    code = NET + f"""
+    code = (
+        NET
+        + f"""
     model(x).sum().backward()
     try:
         with torch.no_grad():
@@ -98,6 +103,7 @@ def test_weights_that_change_later_are_refused(tmp_path, change, why):
     except RuntimeError as error:
         out = str(error)
     """
+    )
     assert why in run(tmp_path, code, LEVER, ROUNDED=False).out
 
 

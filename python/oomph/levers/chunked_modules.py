@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
@@ -63,7 +62,12 @@ class ChunkedModules(Lever):
             self.handles.append(around_forward(module, around, self.order))
 
     def _around(
-        self, name: str, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+        self,
+        name: str,
+        module: torch.nn.Module,
+        forward: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
     ) -> Any:
         if torch.compiler.is_compiling():
             refuse_in_compiled(self, name)

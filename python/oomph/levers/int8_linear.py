@@ -77,9 +77,7 @@ class Int8Linear(Lever):
             self.add_note(f"skipped layers that share their weights with an embedding: {self.tied}")
 
 
-def quantize(
-    root: nn.Module, kind: str, frozen: bool = False
-) -> list[QuantizedLinear]:
+def quantize(root: nn.Module, kind: str, frozen: bool = False) -> list[QuantizedLinear]:
     """Replace the layers of `root` where possible; returns the replacements.
 
     `frozen`: those that are not trained, of a job that trains.

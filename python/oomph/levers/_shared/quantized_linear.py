@@ -201,7 +201,9 @@ class _Through(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         layer = ctx.layer
         if layer.q is not ctx.q:
-            raise RuntimeError("weights in 8 bits were loaded anew before the backward pass that needs them")
+            raise RuntimeError(
+                "weights in 8 bits were loaded anew before the backward pass that needs them"
+            )
         found: Any = None
         for part in _parts(layer.out_features, layer.in_features * gradient.element_size()):
             piece = gradient[..., part] @ layer.wide(part, gradient.dtype)

@@ -448,7 +448,9 @@ class InParts(torch.autograd.Function):
                 elif sums[n] is None:
                     # Sums over parts are kept in fp32 at least, as a product over all rows is.
                     # Two weights may have one gradient: each sum is a tensor of its own.
-                    sums[n] = gradient.to(torch.promote_types(gradient.dtype, torch.float32), copy=True)
+                    sums[n] = gradient.to(
+                        torch.promote_types(gradient.dtype, torch.float32), copy=True
+                    )
                 else:
                     sums[n] += gradient
         sums = [s if s is None else s.to(t.dtype) for s, t in zip(sums, tensors, strict=True)]
