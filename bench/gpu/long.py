@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -26,7 +27,9 @@ KINDS = ["plain", "chunked", "mlps", "blocks", "both", "int8"]
 
 
 def levers(job: str, kind: str) -> list[dict] | None:
-    """The plan; None if the kind is not for the job."""
+    """The plan, or that of a file; None if the kind is not for the job."""
+    if kind.endswith(".toml"):
+        return tomllib.loads(Path(kind).read_text())["lever"]
     if kind == "plain":
         return []
     if (kind == "int8") != (job not in MLPS):
@@ -41,10 +44,11 @@ def levers(job: str, kind: str) -> list[dict] | None:
 
 def child(job: str, kind: str, out: str) -> None:
     """One run in this process."""
+    from oomph.levers import Levers, prepare
+
+    prepare(levers(job, kind))
     import torch
     from torch.optim import optimizer as optimizers
-
-    from oomph.levers import Levers
 
     times, last, gradients = [], [0.0], []
 

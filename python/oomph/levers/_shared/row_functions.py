@@ -407,8 +407,8 @@ class InParts(torch.autograd.Function):
             given = [t[part] if n in by_rows else t for n, t in enumerate(tensors)]
             results = run(given, part)
             found = found or [one.new_empty((rows, *one.shape[1:])) for one in results]
-            for whole, one in zip(found, results, strict=True):
-                whole[part] = one
+            for out, one in zip(found, results, strict=True):
+                out[part] = one
         ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
         ctx.set_materialize_grads(False)
         return tuple(found)
