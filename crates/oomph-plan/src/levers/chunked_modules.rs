@@ -19,7 +19,7 @@ use crate::search::Options;
 use crate::sharding::Sharing;
 
 /// Into how many parts rows may go.
-const CHUNKS: [u32; 3] = [4, 16, 64];
+const CHUNKS: [u32; 2] = [4, 16];
 /// What one call makes inside is worth it from this part of the budget on.
 const WORTH: u64 = 10;
 /// Calls that make less than this part of what the largest does are left alone.
