@@ -531,7 +531,7 @@ FROZEN = """
         (TIED, "micro_batch", "2GiB"),
         (WIDE, "optimizer_on_cpu", "1.6GiB"),
         (LONG, "chunked_modules", "1.2GiB"),
-        (FROZEN, "int8_frozen", "0.75GiB"),
+        (FROZEN, "int8_frozen", "0.4GiB"),
     ],
 )
 def test_the_first_prediction_is_close(tmp_path, code, lever, memory):

@@ -27,7 +27,7 @@ const ALIKE: u64 = 4;
 /// A part of an argument has so many bytes at least: products of fewer rows take as long.
 const LEAST_PART: u64 = 1 << 20;
 /// Operators that work on each row by itself, or may; the lever looks again where it runs (`python/oomph/levers/_shared/rows.py`).
-const BY_ROWS: [&str; 41] = [
+const BY_ROWS: [&str; 44] = [
     "linear",
     "mm",
     "addmm",
@@ -69,6 +69,9 @@ const BY_ROWS: [&str; 41] = [
     "clone",
     "empty_like",
     "_unsafe_view",
+    "native_layer_norm",
+    "_fused_rms_norm",
+    "_softmax",
 ];
 
 /// Modules that run some rows at a time.
@@ -146,23 +149,27 @@ impl Facets for ChunkedModules {
         let mut edits = Edits::default();
         let (mut sums, mut temporary) = (0, Vec::new());
         for block in &found {
-            let before = draft.template.body.get(block.backward.clone());
-            for (at, event) in (block.backward.start..).zip(before.unwrap_or_default().to_vec()) {
+            let arguments: u64 = model.calls.get(block.call as usize).map_or(0, |call| {
+                let tensors = call.inputs.iter();
+                let tensors =
+                    tensors.filter_map(|&number| model.template.tensors.get(number as usize));
+                tensors.map(|tensor| tensor.bytes).sum()
+            });
+            let events = draft.template.body.get(block.backward.clone());
+            for (at, event) in (block.backward.start..).zip(events.unwrap_or_default().to_vec()) {
                 let Event::Alloc(number) = event else {
                     continue;
                 };
                 let Some(tensor) = draft.template.tensors.get(number as usize).copied() else {
                     continue;
                 };
-                let stays = positions
-                    .frees
-                    .get(&number)
-                    .is_none_or(|&freed| freed >= block.backward.end);
+                let freed = positions.frees.get(&number);
+                let stays = freed.is_none_or(|&freed| freed >= block.backward.end);
                 if tensor.category == Category::Gradient {
                     // A part's beside the sum, which has 4 bytes for each value.
                     sums += tensor.bytes;
                     temporary.push((number, block.backward.clone()));
-                } else if stays && tensor.batched {
+                } else if stays && tensor.batched && tensor.bytes == arguments {
                     whole.insert(number);
                     // The argument's gradient is filled part by part.
                     edits.drop(at);

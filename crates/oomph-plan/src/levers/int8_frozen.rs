@@ -6,11 +6,13 @@
 use rustc_hash::FxHashSet as HashSet;
 use serde::{Deserialize, Serialize};
 
+use oomph_trace::Phase;
+
 use crate::blocks;
 use crate::by_hand::Script;
 use crate::draft::Draft;
 use crate::lever::{Facets, Group, Results, Stage};
-use crate::model::{Event, Model};
+use crate::model::{Event, Model, Tensor};
 use crate::search::Options;
 use crate::sharding::Sharing;
 use crate::streamed::frozen;
@@ -90,17 +92,23 @@ impl Facets for Int8Frozen {
             }
             Event::EmptyCache => true,
         });
-        if let Some(&(number, ..)) = found.first()
-            && let Some(&tensor) = draft.template.tensors.get(number as usize)
+        // A layer's wide weights where the backward pass begins, which holds the most.
+        let tensors = &mut draft.template.tensors;
+        let begins = draft.template.body.iter().position(|event| {
+            let Event::Alloc(number) = event else {
+                return false;
+            };
+            let tensor = tensors.get(*number as usize);
+            tensor.is_some_and(|tensor| tensor.phase == Phase::Backward)
+        });
+        if let (Some(begins), Some(&(number, ..))) = (begins, found.first())
+            && let Some(&tensor) = tensors.get(number as usize)
         {
-            draft
-                .template
-                .setup
-                .push(Event::Alloc(draft.template.tensors.len() as u32));
-            draft.template.tensors.push(crate::model::Tensor {
-                bytes: largest,
-                ..tensor
-            });
+            let number = tensors.len() as u32;
+            let bytes = largest;
+            tensors.push(Tensor { bytes, ..tensor });
+            let wide = [Event::Alloc(number), Event::Free(number)];
+            draft.template.body.splice(begins..begins, wide);
         }
         let launches = 4.0 * found.len() as f64;
         draft.body.launches += launches;
