@@ -288,6 +288,12 @@ impl Options {
         self.lessons.push(Lesson { levers, factors });
     }
 
+    /// Whether a lever is named among the only ones that may be used.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        let mut allowed = self.allow.iter().flatten();
+        allowed.any(|other| other == name)
+    }
+
     /// Whether levers of this name are asked for, whatever they do to the results.
     pub fn wants(&self, name: &str) -> bool {
         self.allow
