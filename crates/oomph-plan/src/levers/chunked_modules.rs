@@ -106,6 +106,10 @@ impl Facets for ChunkedModules {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
+        // Until it has been tried on more jobs, `--allow` must name it.
+        if !options.names("chunked_modules") {
+            return Vec::new();
+        }
         let (modules, inside, argument) = by_rows(model);
         if model.facts.compiled || inside < options.budget / WORTH || modules.is_empty() {
             return Vec::new();
@@ -302,4 +306,124 @@ fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
         !calls.any(|(call, other)| *other && call.module == *module)
     });
     (modules, most, least)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Pace;
+    use crate::model::{Call, Work};
+    use crate::play::play;
+    use oomph_allocator::{Config, Device};
+
+    const MIB: u64 = 1 << 20;
+
+    /// An MLP (64 MiB in and out, twice 256 MiB inside) beside attention, in a step that trains; `op` is what the MLP calls, too.
+    fn job(op: &str) -> Model {
+        let mut model = Model {
+            trains: true,
+            batch: 1,
+            ops: [op, "aten::mm", "aten::scaled_dot_product_attention"]
+                .map(str::to_owned)
+                .to_vec(),
+            ..Model::default()
+        };
+        for (module, parent, output) in [
+            ("", 0, 0),
+            ("Net", 0, 3),
+            ("Net.attention", 1, 0),
+            ("Net.mlp", 1, 3),
+        ] {
+            model.calls.push(Call {
+                module: module.to_owned(),
+                parent,
+                inputs: vec![0],
+                outputs: vec![output],
+            });
+        }
+        for (mib, category, phase, call) in [
+            (64, Category::Activation, Phase::Forward, 1),
+            (256, Category::Activation, Phase::Forward, 3),
+            (256, Category::Activation, Phase::Forward, 3),
+            (64, Category::Activation, Phase::Forward, 3),
+            (256, Category::Temporary, Phase::Backward, 3),
+            (8, Category::Gradient, Phase::Backward, 3),
+            (64, Category::Temporary, Phase::Backward, 3),
+        ] {
+            model.template.tensors.push(Tensor {
+                bytes: mib * MIB,
+                stream: 0,
+                category,
+                phase,
+                call,
+                op: 1,
+                scope: 0,
+                batched: category != Category::Gradient,
+            });
+        }
+        let body = &mut model.template.body;
+        body.extend([0, 1, 2, 3, 4].map(Event::Alloc));
+        body.extend([Event::Free(2), Event::Alloc(5), Event::Free(1)]);
+        body.extend([Event::Alloc(6), Event::Free(4)]);
+        body.extend([3, 0, 6, 5].map(Event::Free));
+        model.template.parts = 1;
+        model.template.batch = 1;
+        for (call, phase, op) in [
+            (3, Phase::Forward, 0),
+            (3, Phase::Forward, 1),
+            (2, Phase::Forward, 2),
+            (3, Phase::Backward, 1),
+        ] {
+            model.work.push(Work {
+                call,
+                phase,
+                op,
+                busy: 1e6,
+                halved: 1e6,
+                tf32: 1e6,
+                launches: 1.0,
+            });
+        }
+        model
+    }
+
+    #[test]
+    fn the_outermost_modules_by_rows_are_offered_where_they_make_much() {
+        let offered = |op: &str, budget: u64| {
+            let options = Options {
+                budget: budget * MIB,
+                allow: Some(vec!["chunked_modules".to_owned()]),
+                ..Options::default()
+            };
+            ChunkedModules::candidates(&job(op), &options)
+        };
+        let found = offered("aten::silu", 1000);
+        assert_eq!(found.len(), CHUNKS.len());
+        assert!(found.iter().all(|lever| lever.modules == ["Net.mlp"]));
+        assert!(offered("aten::silu", 6000).is_empty(), "too little");
+        for op in ["aten::native_dropout", "aten::conv1d", "aten::cumsum"] {
+            assert!(offered(op, 1000).is_empty(), "{op}");
+        }
+        let unasked = ChunkedModules::candidates(&job("aten::silu"), &Options::default());
+        assert!(unasked.is_empty());
+    }
+
+    #[test]
+    fn what_is_inside_is_a_parts_and_the_rest_is_whole() {
+        let model = job("aten::silu");
+        let peak = |chunks: Option<u32>| {
+            let mut draft = Draft::new(&model, Pace::default());
+            if let Some(chunks) = chunks {
+                let modules = vec!["Net.mlp".to_owned()];
+                ChunkedModules { modules, chunks }.apply(&mut draft);
+            }
+            let played = play(&draft.template, &Config::default(), Device::UNLIMITED);
+            (played.allocated / MIB, draft.body.launches)
+        };
+        assert_eq!(peak(None).0, 64 + 256 + 256 + 64 + 256);
+        let (four, launches) = peak(Some(4));
+        // Argument, result and the argument's gradient; a part of the rest; the weights' gradient twice.
+        assert!((6 * 64 - 64..=6 * 64 + 2 * 8).contains(&four), "{four}");
+        assert!(peak(Some(16)).0 < four && launches > peak(None).1 * 2.0);
+    }
 }

@@ -52,6 +52,10 @@ impl Facets for Int8Frozen {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
+        // Until it has been tried on more jobs, `--allow` must name it.
+        if !options.names("int8_frozen") {
+            return Vec::new();
+        }
         let bytes: u64 = of(model)
             .iter()
             .map(|(_, bytes, each)| bytes - bytes / each)
@@ -149,4 +153,68 @@ fn of(model: &Model) -> Vec<(u32, u64, u64)> {
         (bytes >= LEAST_BYTES && seen.insert(*number)).then_some((*number, bytes, each(owner)?))
     })
     .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Pace;
+    use oomph_run::record::Module;
+    use oomph_trace::Category;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn frozen_linear_layers_take_a_byte_for_each_value() {
+        let mut model = Model {
+            trains: true,
+            ..Model::default()
+        };
+        for (name, kind, bytes, trained) in [
+            ("Net.words", "Embedding", 100, 0),
+            ("Net.base", "Linear", 200, 0),
+            ("Net.half", "Linear", 100, 0),
+            ("Net.head", "Linear", 100, 1),
+        ] {
+            let parameters = bytes * MIB / if name == "Net.half" { 2 } else { 4 };
+            model.modules.push(Module {
+                name: name.to_owned(),
+                kind: kind.to_owned(),
+                parameters,
+                trained: trained * parameters,
+                ..Module::default()
+            });
+            let number = model.template.tensors.len() as u32;
+            let sizes = model.parameter_sizes.entry(name.to_owned());
+            sizes.or_default().push(bytes * MIB);
+            model.parameters.push((name.to_owned(), number));
+            model.template.setup.push(Event::Alloc(number));
+            model.template.tensors.push(Tensor {
+                bytes: bytes * MIB,
+                stream: 0,
+                category: Category::Parameter,
+                phase: Phase::Load,
+                call: 0,
+                op: 0,
+                scope: 0,
+                batched: false,
+            });
+        }
+        let offered = |budget| {
+            let options = Options {
+                budget: budget * MIB,
+                allow: Some(vec!["int8_frozen".to_owned()]),
+                ..Options::default()
+            };
+            Int8Frozen::candidates(&model, &options)
+        };
+        assert_eq!(offered(2000), [Int8Frozen {}]);
+        assert!(offered(8000).is_empty());
+        let mut draft = Draft::new(&model, Pace::default());
+        Int8Frozen {}.apply(&mut draft);
+        let sizes = draft.template.tensors.iter().map(|tensor| tensor.bytes);
+        let sizes: Vec<u64> = sizes.map(|bytes| bytes / MIB).collect();
+        assert_eq!(sizes, [100, 50, 50, 100]);
+        assert!(draft.body.busy > 0.0);
+    }
 }
