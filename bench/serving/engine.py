@@ -7,6 +7,7 @@ if __name__ == "__main__":
     from vllm import LLM, SamplingParams
 
     given = {"load_format": "dummy", "skip_tokenizer_init": True} | json.loads(sys.argv[2])
+    given.pop("server", None)
     engine = LLM(sys.argv[1], **given)
     sampling = SamplingParams(max_tokens=4, detokenize=False)
     answer = engine.generate({"prompt_token_ids": [1, 2, 3, 4]}, sampling)
