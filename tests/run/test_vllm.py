@@ -92,6 +92,8 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
     assert "config.json is not JSON" in said(".")
     (tmp_path / "config.json").write_text("{}")
     assert "give --max-model-len" in said(".")
+    assert "--max-model-len: serve-fit sets" in said(".", "--", "--max-model-len=1024")
+    assert "l40s:2" in said(".", "--", "--tensor_parallel_size", "2")
     if importlib.util.find_spec("vllm") is None:
         assert "pip install vllm" in said(".", "--max-model-len", 1024)
 
