@@ -98,6 +98,45 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
         assert "pip install vllm" in said(".", "--max-model-len", 1024)
 
 
+PREPARED = """
+import torch
+import vllm
+from vllm.model_executor.models import registry
+from flashinfer import sampling
+
+print("looks", registry._run_in_subprocess(lambda: "here"))
+print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
+"""
+
+
+def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path, monkeypatch):
+    """Stand-ins of the modules that are stepped into: vLLM itself is not among the packages of the tests."""
+    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
+    refuses = "def {}(*args):\n    raise RuntimeError('a process, or nvcc')\n"
+    sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'])\n"
+    for name, text in {
+        "vllm/__init__.py": sets,
+        "vllm/model_executor/__init__.py": "",
+        "vllm/model_executor/models/__init__.py": "",
+        "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
+        "flashinfer/__init__.py": "",
+        "flashinfer/sampling.py": refuses.format("gen_sampling_module"),
+    }.items():
+        place = tmp_path / "packages" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    run = oomph(PREPARED, env={"PYTHONPATH": str(tmp_path / "packages"), "PATH": "/usr/bin:/bin"})
+    assert run.status == 0, run.err
+    assert "set 1 1" in run.out and "looks here" in run.out and "samples None" in run.out
+    assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
+    # What the user sets counts.
+    run = oomph(
+        PREPARED,
+        env={"PYTHONPATH": str(tmp_path / "packages"), "VLLM_NO_USAGE_STATS": "0"},
+    )
+    assert "set 1 0" in run.out
+
+
 CONFIG = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
     num_hidden_layers=4, num_key_value_heads=2, head_dim=128, max_position_embeddings=32768, rms_norm_eps=1e-5,

@@ -14,10 +14,7 @@ from typing import Any
 
 from oomph._import_hooks import before_import, on_import
 
-_COMPILED = (
-    "vLLM's FlashInfer sampler needs nvcc, which is not installed: its sampler of PyTorch's operators takes its place "
-    "(VLLM_USE_FLASHINFER_SAMPLER=0)"
-)
+_COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
 _TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
 
 
@@ -54,9 +51,26 @@ def _prepares(recorder: Any) -> None:
     for name, value in _NOT_NEEDED.items():
         os.environ.setdefault(name, value)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    has_compiler = shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))
-    if not has_compiler and os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0") == "0":
+    if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
+        on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
+
+
+class _NoCode:
+    """Stands for a module of kernels: a launch computes nothing here anyway, and takes no memory that its caller did not allocate."""
+
+    def build_and_load(self) -> _NoCode:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+def _samples_without_code(sampling: Any, recorder: Any) -> None:
+    def module() -> _NoCode:
         recorder.assumptions.add("values", _COMPILED, "")
+        return _NoCode()
+
+    sampling.gen_sampling_module = module
 
 
 def _sees_refusal(module: Any, recorder: Any) -> None:
