@@ -109,9 +109,8 @@ print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.o
 """
 
 
-def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path, monkeypatch):
+def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     """Stand-ins of the modules that are stepped into: vLLM itself is not among the packages of the tests."""
-    monkeypatch.delenv("VLLM_NO_USAGE_STATS", raising=False)
     refuses = "def {}(*args):\n    raise RuntimeError('a process, or nvcc')\n"
     sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'])\n"
     for name, text in {
@@ -125,16 +124,12 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path, mo
         place = tmp_path / "packages" / name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
-    run = oomph(PREPARED, env={"PYTHONPATH": str(tmp_path / "packages"), "PATH": "/usr/bin:/bin"})
-    assert run.status == 0, run.err
-    assert "set 1 1" in run.out and "looks here" in run.out and "samples None" in run.out
-    assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
     # What the user sets counts.
-    run = oomph(
-        PREPARED,
-        env={"PYTHONPATH": str(tmp_path / "packages"), "VLLM_NO_USAGE_STATS": "0"},
-    )
-    assert "set 1 0" in run.out
+    places = {"PYTHONPATH": str(tmp_path / "packages"), "PATH": "/usr/bin:/bin"}
+    run = oomph(PREPARED, env=places | {"VLLM_NO_USAGE_STATS": "0"})
+    assert run.status == 0, run.err
+    assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
+    assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
 CONFIG = dict(
