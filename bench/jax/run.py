@@ -1,9 +1,11 @@
 """Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
 
-`--fresh` takes the jobs of `fresh_jobs.py`. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most.
+`--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most;
+`--peaks FILE` starts each only so, by what it used at most in results that are there.
 """
 
 import argparse
+import importlib
 import json
 import os
 import platform
@@ -40,20 +42,21 @@ def main():
     parser.add_argument("out")
     parser.add_argument("--starts", type=int, default=3)
     parser.add_argument("--limits", action="store_true")
-    parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--file", default="jobs.py")
     parser.add_argument("--only", default="")
+    parser.add_argument("--peaks", help="results, perhaps of another GPU: only starts with a limit")
+    parser.add_argument("--total", type=int, help="bytes of this GPU, with --peaks")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
     given = parser.parse_args()
     sys.path.insert(0, str(HERE))
-    import fresh_jobs
     import jobs
 
-    script = "fresh_jobs.py" if given.fresh else "jobs.py"
+    script = given.file
     names = [
         n
-        for n in (fresh_jobs if given.fresh else jobs).JOBS
+        for n in importlib.import_module(Path(script).stem).JOBS
         if not given.only or n in given.only.split(",")
     ]
     until = time.monotonic() + given.seconds
@@ -69,7 +72,11 @@ def main():
         print(json.dumps({"about": about}), file=out)
         for number in range(given.starts):
             peaks = {}
-            for name in names:
+            if given.peaks:
+                rows = map(json.loads, open(given.peaks))
+                rows = [row for row in rows if "job" in row and "share" not in row]
+                peaks = {row["job"]: (row.get("stats", {}).get("peak_bytes_in_use"), given.total) for row in rows}  # fmt: skip
+            for name in () if given.peaks else names:
                 if time.monotonic() > until:
                     return
                 found = start(script, name)
@@ -78,7 +85,7 @@ def main():
                     found.get("stats", {}).get("peak_bytes_in_use"),
                     found.get("device_total"),
                 )
-            for name in names if given.limits and number == 0 else ():
+            for name in names if (given.limits or given.peaks) and number == 0 else ():
                 peak, total = peaks[name]
                 if not peak or name in jobs.ENVIRONMENT:
                     continue

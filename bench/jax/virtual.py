@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--limits", action="store_true", help="only the starts with a limit")
     parser.add_argument("--table", action="store_true")
-    parser.add_argument("--fresh", action="store_true", help="the jobs of fresh_jobs.py")
+    parser.add_argument("--file", default="jobs.py", help="the file with the jobs")
     given = parser.parse_args()
     truth = read(given.truth)
     if given.table:
@@ -113,7 +113,7 @@ def main():
             if given.limits and "share" not in row:
                 continue
             try:
-                found = start("fresh_jobs.py" if given.fresh else "jobs.py", row, given.gpu)
+                found = start(given.file, row, given.gpu)
             except subprocess.TimeoutExpired:
                 found = {**{n: row[n] for n in ("job", "share", "variables") if n in row}, "end": f"not done after {SECONDS} s"}  # fmt: skip
             print(json.dumps(found), file=out)

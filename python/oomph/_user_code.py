@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import FrameType
+from typing import Any
 
 _LIBRARY_PARTS = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 OWN_DIRECTORY = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -33,3 +34,24 @@ def user_line(thread: int | None = None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+_OPTIMIZED = 1
+"""`inspect.CO_OPTIMIZED`: the code of a function, whose variables are in no dictionary."""
+
+
+def local(frame: FrameType, name: str, otherwise: Any = None) -> Any:
+    """The value of a variable in a running frame; `otherwise` if it has none of that name.
+
+    Before Python 3.13, `f_locals` leaves a dictionary in a function's frame, which would keep alive what the script lets go.
+    """
+    names = frame.f_locals
+    value = names.get(name, otherwise)
+    # The frame's reference, this function's and the argument's: nobody else looks at it, such as a script that calls `locals`.
+    if (
+        sys.version_info < (3, 13)
+        and frame.f_code.co_flags & _OPTIMIZED
+        and sys.getrefcount(names) <= 3
+    ):
+        names.clear()
+    return value

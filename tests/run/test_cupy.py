@@ -108,3 +108,31 @@ def test_a_plan_is_not_for_cupy(oomph, tmp_path):
     plan.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_step"\nkind = "fused"\n')
     run = oomph("import cupy", "--plan", str(plan))
     assert run.status == 2 and "this one uses CuPy" in run.err
+
+
+CHECKS = """
+import cupy as cp
+x = cp.random.standard_normal(1 << 20, dtype=cp.float32)
+counts, edges = cp.histogram(x, bins=200)
+other, _ = cp.histogram(x, bins=cp.linspace(0, 1, 11))
+assert cp.isfinite(x).all() and cp.all(x > 0) and cp.allclose(x, x + 1) and cp.array_equal(x, x)
+assert cp.isfinite(x[0]) and not cp.isnan(x).any() and x.reshape(4, -1).all(axis=1, keepdims=True).shape == (4, 1)
+norm = cp.fuse(lambda a: cp.where(cp.isfinite(a), a, 0))
+print(counts.shape, other.shape, edges.dtype, norm(x).shape, cp.isfinite.nin)
+"""
+
+
+@with_cupy
+def test_what_asks_whether_values_are_fine_is_told_so(oomph):
+    run = oomph(CHECKS)
+    assert run.status == 0, run.err
+    assert run.out.startswith("(200,) (10,) float32 (1048576,) 1\n")
+    assert any("array_equal as true" in one["what"] for one in run.json["assumptions"])
+
+
+@with_cupy
+def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph):
+    lacks = "libcublas.so.12: cannot open shared object file: No such file or directory"
+    run = oomph(f"import cupy\nraise ImportError({lacks!r})")
+    assert run.status == 1
+    assert "needs libcublas.so.12" in run.err and 'pip install "cupy-cuda13x[ctk]"' in run.err

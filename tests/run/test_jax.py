@@ -118,6 +118,53 @@ def test_a_training_step_of_jax_is_measured_by_its_allocator_and_the_driver(oomp
     assert not [one for one in run.json["assumptions"] if "lacks functions" in one["what"]]
 
 
+LETS_GO = """
+import jax, jax.numpy as jnp
+
+def train():
+    w = jnp.ones((4096, 4096))
+    step = jax.jit(lambda w: jnp.sin(w) + 1)
+    for _ in range(4):
+        w = step(w)
+    return w
+
+jax.block_until_ready(train())
+"""
+
+
+@with_jax
+def test_what_a_function_lets_go_is_not_kept_by_a_look_at_its_variables(oomph):
+    run = oomph(LETS_GO)
+    # An argument and a result of 64 MiB, not those of the call before.
+    assert 128 << 20 <= run.json["peak"]["allocated_bytes"] < 160 << 20
+
+
+# XLA copies the numbers of the loop's passes from a variable of the program's module, and asks on which GPU it is.
+MAPS = """
+import jax, jax.numpy as jnp
+
+def loss(w, x, key):
+    return (jnp.tanh(x @ w) + jax.random.normal(key, (512, 256))).sum()
+
+run = jax.jit(lambda w, x, keys: jax.lax.map(lambda key: loss(w, x, key), keys))
+print(run(jnp.ones((256, 256)), jnp.ones((512, 256)), jax.random.split(jax.random.key(0), 4)).shape)
+"""
+# Of a program that is one call of cuBLAS, XLA does not know how much it moves.
+MULTIPLIES = """
+import jax
+x = jax.numpy.ones((4, 4096, 1024))
+print((x[0] @ x[0].T)[0, :4].shape)
+"""
+
+
+@with_jax
+@pytest.mark.parametrize("script", [MAPS, MULTIPLIES], ids=["constants", "one product"])
+def test_programs_that_have_ended_a_run(oomph, script):
+    run = oomph(script)
+    assert run.status == 0 and run.out.startswith("(4,)"), run.err
+    assert run.json["verdict"] == "fits"
+
+
 RUNS_OUT = """
 import jax
 import jax.numpy as jnp

@@ -103,9 +103,10 @@ impl FirstLook {
             let (module, problems) = source.parse();
             let facts = FileFacts::of_parsed(source, module.as_ref(), problems.is_empty());
             let around = Around::assumed(&facts);
-            let findings = module.map_or_else(Vec::new, |module| {
+            let mut findings = module.map_or_else(Vec::new, |module| {
                 findings(source, &module, selection, &around)
             });
+            keep_run(&mut findings, &problems);
             let look = Self {
                 linted: Linted { findings, problems },
                 assumptions: around.assumptions(),
@@ -160,10 +161,18 @@ pub fn lint_in(source: &Source, selection: &Selection, around: &Around) -> Linte
 
 fn lint_parsed(source: &Source, selection: &Selection, around: &Around) -> Linted {
     let (module, problems) = source.parse();
-    let findings = module.map_or_else(Vec::new, |module| {
+    let mut findings = module.map_or_else(Vec::new, |module| {
         findings(source, &module, selection, around)
     });
+    keep_run(&mut findings, &problems);
     Linted { findings, problems }
+}
+
+/// Drops what stands below a cell that does not parse: a run of the notebook stops there.
+fn keep_run(findings: &mut Vec<Finding>, problems: &[Problem]) {
+    if let Some(stops) = problems.iter().filter_map(|problem| problem.cell).min() {
+        findings.retain(|finding| finding.start.cell.is_none_or(|cell| cell < stops));
+    }
 }
 
 fn findings(

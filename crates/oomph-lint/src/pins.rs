@@ -14,7 +14,12 @@ pub fn may_pin(name: &str) -> bool {
 
 /// Whether a file says it among other things: installation in a README or a Dockerfile.
 fn is_prose(name: &str) -> bool {
-    name.starts_with("Dockerfile") || name.to_ascii_lowercase().starts_with("readme")
+    name.starts_with("Dockerfile")
+        || name.to_ascii_lowercase().starts_with("readme")
+        || extension(name) == Some("sh")
+            && ["install", "require", "setup", "env"]
+                .iter()
+                .any(|word| name.starts_with(word))
 }
 
 fn extension(name: &str) -> Option<&str> {
@@ -23,26 +28,46 @@ fn extension(name: &str) -> Option<&str> {
 
 /// The newest PyTorch that such a file allows; nothing if it does not say.
 pub fn newest_torch(name: &str, text: &str) -> Option<Newest> {
-    let is_list = extension(name) == Some("txt");
     // Any settings may be YAML; an environment of conda has these.
     if matches!(extension(name), Some("yml" | "yaml")) && !text.contains("dependencies:") {
         return None;
     }
     if is_prose(name) {
-        let lines = text.lines().map(str::to_ascii_lowercase);
-        let said = lines.filter_map(|line| newest_in_prose(&line)).max();
+        let mut said = None;
+        // What a section about installation names, it asks for.
+        let mut asked = false;
+        for line in text.lines().map(str::to_ascii_lowercase) {
+            if line.starts_with('#') {
+                asked = asks(&line);
+            }
+            said = said.max(newest_in_prose(&line, asked));
+        }
         return said.filter(|newest| *newest != ANY);
     }
     let lines = || {
         text.lines()
             .map(|line| line.split('#').next().unwrap_or_default())
     };
-    let torch = lines().filter_map(|line| newest_in(line, is_list)).max();
-    // A torchvision goes with one PyTorch.
+    let torch = lines().filter_map(newest_in).max();
+    // A torchvision goes with one PyTorch, and a Python has a last one.
     let beside = lines().filter_map(torch_of_vision).max();
-    match (torch, beside) {
-        (Some(torch), Some(beside)) => Some(torch.min(beside)),
-        (torch, beside) => torch.or(beside),
+    let python = lines().filter_map(|line| {
+        let (before, rest) = line.split_once("python")?;
+        let version = rest.trim_start().strip_prefix('=')?.trim_start_matches('=');
+        (before.trim() == "-").then(|| newest_for_python(version))?
+    });
+    [torch, beside, python.max()].into_iter().flatten().min()
+}
+
+/// The last PyTorch that was built for a Python.
+fn newest_for_python(version: &str) -> Option<Newest> {
+    match newest_of(version.trim())? {
+        (2, _) => Some((1, 4)),
+        (3, 0..=5) => Some((1, 5)),
+        (3, 6) => Some((1, 10)),
+        (3, 7) => Some((1, 13)),
+        (3, 8) => Some((2, 4)),
+        _ => None,
     }
 }
 
@@ -63,9 +88,28 @@ fn torch_of_vision(line: &str) -> Option<Newest> {
     }
 }
 
-/// What a line of text asks for: `pip install torch==1.12.1`, `- PyTorch 1.9`. Text that only mentions a version asks for
-/// nothing.
-fn newest_in_prose(line: &str) -> Option<Newest> {
+/// Whether a line is about what a program needs or was tried with.
+fn asks(line: &str) -> bool {
+    const WORDS: &[&str] = &[
+        "install",
+        "tested",
+        "develop",
+        "require",
+        "depend",
+        "environment",
+        "version",
+        "python 2",
+        "python 3",
+        "python2",
+        "python3",
+        "cuda ",
+    ];
+    WORDS.iter().any(|word| line.contains(word))
+}
+
+/// What a line of text asks for: `pip install torch==1.12.1`, `- PyTorch 1.9`, `tested with PyTorch 1.0`. Text that only
+/// mentions a version asks for nothing.
+fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
     const MOST_OF_AN_ITEM: usize = 40;
     let trimmed = line.trim_start();
     // A line of its own is one as well: `PyTorch 1.6.0`, `Python 3.7, PyTorch 1.6`.
@@ -73,43 +117,71 @@ fn newest_in_prose(line: &str) -> Option<Newest> {
         || ["pytorch", "torch", "python"]
             .iter()
             .any(|name| trimmed.starts_with(name));
-    let is_item = begins && trimmed.len() <= MOST_OF_AN_ITEM;
+    let is_image = trimmed.starts_with("from ") && trimmed.contains("torch:");
+    let is_asked = asked || is_image || asks(line) || begins && trimmed.len() <= MOST_OF_AN_ITEM;
     line.match_indices("torch")
         .filter_map(|(at, name)| {
             let before = line[..at].strip_suffix("py").unwrap_or(&line[..at]);
-            if before.ends_with(|each: char| each.is_alphanumeric() || "-_./".contains(each)) {
+            // `FROM pytorch/pytorch:1.4-cuda10.1`
+            let is_part = |each: char| each.is_alphanumeric() || "-_./".contains(each);
+            if before.ends_with(is_part) && !is_image {
                 return None;
             }
-            let rest = line[at + name.len()..].trim_start_matches([' ', '*', '`', '(', ':']);
-            let version = rest.trim_start_matches(['=', '<', '>', '~', ' ', 'v']);
-            let operator = rest[..rest.len() - version.len()].trim_matches([' ', 'v']);
-            let end = version.find(|each: char| !each.is_ascii_digit() && each != '.');
-            let (version, after) = version.split_at(end.unwrap_or(version.len()));
-            let (major, minor) = newest_of(version.trim_end_matches('.'))?;
-            // There is no 2.20: it is 2.2.0 that is meant.
-            let newest = match (major, minor) {
-                (1 | 2, 20..=99) => (major, minor / 10),
-                other => other,
-            };
+            let rest =
+                line[at + name.len()..].trim_start_matches([' ', '*', '`', '(', ':', '|', '[']);
+            let rest = rest.strip_prefix("version").unwrap_or(rest);
+            let version = rest.trim_start_matches(['=', '<', '>', '~', ' ', 'v', ':', '≥', '≤']);
+            let operator = rest[..rest.len() - version.len()].trim_matches([' ', 'v', ':']);
+            let (newest, after) = version_in(version)?;
             match operator {
-                "=" | "==" | "<=" => Some(newest),
-                "" if is_item && minor != u32::MAX => {
-                    let goes_on = [
-                        "+", "and", "or", "above", "later", "newer", "high", ">", "≥",
-                    ]
-                    .iter()
-                    .any(|word| after.contains(word));
+                "=" | "==" | "<=" | "≤" => Some(newest),
+                "" if is_asked && newest.1 != u32::MAX => {
+                    // `1.0 and 1.7`: both will do.
+                    let mut newest = newest;
+                    let mut after = after;
+                    while let Some((other, rest)) = ["and", "or", "to", "/", ",", "-", "~", "&"]
+                        .iter()
+                        .find_map(|word| after.trim_start().strip_prefix(word))
+                        .and_then(|rest| version_in(rest.trim_start_matches([' ', 'v'])))
+                    {
+                        newest = newest.max(other);
+                        after = rest;
+                    }
+                    let near = after.split([',', ';']).next().unwrap_or_default();
+                    let near = near.split(" python").next().unwrap_or_default();
+                    let goes_on = ["above", "later", "newer", "high", "latest", ">", "≥"]
+                        .iter()
+                        .any(|word| near.contains(word))
+                        || near
+                            .trim_start_matches(['*', '`', 'x', '.'])
+                            .starts_with('+')
+                            && !near.contains("+c")
+                        || line.contains("at least");
                     Some(if goes_on { ANY } else { newest })
                 }
-                ">" | ">=" | "~=" => Some(ANY),
+                ">" | ">=" | "~=" | "≥" => Some(ANY),
                 _ => None,
             }
         })
         .max()
 }
 
-/// What one line allows. In a list of requirements, a bare name allows all; elsewhere it may be a channel or a package.
-fn newest_in(line: &str, is_list: bool) -> Option<Newest> {
+/// The version that a text begins with, and what follows it.
+fn version_in(text: &str) -> Option<(Newest, &str)> {
+    let end = text.find(|each: char| !each.is_ascii_digit() && each != '.');
+    let (version, after) = text.split_at(end.unwrap_or(text.len()));
+    let newest = match newest_of(version.trim_end_matches('.'))? {
+        // There is no 2.20: it is 2.2.0 that is meant.
+        (major @ (1 | 2), minor @ 20..=99) => (major, minor / 10),
+        // A year, a month, a point of a list.
+        (3.., _) => return None,
+        other => other,
+    };
+    Some((newest, after))
+}
+
+/// What one line allows. A bare name says nothing: a README may name the version.
+fn newest_in(line: &str) -> Option<Newest> {
     let belongs = |each: char| each.is_alphanumeric() || "-_./".contains(each);
     let (at, _) = line.match_indices("torch").find(|(at, name)| {
         let before = line[..*at].strip_suffix("py").unwrap_or(&line[..*at]);
@@ -131,7 +203,7 @@ fn newest_in(line: &str, is_list: bool) -> Option<Newest> {
         .min();
     allowed.or_else(|| {
         let is_bounded_below = spec.starts_with('>') || spec.starts_with('!');
-        (is_list || is_bounded_below).then_some(ANY)
+        is_bounded_below.then_some(ANY)
     })
 }
 
@@ -182,9 +254,38 @@ mod tests {
             ("PyTorch 1.6.0", Some((1, 6))),
             ("Python 3.7, PyTorch 1.6", Some((1, 6))),
             ("PyTorch 1.6 or later", None),
-            ("| torch | 1.9.0 |", None),
+            ("| torch | 1.9.0 |", Some((1, 9))),
             ("- PyTorch 1.9.0 or newer", None),
             ("- PyTorch >= 1.7.0", None),
+            (
+                "1. Install [PyTorch 1.0](https://pytorch.org/) and Python 3.6.",
+                Some((1, 0)),
+            ),
+            (
+                "This code was developed and tested with pytorch version 1.0.1",
+                Some((1, 0)),
+            ),
+            (
+                "The code is developed with CUDA 8.0, ***Python 2.7***, ***PyTorch 0.3***",
+                Some((0, 3)),
+            ),
+            (
+                "Tested with PyTorch 1.0 and 1.7, and with Python 3.6+.",
+                Some((1, 7)),
+            ),
+            ("Requires PyTorch 1.4+.", None),
+            ("Requires PyTorch (1.4 or later).", None),
+            ("It needs PyTorch 2.1.", None),
+            ("## Requirements\nWe use PyTorch 1.4 here.", Some((1, 4))),
+            ("| PyTorch | 1.4 |", Some((1, 4))),
+            (
+                "pip install torch==1.10.1+cu111 -f https://download.pytorch.org/whl/torch_stable.html",
+                Some((1, 10)),
+            ),
+            (
+                "FROM pytorch/pytorch:1.4-cuda10.1-cudnn7-devel",
+                Some((1, 4)),
+            ),
             ("We use `torch.compile` of PyTorch 2.0.", None),
             ("Code for PyTorch, see https://pytorch.org/1.7.0/", None),
             ("pip install torch", None),
@@ -213,7 +314,7 @@ mod tests {
             ("torch~=1.8", Some((1, ANY))),
             ("torch~=1.8.1", Some((1, 8))),
             ("torch==2.*", Some((2, ANY))),
-            ("torch", Some((ANY, ANY))),
+            ("torch", None),
             ("torch>=1.8", Some((ANY, ANY))),
             ("# torch==1.8", None),
             ("torchvision==0.12", Some((1, 11))),
@@ -249,6 +350,12 @@ mod tests {
                 Some((1, 4)),
             ),
             ("config.yaml", "torch: 1.4\n", None),
+            (
+                "environment.yml",
+                "dependencies:\n  - python=3.7.4\n  - pytorch\n",
+                Some((1, 13)),
+            ),
+            ("environment.yml", "dependencies:\n  - python>=3.7\n", None),
             (
                 "environment.yml",
                 "channels:\n- pytorch\ndependencies:\n- python\n",

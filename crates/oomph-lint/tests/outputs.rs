@@ -68,12 +68,6 @@ const NOTEBOOK: &str = r##"{
   },
   {
    "cell_type": "code",
-   "source": [
-    "def broken(:\n"
-   ]
-  },
-  {
-   "cell_type": "code",
    "source": "torch.no_grad()"
   },
   {
@@ -82,6 +76,12 @@ const NOTEBOOK: &str = r##"{
     "# ünïcode \"quoted\"\n",
     "with torch.cuda.amp.autocast():\n",
     "    pass"
+   ]
+  },
+  {
+   "cell_type": "code",
+   "source": [
+    "def broken(:\n"
    ]
   }
  ],
@@ -165,6 +165,22 @@ fn fixing_a_notebook_changes_the_cell_and_nothing_else() {
         "with torch.amp.autocast(\\\"cuda\\\"):",
     );
     assert_eq!(fixed.text, expected);
+}
+
+/// A run of the notebook stops at a cell that does not parse.
+#[test]
+fn nothing_is_said_below_a_cell_that_does_not_parse() {
+    let found = |cells: &[&str]| {
+        let cells = cells
+            .iter()
+            .map(|cell| format!(r#"{{"cell_type": "code", "source": "{cell}"}}"#));
+        let text = format!(r#"{{"cells": [{}]}}"#, cells.collect::<Vec<_>>().join(", "));
+        let linted = lint(&Source::notebook(text).unwrap(), &Selection::default());
+        (linted.findings.len(), linted.problems.len())
+    };
+    let line = r"import torch\ntorch.no_grad()";
+    assert_eq!(found(&[line, "print(("]), (1, 1));
+    assert_eq!(found(&["print((", line]), (0, 1));
 }
 
 #[test]

@@ -195,7 +195,10 @@ pub fn device_of(addr: u64) -> Option<u32> {
                 .unwrap_or_else(device::current),
         );
     }
-    runtime::is_opened(addr).then(device::current)
+    let variable = || modules::holder(addr).map(|(_, _, device)| device);
+    runtime::is_opened(addr)
+        .then(device::current)
+        .or_else(variable)
 }
 
 // `CUmemLocationType`.
@@ -505,6 +508,7 @@ export! {
             let (&start, &(len, _)) = virtual_memory.mapped.range(..=at).next_back()?;
             (at < start + len).then_some((start, len))
         });
+        let found = found.or_else(|| modules::holder(at).map(|(start, len, _)| (start, len)));
         let Some((start, len)) = found else { return NOT_FOUND };
         base.put(start);
         size.put(len as usize);

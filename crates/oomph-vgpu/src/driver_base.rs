@@ -9,12 +9,11 @@ use std::sync::LazyLock;
 use crate::arguments::{Out, Text};
 use crate::device::{self, machine};
 use crate::driver::{Status, current_context, private};
-use crate::memory::Reservation;
 use crate::runtime::{
     self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
 };
 use crate::sync::Mutex;
-use crate::{export, inner, pools};
+use crate::{export, inner, modules, pools};
 
 // ---- devices and contexts ----
 
@@ -126,15 +125,14 @@ export! {
 /// Address space for a variable of a library: more than any has, as its size is not known.
 const GLOBAL_BYTES: u64 = 16 << 20;
 
-/// Variables of libraries by library and name. They belong to the kernels' images, not to the
-/// allocations that programs make, so nothing is charged.
-static GLOBALS: LazyLock<Mutex<HashMap<(u64, CString), Reservation>>> =
+/// Addresses of libraries' variables by library and name.
+static GLOBALS: LazyLock<Mutex<HashMap<(u64, CString), u64>>> =
     LazyLock::new(|| Mutex::new(HashMap::new()));
 
 fn global(library: u64, name: CString) -> Option<u64> {
     match GLOBALS.lock().entry((library, name)) {
-        Entry::Occupied(found) => Some(found.get().base()),
-        Entry::Vacant(free) => Some(free.insert(Reservation::new(GLOBAL_BYTES)?).base()),
+        Entry::Occupied(found) => Some(*found.get()),
+        Entry::Vacant(free) => Some(*free.insert(modules::place(GLOBAL_BYTES)?)),
     }
 }
 

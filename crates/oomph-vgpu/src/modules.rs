@@ -1,18 +1,39 @@
 //! Modules that programs load through the driver: which variables they have.
 //!
-//! Variables live in address space of their own. What a module takes of the device's memory is part of what first kernels are
+//! Variables live in address space of their own, which is a device's all the same: XLA copies its constants from there and asks the
+//! driver whose they are. What a module takes of the device's memory is part of what first kernels are
 //! measured to cost ([`crate::context`]).
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char};
 use std::sync::LazyLock;
 
+use crate::device;
 use crate::memory::Reservation;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
 
-/// A variable: its size, and its memory once somebody asked for it.
-type Variable = (u64, Option<Reservation>);
+/// Memory of variables by its address, with the device on which it is. It belongs to the kernels' images, not to the allocations that
+/// programs make, so nothing is charged.
+static PLACES: Mutex<BTreeMap<u64, (Reservation, u32)>> = Mutex::new(BTreeMap::new());
+
+/// Memory for a variable of `bytes` on the current device: its address.
+pub fn place(bytes: u64) -> Option<u64> {
+    let memory = Reservation::new(bytes.max(1))?;
+    let at = memory.base();
+    PLACES.lock().insert(at, (memory, device::current()));
+    Some(at)
+}
+
+/// The variable that holds `addr`: where it begins, its bytes, its device.
+pub fn holder(addr: u64) -> Option<(u64, u64, u32)> {
+    let places = PLACES.lock();
+    let (&at, (memory, device)) = places.range(..=addr).next_back()?;
+    memory.contains(addr).then_some((at, memory.len(), *device))
+}
+
+/// A variable: its size, and its address once somebody asked for it.
+type Variable = (u64, Option<u64>);
 
 /// A module's variables by name.
 type Variables = HashMap<Vec<u8>, Variable>;
@@ -40,17 +61,20 @@ pub unsafe fn loaded(image: *const u8) -> u64 {
 
 /// A module is gone, and its variables with it.
 pub fn unloaded(module: u64) {
-    MODULES.lock().remove(&module);
+    let variables = MODULES.lock().remove(&module);
+    for (_, at) in variables.into_iter().flatten().map(|(_, found)| found) {
+        at.and_then(|at| PLACES.lock().remove(&at));
+    }
 }
 
 /// Address and size of a variable; `None` if the module has none of that name.
 pub fn variable(module: u64, name: &CStr) -> Option<(u64, u64)> {
     let mut modules = MODULES.lock();
-    let (size, memory) = modules.get_mut(&module)?.get_mut(name.to_bytes())?;
-    if memory.is_none() {
-        *memory = Reservation::new((*size).max(1));
+    let (size, at) = modules.get_mut(&module)?.get_mut(name.to_bytes())?;
+    if at.is_none() {
+        *at = place(*size);
     }
-    memory.as_ref().map(|memory| (memory.base(), *size))
+    at.map(|at| (at, *size))
 }
 
 /// # Safety
@@ -150,9 +174,13 @@ mod tests {
         let found = variable(module, c"constant");
         assert_eq!(found.map(|(_, size)| size), Some(4096));
         assert_eq!(variable(module, c"constant"), found);
+        let at = found.map_or(0, |(at, _)| at);
+        assert_eq!(holder(at + 4095), Some((at, 4096, 0)));
+        assert_eq!(holder(at + 4096), None);
         assert_eq!(variable(module, c"kernel"), None);
         assert_eq!(variable(text, c"constant"), None);
         unloaded(module);
         assert_eq!(variable(module, c"constant"), None);
+        assert_eq!(holder(at), None);
     }
 }

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from oomph._import_hooks import on_import
-from oomph._user_code import is_user_file, user_line
+from oomph._user_code import is_user_file, local, user_line
 
 _LEAST = 1 << 20
 """Advice for fewer bytes than this is not worth reading."""
@@ -74,7 +74,8 @@ class JaxAdvice:
         )  # fmt: skip
         costs = program.cost_analysis()
         costs = costs[0] if isinstance(costs, list) else costs
-        self.moved = int(costs.get("bytes accessed", 0))
+        # -1 of a program that is one call of a library.
+        self.moved = max(0, int(costs.get("bytes accessed", 0)))
 
     def as_list(self) -> list[dict[str, Any]]:
         """All advice, that which saves most first."""
@@ -152,7 +153,7 @@ def _names(target: ast.expr) -> list[str]:
 def _value(frame: FrameType, name: str) -> Any:
     """The value of `name` or `name.attribute` in a frame; None for what is neither."""
     first, _, rest = name.partition(".")
-    value = frame.f_locals.get(first, frame.f_globals.get(first))
+    value = local(frame, first, frame.f_globals.get(first))
     with contextlib.suppress(AttributeError):
         return operator.attrgetter(rest)(value) if rest else value
     return None

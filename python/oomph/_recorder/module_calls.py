@@ -21,6 +21,7 @@ from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_ev
 from oomph._recorder.passes import Passes
 from oomph._recorder.progress import MARKED_STEPS, Progress
 from oomph._untraced import untraced
+from oomph._user_code import local
 
 _in_backward = torch._C._current_graph_task_id
 
@@ -131,7 +132,7 @@ class ModuleCalls:
                 self._lazy = None
             if self._counts:
                 if kwargs is None and output is not None:
-                    kwargs = sys._getframe(1).f_locals.get("kwargs")
+                    kwargs = local(sys._getframe(1), "kwargs")
                 self._passes.end(args, kwargs or {}, output)
 
     def name_of(self, module: torch.nn.Module) -> str:
@@ -181,7 +182,7 @@ def _is_construction(module: torch.nn.Module) -> bool:
     while frame is not None:
         code = frame.f_code
         if code.co_name == "__init__" and code.co_argcount:
-            owner = frame.f_locals.get(code.co_varnames[0])
+            owner = local(frame, code.co_varnames[0])
             if isinstance(owner, torch.nn.Module):
                 return True
         frame = frame.f_back  # type: ignore[assignment]

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from oomph._user_code import OWN_DIRECTORY
+from oomph._user_code import OWN_DIRECTORY, local
 
 _WITHOUT_LOOPS = (os.path.dirname(os.path.abspath(str(torch.__file__))) + os.sep, OWN_DIRECTORY)
 """Code of PyTorch's and of oomph's stands between a step and the loop that makes it."""
@@ -65,7 +65,7 @@ def _frames() -> Iterator[FrameType]:
 def _by_framework(frame: FrameType) -> int | None:
     """What Transformers' Trainer or Lightning's has computed, in a frame of theirs."""
     module = frame.f_globals.get("__name__", "")
-    owner = frame.f_locals.get("self")
+    owner = local(frame, "self")
     if module == "transformers.trainer":
         steps = getattr(getattr(owner, "state", None), "max_steps", 0)
     elif module.endswith("pytorch.loops.fit_loop"):
@@ -165,9 +165,9 @@ def _value(node: ast.expr, frame: FrameType) -> Any:
     if isinstance(node, (ast.List, ast.Tuple)):
         return node.elts
     if isinstance(node, ast.Name):
-        for names in (frame.f_locals, frame.f_globals):
-            if node.id in names:
-                return names[node.id]
+        value = local(frame, node.id, frame.f_globals.get(node.id, _Unknown))
+        if value is not _Unknown:
+            return value
     if isinstance(node, ast.Attribute):
         return getattr(_value(node.value, frame), node.attr, None)
     if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:

@@ -44,6 +44,7 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     }
     let mut steps = of_program(message);
     if message.memory == Memory::Device
+        && message.setting != Some("what is free")
         && message
             .requested
             .is_some_and(super::other::is_larger_than_gpus)
@@ -1180,6 +1181,13 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 advice("smaller inputs, a smaller model, fewer workers"),
             ]
         }
+        Program::Numpy if super::other::is_small(message) => vec![
+            look_at_the_host(),
+            advice(
+                "what grows from step to step: a replay buffer, a list of results, a cache, workers' copies",
+            ),
+            step("numpy.memmap", "keep the large arrays in files"),
+        ],
         Program::Numpy => vec![
             step("numpy.memmap", "keep the array in a file"),
             advice("a smaller type, or work in chunks"),

@@ -242,6 +242,9 @@ pub(super) fn is_larger_than_gpus(requested: Bytes) -> bool {
     requested > Bytes::gib(150)
 }
 
+/// So little is free on every GPU and machine that is not full.
+const LITTLE: Bytes = Bytes(64 << 20);
+
 /// So much is free on no full GPU.
 const MUCH: Bytes = Bytes(4 << 30);
 
@@ -357,6 +360,16 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             }
         )
     };
+    if message.setting == Some("guess") {
+        return (
+            id,
+            0.4,
+            format!(
+                "{name}'s runner ended while it loaded a model, and {name} guesses that memory was short, of the GPU or of \
+                 the host: the server's log has the runner's last words"
+            ),
+        );
+    }
     if message.setting == Some("one allocation") {
         return (
             "memory_budget",
@@ -389,6 +402,16 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
         && message.total.is_none()
         && message.requested.is_some_and(is_larger_than_gpus)
     {
+        if message.setting == Some("what is free") {
+            return (
+                id,
+                0.6,
+                format!(
+                    "{sentence}: its pool asks at the start for what the driver says is free, and no GPU has so much, so \
+                     the driver's figure was wrong (versions that do not fit, or a broken state of the GPU)"
+                ),
+            );
+        }
         return (
             "huge_request",
             0.8,
@@ -441,7 +464,26 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    if is_small(message) {
+        return (
+            id,
+            0.9,
+            format!(
+                "{sentence}: so little that it was full before, and what filled it matters more than this request"
+            ),
+        );
+    }
     (id, 0.9, sentence)
+}
+
+/// Whether so little was asked for that the memory had been full before, with no figure that says otherwise.
+pub(super) fn is_small(message: &OomMessage) -> bool {
+    !message.handled
+        && matches!(message.memory, Memory::Device | Memory::Host)
+        && message.requested.is_some_and(|asked| asked <= LITTLE)
+        && message.free.is_none()
+        && message.total.is_none()
+        && message.allocator.is_none()
 }
 
 fn budget(message: &OomMessage) -> (&'static str, f64, String) {

@@ -574,9 +574,51 @@ impl<'a> Visitor<'a> for Words<'_> {
     }
 }
 
+/// Whether a loop makes CPU tensors of its targets and gives them to the loss as they are, beside what a model
+/// returned: it runs on the CPU only. `y = y.type(torch.LongTensor)`
+fn casts_to_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    let in_loop = |range: TextRange| looped.range.contains_range(range);
+    let is_cast = |expr: &Expr, place: &str| {
+        let Expr::Call(call) = expr else { return false };
+        let Expr::Attribute(method) = &*call.func else {
+            return false;
+        };
+        method.attr.as_str() == "type"
+            && dotted_name(&method.value).as_deref() == Some(place)
+            && matches!(
+                call.arguments.args.first().and_then(dotted_name).as_deref(),
+                Some("torch.LongTensor" | "torch.FloatTensor")
+            )
+    };
+    model.assigns.iter().any(|assign| {
+        let place = assign.place.as_str();
+        let Some(cast) = assign
+            .expr
+            .filter(|expr| in_loop(expr.range()) && is_cast(expr, place))
+        else {
+            return false;
+        };
+        let after = model.text(TextRange::new(cast.end(), looped.range.end()));
+        let moved = [".to(", ".cuda("]
+            .iter()
+            .any(|method| after.contains(&format!("{place}{method}")));
+        !moved
+            && model.calls.iter().any(|call| {
+                in_loop(call.node.range())
+                    && call.node.start() > cast.end()
+                    && call.args.iter().any(|arg| arg.model_output)
+                    && (call.node.arguments.args.iter())
+                        .any(|arg| dotted_name(arg).as_deref() == Some(place))
+            })
+    })
+}
+
 /// Whether a loop of a script or notebook leaves its batches on the CPU while another loop of the
 /// file moves its batches. `DataParallel` moves batches itself.
 pub(crate) fn leaves_batches_on_cpu(model: &Model<'_>, looped: &Loop<'_>) -> bool {
+    if casts_to_cpu(model, looped) {
+        return true;
+    }
     let moves = |each: &Loop<'_>| {
         model.calls.iter().any(|call| {
             matches!(call.method, Some("to" | "cuda")) && model.is_inside(call.ctx, each.ctx)

@@ -17,6 +17,54 @@ const WHOLE: End = End {
     fails: true,
 };
 
+/// Names that modules of a project have, and no library that such a project would use: if the project has none, it
+/// lacks it.
+const LOCAL: &[&str] = &[
+    "args",
+    "common",
+    "config",
+    "configs",
+    "data",
+    "data_loader",
+    "data_loaders",
+    "data_utils",
+    "dataloader",
+    "dataloaders",
+    "dataset",
+    "engine",
+    "env",
+    "envs",
+    "eval",
+    "evaluation",
+    "helper",
+    "helpers",
+    "layers",
+    "lib",
+    "libs",
+    "loader",
+    "loss",
+    "losses",
+    "metric",
+    "metrics",
+    "model",
+    "models",
+    "modules",
+    "network",
+    "networks",
+    "opt",
+    "options",
+    "opts",
+    "preprocess",
+    "preprocessing",
+    "src",
+    "train",
+    "trainer",
+    "trainers",
+    "transform",
+    "util",
+    "utils",
+];
+
 impl Reach<'_> {
     /// Where each file stops that cannot go on: at the first line that fails, or at an import that does.
     pub(super) fn find_stops(&mut self, is_there: &dyn Fn(&Path) -> bool) {
@@ -101,8 +149,11 @@ impl Reach<'_> {
                 .path
                 .parent()
                 .is_some_and(|folder| broken.contains(&clean(folder)));
-            // What does something itself may be run as a script.
-            if inside && file.says.calls.iter().all(|call| call.of.is_some()) {
+            // What does something itself may be run as a script, unless it takes something of its package.
+            let is_script = file.says.calls.iter().any(|call| call.of.is_none())
+                && !(file.says.imports.iter())
+                    .any(|import| import.level > 0 && import.needed.is_some());
+            if inside && !is_script {
                 *stop = first(*stop, Some(WHOLE));
             }
         }
@@ -201,7 +252,23 @@ impl Reach<'_> {
         // `import unet` beside `Unet.py`
         if let ([module], Some(name)) = (module, import.parts.get(of_module)) {
             let meant = spelled.get(&folder.join(module.to_ascii_lowercase()));
-            return meant.is_some_and(|meant| self.files[*meant].says.variables.contains_key(name));
+            if meant.is_some_and(|meant| self.files[*meant].says.variables.contains_key(name)) {
+                return true;
+            }
+        }
+        if let Some(first) = module.first()
+            && !self.files[file].says.moves_path
+            && !folder
+                .ancestors()
+                .take(MAX_FOLDERS)
+                .any(|base| exists(&base.join(first)))
+            && (LOCAL.contains(&first.as_str()) && !self.is_somewhere(file, first)
+                || import
+                    .parts
+                    .get(of_module)
+                    .is_some_and(|name| module.len() == 1 && self.is_renamed(file, first, name)))
+        {
+            return true;
         }
         let known = |base: &Path| {
             !self.by_path.contains_key(base)
@@ -217,6 +284,49 @@ impl Reach<'_> {
                 .ancestors()
                 .take(MAX_FOLDERS)
                 .any(|base| exists(&joined(base, module)))
+    }
+
+    /// Whether any file or folder of a file's project is called so.
+    fn is_somewhere(&self, from: usize, name: &str) -> bool {
+        let part = self.part(from);
+        let is_near = |file: &usize| self.part(*file) == part;
+        self.by_stem
+            .get(name)
+            .is_some_and(|files| files.iter().any(is_near))
+            || (0..self.files.len()).filter(is_near).any(|file| {
+                let folder = self.files[file].path.parent();
+                folder
+                    .into_iter()
+                    .flat_map(Path::iter)
+                    .any(|folder| folder == name)
+            })
+    }
+
+    /// Whether a file beside this one has a name that is taken of a module, and a part of the module's name:
+    /// `from celeba_dataset import CelebA` beside `dataset.py`.
+    fn is_renamed(&self, file: usize, module: &str, name: &str) -> bool {
+        let folder = self.files[file].path.parent();
+        let shares = |stem: &str| {
+            let (short, long) = if stem.len() < module.len() {
+                (stem, module)
+            } else {
+                (module, stem)
+            };
+            short.len() > 3
+                && (long
+                    .strip_suffix(short)
+                    .is_some_and(|rest| rest.ends_with('_'))
+                    || long
+                        .strip_prefix(short)
+                        .is_some_and(|rest| rest.starts_with('_')))
+        };
+        (self.by_stem.iter())
+            .filter(|(stem, _)| shares(stem))
+            .flat_map(|(_, files)| files)
+            .any(|other| {
+                self.files[*other].path.parent() == folder
+                    && self.files[*other].says.variables.contains_key(name)
+            })
     }
 
     /// Whether a file that an import finds, and any other that it may mean, has not the name that it takes.

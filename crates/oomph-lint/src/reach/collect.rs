@@ -191,6 +191,19 @@ impl Definitions {
                 let first = module.body().iter().position(|stmt| of_cell(&stmt));
                 let Some(first) = first else { continue };
                 let count = module.body()[first..].iter().take_while(of_cell).count();
+                // What a cell fetches, or goes to, no file of the project says.
+                collect.top = ![
+                    "git clone",
+                    "%cd",
+                    "chdir",
+                    "drive.mount",
+                    "wget",
+                    "unzip",
+                    "!pip",
+                    "%pip",
+                ]
+                .iter()
+                .any(|word| module.text().contains(word));
                 collect.block(&module.body()[first..first + count], Opens::default());
             }
         } else {

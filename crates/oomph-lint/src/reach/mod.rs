@@ -119,6 +119,8 @@ struct Reach<'p> {
     groups: Vec<usize>,
     /// The folder that the files of a group have in common.
     folders: FxHashMap<usize, PathBuf>,
+    /// The folder of several projects, if no file lies in it itself.
+    shelf: Option<PathBuf>,
     /// Groups that a group's files import something of by its name alone.
     heard: FxHashMap<usize, FxHashSet<usize>>,
     families: Families,
@@ -216,6 +218,7 @@ impl<'p> Reach<'p> {
             methods,
             groups: Vec::new(),
             folders: FxHashMap::default(),
+            shelf: None,
             heard: FxHashMap::default(),
             families: Families::default(),
             stops: vec![None; files.len()],
@@ -231,6 +234,7 @@ impl<'p> Reach<'p> {
             any_own: FxHashSet::default(),
             methods_named: FxHashMap::default(),
         };
+        reach.shelf = shelf_of(files);
         reach.groups = reach.grouped();
         reach.find_by_stem();
         reach.relate();
@@ -268,6 +272,8 @@ impl<'p> Reach<'p> {
                             let path = self.files[**index].path;
                             **index != file
                                 && path.starts_with(around)
+                                && (self.files[file].says.moves_path
+                                    || self.part(**index) == self.part(file))
                                 && path.with_extension("").ends_with(&suffix)
                         })
                         .max_by_key(|index| shared_folders(self.files[**index].path, from));
@@ -284,6 +290,12 @@ impl<'p> Reach<'p> {
             }
         }
         self.folders = folders;
+    }
+
+    /// The project of a file, where several lie beside each other.
+    fn part(&self, file: usize) -> Option<&'p std::ffi::OsStr> {
+        let path = self.files[file].path;
+        path.strip_prefix(self.shelf.as_ref()?).ok()?.iter().next()
     }
 
     /// A number for each file: the same for those that imports connect.
@@ -940,6 +952,19 @@ impl<'p> Reach<'p> {
         };
         self.files.iter().enumerate().map(of_file).collect()
     }
+}
+
+/// The folder that all files have in common, if none lies in it itself.
+fn shelf_of(files: &[File<'_>]) -> Option<PathBuf> {
+    let mut folders = files
+        .iter()
+        .map(|file| file.path.parent().unwrap_or(Path::new("")));
+    let mut shared = folders.next()?.to_path_buf();
+    for folder in folders.clone() {
+        while !folder.starts_with(&shared) && shared.pop() {}
+    }
+    (files.first()?.path.parent() != Some(&shared) && !folders.any(|folder| folder == shared))
+        .then_some(shared)
 }
 
 /// In how many folders two files are together.

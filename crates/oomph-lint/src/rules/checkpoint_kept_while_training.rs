@@ -116,7 +116,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .iter()
                     .any(|arg| !gives_state(arg) && names_in(arg).iter().any(|each| each == name || each.starts_with(&format!("{name}."))))
         });
-        if on_gpu && !dropped && feeds_model && !on_cpu_only(model) {
+        if on_gpu && !dropped && feeds_model && !on_cpu_only(model) && !resumes_too_early(model, call) {
             out.push(
                 Report::new(
                     assign.target,
@@ -126,6 +126,21 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether a function fills its optimizer and moves the model to the GPU only after that: the optimizer's state stays on
+/// the CPU, and the first step of the resumed training fails.
+fn resumes_too_early(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let func = model.func_of(load.ctx);
+    let filled = (model.calls_in_function(func))
+        .find(|call| call.is_method("load_state_dict") && call.recv.kind == Kind::Optimizer && call.node.start() > load.node.end())
+        // Under a further condition, not every run resumes.
+        .filter(|call| model.is_inside(load.ctx, call.ctx));
+    let mut moves = model.calls_in_function(func).filter(|call| {
+        matches!(call.method, Some("to" | "cuda")) && call.recv.is_model()
+    });
+    let Some(filled) = filled else { return false };
+    moves.next().is_some_and(|first| first.node.start() > filled.node.end())
 }
 
 /// Whether another statement binds the name of a load anew before training ends. `state = None` where the load failed, or

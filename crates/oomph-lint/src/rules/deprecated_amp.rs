@@ -40,8 +40,8 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When PyTorch before 2.3 has to be supported. If the project pins one before 2.4, nothing is said of `GradScaler`;
-    /// before 1.10, nothing of `autocast`.
+    /// When PyTorch before 2.3 has to be supported. If the project pins one before 2.4, where nothing is deprecated,
+    /// nothing is said.
     ///
     /// ## Fix safety
     ///
@@ -100,12 +100,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         } else {
             "use `torch.amp.GradScaler(\"cuda\", ...)`"
         };
-        // The old `autocast` warns since 2.4 as well, but the new name serves PyTorch of 2021.
-        let (major, minor) = if name == "autocast" { (1, 10) } else { (2, 4) };
         out.push(
             Report::new(func, format!("`torch.cuda.amp.{name}` has been deprecated since PyTorch 2.4"))
                 .help(help)
-                .since(major, minor)
+                .since(2, 4)
                 .fix(fix),
         );
     }

@@ -192,7 +192,7 @@ fn runs_in_a_loop_of_callers(model: &Model<'_>, call: &Call<'_>) -> bool {
 
 /// Whether each iteration of a loop calls what another file says is one step: `train_step(model, batch)`.
 fn calls_a_step(model: &Model<'_>, looped: &Loop<'_>) -> bool {
-    const STEPS: &[&str] = &["train_step", "training_step", "train_batch", "train_on_batch"];
+    const STEPS: &[&str] = &["train_step", "training_step", "train_batch", "train_on_batch", "optimize_parameters"];
     model.calls.iter().any(|call| {
         last_name(&call.node.func).is_some_and(|name| STEPS.contains(&name.trim_start_matches('_')))
             // With all batches, it is an epoch.

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{dotted_name, last_name, names_in};
+use oomph_python_source::{dotted_name, last_name, last_part, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{leaves_batches_on_cpu, mentions_gpu, on_cpu_only};
@@ -91,7 +91,12 @@ pub(super) fn collected(model: &Model<'_>) -> Vec<(Report, bool)> {
         ) else {
             continue;
         };
-        if !value.has_graph() || !value.is_tensor() || value.device == Device::Cpu {
+        // `output, time = model(x)`: the second is a number.
+        let is_time = dotted_name(arg).is_some_and(|name| {
+            let name = last_part(&name).to_ascii_lowercase();
+            ["time", "elapsed", "latency", "duration", "seconds"].iter().any(|word| name.ends_with(word))
+        });
+        if is_time || !value.has_graph() || !value.is_tensor() || value.device == Device::Cpu {
             continue;
         }
         let Some((list, is_item)) = call.recv_expr().and_then(collection) else {

@@ -1,3 +1,4 @@
+use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, names_in};
 
@@ -14,7 +15,7 @@ declare_rule! {
     ///
     /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
     /// `float()`, or `add_scalar()` of different values that the step made. Also for `torch.cuda.synchronize()` in every step, except
-    /// where times are taken around something, and for loops over all parameters that read a number of each gradient.
+    /// where times are taken around something, and for loops and comprehensions over all parameters that read a number of each gradient.
     ///
     /// ## Why it costs memory
     ///
@@ -118,13 +119,82 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
-    for info in &model.stmts {
-        if let Some(call) = waits_for_each_parameter(model, info.node, info.ctx) {
-            out.push(
-                Report::new(call.node, "this waits for the GPU once for each parameter")
-                    .help("add up on the GPU, as `torch.nn.utils.get_total_norm()` does, and read the result once"),
-            );
+    let in_loops = model.stmts.iter().filter_map(|info| waits_for_each_parameter(model, info.node, info.ctx));
+    for call in in_loops.chain(waits_in_comprehensions(model)) {
+        out.push(
+            Report::new(call.node, "this waits for the GPU once for each parameter")
+                .help("add up on the GPU, as `torch.nn.utils.get_total_norm()` does, and read the result once"),
+        );
+    }
+}
+
+/// `sum(p.grad.norm().item() for p in model.parameters())` in every step.
+fn waits_in_comprehensions<'m, 'a>(model: &'m Model<'a>) -> Vec<&'m Call<'a>> {
+    let mut found: Vec<&Call<'a>> = Vec::new();
+    for call in &model.calls {
+        let reads = matches!(call.method, Some("item" | "tolist" | "cpu" | "all" | "any")) && call.node.arguments.is_empty();
+        if !reads || call.recv.device == Device::Cpu || !model.text(call.node).contains(".grad") {
+            continue;
         }
+        let Some(looped) = model.loops_around(call.ctx).next().filter(|each| each.trains) else {
+            continue;
+        };
+        let step = Step { func: model.func_of(call.ctx), looped: Some(looped.ctx), range: looped.range };
+        let stmt = model.stmt(call.stmt).node;
+        let again = found.iter().any(|other| other.stmt == call.stmt);
+        // `all()` gives a tensor: what asks for its truth is `any(… for p in …)` around it.
+        let is_number = !matches!(call.method, Some("all" | "any"));
+        if !again
+            && is_always_run(model, call.ctx, &step)
+            && !in_unit_test(model, call.ctx)
+            && Comprehensions::of(stmt).iter().any(|(range, asks)| {
+                range.contains_range(call.node.range()) && (is_number || *asks)
+            })
+        {
+            found.push(call);
+        }
+    }
+    found
+}
+
+/// The parts of a statement that are worked out for each parameter, and whether `any()` or `all()` asks for their truth.
+#[derive(Default)]
+struct Comprehensions {
+    found: Vec<(TextRange, bool)>,
+    asks: bool,
+}
+
+impl Comprehensions {
+    fn of(stmt: &Stmt) -> Vec<(TextRange, bool)> {
+        let mut all = Self::default();
+        match stmt {
+            Stmt::Assign(node) => all.visit_expr(&node.value),
+            Stmt::AugAssign(node) => all.visit_expr(&node.value),
+            Stmt::Expr(node) => all.visit_expr(&node.value),
+            _ => {}
+        }
+        all.found
+    }
+}
+
+impl<'a> Visitor<'a> for Comprehensions {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let (elt, over) = match expr {
+            Expr::ListComp(node) => (Some(&*node.elt), node.generators.first()),
+            Expr::Generator(node) => (Some(&*node.elt), node.generators.first()),
+            _ => (None, None),
+        };
+        if let (Some(elt), Some(over)) = (elt, over) {
+            let name = match &over.iter {
+                Expr::Call(call) => last_name(&call.func),
+                other => last_name(other),
+            };
+            if name.is_some_and(|name| name.contains("param")) {
+                self.found.push((elt.range(), self.asks));
+            }
+        }
+        self.asks = matches!(expr, Expr::Call(call) if matches!(last_name(&call.func), Some("any" | "all")));
+        walk_expr(self, expr);
     }
 }
 
@@ -204,7 +274,9 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
         let root = name.split('.').next().unwrap_or(name);
         let bound = |place: &str| {
             model.assigns_to(step.func, place).any(|assign| {
-                step.range.contains_range(assign.target.range())
+                // What is moved later was not moved yet.
+                assign.expr.is_some_and(|made| made.end() <= expr.start())
+                    && step.range.contains_range(assign.target.range())
                     && assign.bind != Bind::Other
                     && !matches!(assign.value.kind, Kind::Plain | Kind::NoneLiteral)
                     && assign.value.device != Device::Cpu
@@ -219,7 +291,9 @@ fn is_made(model: &Model<'_>, expr: &Expr, step: &Step) -> bool {
 fn comes_from_the_gpu(model: &Model<'_>, expr: &Expr) -> bool {
     const ON_CPU: &[&str] = &[".cpu()", ".numpy()", ".item()", "np.", "numpy.", "\"cpu\"", "'cpu'"];
     let text = model.text(expr);
-    !expr.is_literal_expr() && !ON_CPU.iter().any(|word| text.contains(word))
+    // What a loader gives is on the CPU until somebody moves it.
+    let is_batch = matches!(expr, Expr::Call(call) if last_name(&call.func) == Some("next"));
+    !expr.is_literal_expr() && !is_batch && !ON_CPU.iter().any(|word| text.contains(word))
 }
 
 /// `torch.cuda.synchronize()` in every step, unless it is there for times: of a part of the step, or of events.
@@ -248,6 +322,10 @@ fn waits_for_each_parameter<'m, 'a>(model: &'m Model<'a>, stmt: &Stmt, ctx: CtxI
     }
     // Once an epoch, it is little.
     let in_epoch = model.loops_around(ctx).find(|each| each.range != node.range).is_some_and(|each| !each.trains);
+    // A script that looks once is no training step.
+    if model.func_of(ctx).is_none() && model.loops_around(ctx).all(|each| each.range == node.range) {
+        return None;
+    }
     // What some steps only look at is left alone.
     let sometimes = in_epoch || model.within_function(ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(Some(test)) if model.text(test).contains('%')));
     let func = model.func_of(ctx);

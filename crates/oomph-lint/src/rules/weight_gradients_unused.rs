@@ -49,12 +49,13 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When another file freezes the model, or steps on the gradients that this adds to.
+    /// When another file freezes the model, or steps on the gradients that this adds to. Off by default: it was wrong
+    /// both times in code that it had not seen, where another file had frozen the weights or there were none.
     ///
     /// ## Fix safety
     ///
     /// No fix: what reads `x.grad` has to change as well.
-    OOM112 "weight-gradients-unused" { fix: None, default: true }
+    OOM112 "weight-gradients-unused" { fix: None, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

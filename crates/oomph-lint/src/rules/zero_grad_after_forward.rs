@@ -5,7 +5,7 @@ use crate::queries::purpose::{has_managed_loop, in_unit_test, is_for_old_python}
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
 use super::fake_not_detached::{Role, judged_in_loss, role_of};
-use crate::semantic::{Backward, Call, CtxKind, Grad, Model};
+use crate::semantic::{Backward, Bind, Call, CtxKind, Grad, Model};
 use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
 
@@ -165,14 +165,17 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .is_some_and(|loss| {
                     let bound = || model.assigns_to(func, &loss).filter(|assign| step.contains_range(assign.target.range()));
                     bound().next().is_some()
-                        && bound().all(|assign| assign.target.start() < at && model.is_inside(zero.ctx, assign.ctx))
+                        && bound().all(|assign| {
+                            assign.target.start() < at && (assign.bind != Bind::Set || model.is_inside(zero.ctx, assign.ctx))
+                        })
                         && bound().any(|assign| {
-                            matches!(assign.expr, Some(Expr::Call(made))
-                                if made.arguments.args.len() > 1 && last_name(&made.func).is_some_and(|name| name.contains("loss")))
+                            assign.bind != Bind::Add && matches!(assign.expr, Some(Expr::Call(made))
+                                if made.arguments.args.len() > 1
+                                    && last_name(&made.func).is_some_and(|name| name.contains("loss") || name.contains("criter")))
                                 && !matches!(assign.value.kind, Kind::Plain)
                                 && !matches!(assign.value.device, Device::Cpu)
                         })
-                        && !calls().any(|call| is_pass(call) || may_be_pass(call))
+                        && !calls().any(|call| call.node.start() > at && (is_pass(call) || may_be_pass(call)))
                 })
         };
         let steps_after = calls().any(|call| {

@@ -5,6 +5,7 @@ use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, integer, listed, size, size_after, word};
 use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
@@ -12,6 +13,7 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, noted, before| {
             let mut message = stopped(line, Program::Slurm);
             message.host = noted.cancelled_on.take();
+            message.total = noted.batch_memory.take();
             message.job = after(line.from, "StepId=")
                 .or_else(|| after(line.from, "in step "))
                 .and_then(job);
@@ -74,6 +76,25 @@ pub(super) const READERS: &[Reader] = &[
                 .contains("at some point")
                 .then_some("at some point");
             or_join(before, message)
+        },
+    },
+    Reader {
+        // What a batch script asked for, before the message or after it.
+        markers: &["#SBATCH --mem="],
+        read: |line, noted, before| {
+            let asked = after(line.text, "--mem=").and_then(word)?;
+            // A number alone counts MiB; 0 means all that the node has.
+            let asked = integer(&asked)
+                .filter(|_| asked.bytes().all(|byte| byte.is_ascii_digit()))
+                .map_or_else(|| size(&asked), |number| Some(Bytes(number << 20)))
+                .filter(|asked| asked.0 > 0)?;
+            match before {
+                Some(before) if before.program == Program::Slurm => {
+                    before.total = before.total.or(Some(asked));
+                }
+                _ => noted.batch_memory = Some(asked),
+            }
+            None
         },
     },
     Reader {
@@ -453,6 +474,17 @@ mod tests {
         assert_eq!(message.ranks, [1, 2, 3]);
         assert_eq!(message.host.as_deref(), Some("nid001277"));
         assert_eq!(message.job.as_deref(), Some("440575.0"));
+    }
+
+    #[test]
+    fn slurm_limits_what_the_script_asked_for() {
+        let killed = "slurmstepd: error: Detected 1 oom_kill event in StepId=11.0. Some of the step tasks have been OOM Killed.";
+        let script = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --mem=64G";
+        for text in [format!("{killed}\n{script}"), format!("{script}\n{killed}")] {
+            assert_eq!(one(&text).total, Some(Bytes::gib(64)));
+        }
+        let number = format!("#SBATCH --mem=2048\n{killed}");
+        assert_eq!(one(&number).total, Some(Bytes::gib(2)));
     }
 
     #[test]

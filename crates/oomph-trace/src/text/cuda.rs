@@ -11,6 +11,8 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "CUBLAS_STATUS_ALLOC_FAILED",
             "CUBLAS_STATUS_NOT_INITIALIZED",
+            // What TensorFlow says of it a line later.
+            "without BLAS support",
         ],
         read: |line, _, before| status(line, Program::Cublas, MessageKind::Cublas, before),
     },

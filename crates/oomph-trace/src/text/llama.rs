@@ -64,6 +64,9 @@ pub(super) const READERS: &[Reader] = &[
             let mut message = line.message(Program::LlamaCpp, MessageKind::Allocation);
             if line.from.contains("CPU buffer") {
                 message.memory = Memory::Host;
+            } else if line.from.contains("allocate backend buffer") {
+                // Each backend's has this name.
+                message.memory = Memory::Unknown;
             }
             exact(before, message)
         },
@@ -183,6 +186,16 @@ pub(super) const READERS: &[Reader] = &[
             message.memory = Memory::Host;
             message.requested = size_after(line.from, "memory (");
             message.free = size_after(line.from, "available (");
+            exact(before, message)
+        },
+    },
+    Reader {
+        // Ollama's guess when its runner ends before it answers.
+        markers: &["may not have enough available memory to run this model"],
+        read: |line, _, before| {
+            let mut message = line.message(Program::Ollama, MessageKind::Allocation);
+            message.memory = Memory::Unknown;
+            message.setting = Some("guess");
             exact(before, message)
         },
     },

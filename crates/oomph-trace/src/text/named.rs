@@ -84,7 +84,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "koboldcpp" "KoboldCpp" Chats Unknown: "koboldcpp", "kobold";
     "text-generation-webui" "text-generation-webui" Chats Unknown: "text-generation-webui", "oobabooga";
     "exllama" "ExLlama" Chats Device: "exllama";
-    "mlx" "MLX" Chats Device: "mlx_lm", "mlx-lm", "mlx.core", "mlx_whisper", "[metal]", "metal allocator";
+    "mlx" "MLX" Chats Device: "mlx_lm", "mlx-lm", "mlx.core", "mlx_whisper", "mlx_model", "[malloc_or_wait]", "[metal]", "metal allocator";
     "mlc" "MLC" Chats Device: "mlc_llm", "mlc-llm";
     "gpt4all" "GPT4All" Chats Unknown: "gpt4all";
     "localai" "LocalAI" Chats Unknown: "localai";

@@ -223,7 +223,8 @@ fn ended(line: &Line<'_>, program: Program) -> OomMessage {
 
 /// `Killed` alone; `job.sh: line 28:  8156 Killed   python3 main.py`; `[1]    55263 killed  python3 main.py`.
 fn shell(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
-    let text = line.text.trim();
+    // In an issue it may stand in bold letters.
+    let text = line.text.trim().trim_matches(['*', '`']);
     let mut message = ended(line, Program::Shell);
     if !["Killed", "Killed: 9", "已杀死", "强制终止", "強制終了"].contains(&text) {
         let (head, _) = text
@@ -256,6 +257,7 @@ mod tests {
     #[test]
     fn what_shells_print() {
         assert_eq!(one("Killed").pid, None);
+        assert_eq!(one("step 144: loss 0.2\n\n**Killed**").pid, None);
         assert_eq!(
             one("job.sh: line 28:  8156 Killed                  python3 main.py").pid,
             Some(8156)

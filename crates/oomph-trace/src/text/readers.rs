@@ -143,6 +143,8 @@ pub(super) struct Noted {
     pub(super) recovers: Option<usize>,
     /// The TPU whose process failed.
     pub(super) tpu: Option<u32>,
+    /// What a batch script asks SLURM for, for each node.
+    pub(super) batch_memory: Option<Bytes>,
     /// Where SLURM cancelled a job.
     pub(super) cancelled_on: Option<String>,
     /// The limit of a container's memory.

@@ -237,7 +237,6 @@ pub(super) const READERS: &[Reader] = &[
             "No algorithm worked!",
             "Failed to get convolution algorithm",
             "Blas GEMM launch failed",
-            "without BLAS support",
             "All configs failed",
             "all configs failed",
         ],
@@ -421,15 +420,20 @@ fn allocator(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> 
 
 /// `failed to allocate 2.12G (2282521344 bytes) from device: …`: the arena asks for less and less.
 fn driver(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
-    if !["OUT_OF_MEMORY", "OutOfMemory", "RESOURCE_EXHAUSTED"]
-        .iter()
-        .any(|status| line.from.contains(status))
-    {
+    // ROCm's older versions print the number alone.
+    let statuses = [
+        "OUT_OF_MEMORY",
+        "OutOfMemory",
+        "RESOURCE_EXHAUSTED",
+        "hipError_t(1002)",
+    ];
+    if !statuses.iter().any(|status| line.from.contains(status)) {
         return None;
     }
     let mut message = line.message(of_file(line.text), MessageKind::Allocation);
     let rest = after(line.text, "failed to allocate ")?;
     message.requested = between(rest, "(", ")").and_then(size);
+    message.setting = Some("what is free");
     or_join(before, message)
 }
 
