@@ -1,20 +1,17 @@
-//! Plans for a recorded run that keep its results, at parts of what its allocator held on a virtual H200, as predicted, and
-//! how long planning takes: `cargo run --release -p oomph-plan --example search -- oomph-report/train-1…`
+//! Plans for a recorded run at parts of its peak, as predicted, and how long planning takes:
+//! `cargo run --release -p oomph-plan --example search -- oomph-report/train-1…`
 
 use std::path::Path;
 
 use anyhow::Context as _;
 use oomph_allocator::Config;
+use oomph_plan::Dtype;
 use oomph_plan::draft::Pace;
 use oomph_plan::model::Model;
 use oomph_plan::search::{Base, Options, search};
 use oomph_run::Record;
 
 fn main() -> anyhow::Result<()> {
-    let gpu = oomph_gpus::catalogue()
-        .iter()
-        .find(|gpu| gpu.id == "h200")
-        .context("the catalogue lacks the H200")?;
     for directory in std::env::args().skip(1) {
         let directory = Path::new(&directory);
         let path = directory.join("record.json");
@@ -38,14 +35,21 @@ fn main() -> anyhow::Result<()> {
             device.peak_used_bytes >> 20
         );
         for share in [75, 50, 35, 25] {
-            let outside = device.peak_used_bytes - device.peak_reserved_bytes;
             let options = Options {
-                budget: outside + device.peak_reserved_bytes * share / 100,
-                keep_results: true,
+                budget: device.peak_used_bytes * share / 100,
+                keep_results: false,
+                allow: None,
+                forbid: Vec::new(),
+                dtype: Dtype::Bf16,
                 tf32: true,
                 config: config.clone(),
-                pace: Pace::new(gpu),
-                ..Options::default()
+                pace: Pace::default(),
+                lessons: Vec::new(),
+                failed: Vec::new(),
+                clashes: Vec::new(),
+                left: Vec::new(),
+                cluster: None,
+                stop: oomph_plan::Stop::default(),
             };
             let started = std::time::Instant::now();
             let found = search(std::slice::from_ref(&base), &options)?;

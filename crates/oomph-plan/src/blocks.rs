@@ -1,7 +1,7 @@
 //! Calls of chosen modules in a template: where their forward and backward lie, and what their
 //! forward leaves for the backward pass.
 
-use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
+use rustc_hash::FxHashMap as HashMap;
 
 use oomph_trace::{Category, Phase};
 
@@ -158,14 +158,13 @@ pub(crate) fn is_cast_of_weight(model: &Model, tensor: &Tensor) -> bool {
 
 /// For each call the outermost call of a chosen module that it is or lies in; 0 for none.
 pub(crate) fn roots(model: &Model, modules: &[String]) -> Vec<u32> {
-    let modules: HashSet<&str> = modules.iter().map(String::as_str).collect();
     let mut roots = vec![0; model.calls.len()];
     for (number, call) in model.calls.iter().enumerate().skip(1) {
         let above = roots.get(call.parent as usize).copied().unwrap_or(0);
         if let Some(slot) = roots.get_mut(number) {
             *slot = if above != 0 {
                 above
-            } else if modules.contains(call.module.as_str()) {
+            } else if modules.contains(&call.module) {
                 number as u32
             } else {
                 0

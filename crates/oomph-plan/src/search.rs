@@ -689,14 +689,25 @@ impl<'a> Searcher<'a> {
         if let Some(whole) = plans.last() {
             self.attempt(base, whole);
         }
+        let promises: Vec<[Option<Promise>; 2]> = plans
+            .iter()
+            .map(|levers| {
+                let quicker = self.quicker(base, levers);
+                [Some(self.price(base, levers)), quicker]
+                    .map(|price| price.map(|price| (price.results, price.cost())))
+            })
+            .collect();
         let points = grid.min(plans.len());
         let mut begin = 0;
         for point in 1..=points {
             let end = (plans.len() * point).div_ceil(points);
             for count in (begin..end).rev() {
-                // Where one does not fit, hardly any of those before it had to be priced.
-                let mut left = plans.get(begin..=count).into_iter().flatten();
-                if !left.any(|levers| self.promises(base, levers)) {
+                let left = promises.get(begin..=count).into_iter().flatten();
+                if !left
+                    .flatten()
+                    .flatten()
+                    .any(|&promise| self.may_win(promise))
+                {
                     break;
                 }
                 if !plans
@@ -708,12 +719,6 @@ impl<'a> Searcher<'a> {
             }
             begin = end;
         }
-    }
-
-    /// Whether a plan, or what buys time with it, would be among the quickest if it fits.
-    fn promises(&self, base: &Base, levers: &[Lever]) -> bool {
-        let wins = |price: Price| self.may_win((price.results, price.cost()));
-        wins(self.price(base, levers)) || self.quicker(base, levers).is_some_and(wins)
     }
 
     /// Whether a plan that fits at this cost would be among the quickest.
