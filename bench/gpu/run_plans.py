@@ -9,7 +9,7 @@ The most telling comparison beside it: every block checkpointed, and `save_on_cp
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
 times: its threads wait for each other. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
-its kernels and copies, and how many. `OUT.jsonl --table` prints a results file.
+its kernels and copies, and how many. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
 `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
 """
@@ -46,14 +46,22 @@ def child(settings: dict) -> None:
 
     wait_for_the_gpu(torch, settings)
     times: list[float] = []
+    issued: list[float] = []
+    between: list[dict] = []
     last = [0.0]
+    samples = Samples() if settings.get("sample") else None
     profile = Profile(torch) if settings.get("profile") else None
 
     def stepped(optimizer, args, kwargs):
+        done = time.perf_counter()
         torch.cuda.synchronize()
         now = time.perf_counter()
         if last[0] and not (profile and profile.runs):
             times.append(now - last[0])
+            issued.append(done - last[0])
+        between.append(held(torch, settings))
+        if samples and len(times) == 2:
+            samples.start()
         if profile:
             profile.step(len(times))
         last[0] = time.perf_counter()
@@ -84,12 +92,16 @@ def child(settings: dict) -> None:
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
         step_s=times,
+        issued_s=issued,
+        after_steps=between,
         gpu=torch.cuda.get_device_name(0),
         torch=torch.__version__,
         levers=levers.report(),
     )
     if profile:
         outcome["profile"] = profile.found
+    if samples:
+        outcome["samples"] = samples.most()
     Path(settings["out"]).write_text(json.dumps(outcome))
     if settings.get("turn"):
         os._exit(0)  # the next one waits
@@ -138,6 +150,60 @@ def take_the_rest(torch, budget: int) -> int:
     status = ctypes.CDLL(runtime).cudaMalloc(ctypes.byref(address), rest)
     assert status == 0, f"cudaMalloc of {rest.value} bytes: error {status}"
     return rest.value
+
+
+def held(torch, settings: dict) -> dict:
+    """What the process holds outside of the allocator, and what the allocators of both memories had to do so far."""
+    free, total = torch.cuda.mem_get_info()
+    stats, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
+    return dict(
+        outside_bytes=total - free - settings.get("taken", 0) - torch.cuda.memory_reserved(),
+        reserved_bytes=stats.get("reserved_bytes.all.current", 0),
+        retries=stats.get("num_alloc_retries", 0),
+        driver_calls=stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0),
+        synchronized=stats.get("num_sync_all_streams", 0),
+        pinned_bytes=host.get("allocated_bytes.current", 0),
+        pinned_calls=host.get("num_host_alloc", 0),
+        pinned_s=host.get("host_alloc_time.total", 0) / 1e6,
+    )
+
+
+class Samples:
+    """Where the threads of this process are, a thousand times a second: the innermost function, and the innermost of a lever."""
+
+    def __init__(self) -> None:
+        """Not begun."""
+        self.found: dict[str, int] = {}
+        self.taken = 0
+
+    def start(self) -> None:
+        """From here on."""
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        own = threading.get_ident()
+        while True:
+            self.taken += 1
+            for ident, frame in sys._current_frames().items():
+                if ident != own:
+                    innermost, lever = place(frame), ""
+                    while frame is not None and not lever:
+                        name = frame.f_code.co_filename
+                        lever = place(frame) if "/oomph/levers/" in name else ""
+                        frame = frame.f_back
+                    key = f"{lever} > {innermost}"
+                    self.found[key] = self.found.get(key, 0) + 1
+            time.sleep(1e-3)
+
+    def most(self) -> dict:
+        """The places that were seen most, of how many samples."""
+        most = sorted(self.found.items(), key=lambda one: -one[1])[:80]
+        return dict(taken=self.taken, found=dict(most))
+
+
+def place(frame) -> str:
+    """A function, by its file."""
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"
 
 
 class Profile:
@@ -316,6 +382,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--no-limit", action="store_true", help="plans without their limits")
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--sample", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--virtual", help="run on the virtual GPU of this name instead")
@@ -339,7 +406,9 @@ def main() -> None:
         of_job = [row for row in rows if row["job"] == job]
         script = str((args.jobs or FIT / "jobs").resolve() / f"{job}.py")
         arguments = [] if args.jobs else ["--steps", "3" if args.tiny else "14"]
-        settings = dict(script=script, arguments=arguments, profile=args.profile)
+        settings = dict(
+            script=script, arguments=arguments, profile=args.profile, sample=args.sample
+        )
         plain = (settings, dict(job=job, kind="plain", planned=of_job[0]["plain"]))
         runs.append(plain)
         for baseline in baselines:

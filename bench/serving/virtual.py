@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import resource
 import subprocess
 import sys
@@ -20,26 +21,24 @@ HERE = Path(__file__).parent
 
 
 def start(posted):
-    """The first start of a model, which compiles it, and one that finds what that compiled: their caches differ on a GPU, too."""
+    """The first start of a model, which compiles it; if one was posted, one that finds what that compiled: it has more cache."""
     with tempfile.TemporaryDirectory() as place:
         model = Path(place, posted["model"])
         model.mkdir()
         configs = tomllib.loads((HERE / "models.toml").read_text())
         (model / "config.json").write_text(json.dumps(configs[posted["model"]]))
         first = once(posted, place, model)
-        if first["verdict"] == "fits" and not posted["args"].get("enforce_eager"):
-            again = once(posted, place, model)
-            first["again"] = dict(
-                kv_cache_tokens=again["engine"]["kv_cache_tokens"], kv_cache_bytes=again["engine"]["kv_cache_bytes"],
-                cpu_seconds=again["cpu_seconds"],
-            )  # fmt: skip
+        if first["verdict"] == "fits" and "later" in posted:
+            first["again"] = once(posted, place, model)
     return first
 
 
 def once(posted, place, model):
+    args = posted["args"] | {"server": posted.get("server", False)}
+    memory = ["--memory", posted["memory"]] if "memory" in posted else []
     command = [
-        Path(sys.executable).with_name("oomph"), "run", "--gpu", posted["gpu"], "--out", f"{place}/run", "--json", f"{place}/x.json",
-        HERE / "engine.py", model, json.dumps(posted["args"]),
+        Path(sys.executable).with_name("oomph"), "run", "--gpu", posted["gpu"], *memory, "--out", f"{place}/run",
+        "--json", f"{place}/x.json", HERE / "engine.py", model, json.dumps(args),
     ]  # fmt: skip
     caches = {
         name: f"{place}/{name}"
@@ -51,40 +50,55 @@ def once(posted, place, model):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     said = Path(place, "x.json")
     found = json.loads(said.read_text()) if said.is_file() else {}
+    said.unlink(missing_ok=True)
+    set_apart = re.search(r"set apart by 0.27 (\d+)", done.stdout)
     return dict(
+        set_apart_by_027=int(set_apart[1]) if set_apart else None,
         id=posted["id"], status=done.returncode, verdict=found.get("verdict"), engine=found.get("engine"), peak=found.get("peak"),
         seconds=round(time.monotonic() - began, 1), cpu_seconds=round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
         load=os.getloadavg()[0], largest_process_kib=after.ru_maxrss, end=None if found else done.stderr[-400:],
     )  # fmt: skip
 
 
+def tokens(engine, version, set_apart):
+    """Of the KV cache, by the rule of the `version` that somebody posted: 0.27 sets other amounts apart."""
+    if version is None or tuple(map(int, version.split("."))) < (0, 27) or not set_apart:
+        return engine.get("kv_cache_tokens", 0)
+    each = engine["kv_cache_bytes"] / engine["kv_cache_tokens"]
+    return int((engine["allowed_bytes"] - set_apart) / each) // 16 * 16
+
+
 def table(all_posted, rows):
-    print("| start | vLLM there | posted | here (0.26.0) | off | CPU s |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    print("| start | vLLM there | posted | here (0.26.0) | off | by its rule | off | CPU s |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for posted in all_posted:
         row = rows.get(posted["id"])
         if row is None:
             continue
-        engine = row["engine"] or {}
-        tokens = "tokens" in posted
-        real = posted["tokens"] if tokens else posted["available_gib"]
-        here = (
-            engine.get("kv_cache_tokens", 0) if tokens else engine.get("kv_cache_bytes", 0) / 2**30
-        )
-        shown = (f"{real:,}", f"{here:,}") if tokens else (f"{real:.2f} GiB", f"{here:.2f} GiB")
-        name = posted["id"] + (" (held out)" if posted.get("held_out") else "")
+        rounds = {0: "", 1: " (held out)", 2: " (held out, second)"}
+        name = posted["id"] + rounds[int(posted.get("held_out", 0))]
+        for real, found, when in (
+            (posted, row, ""),
+            (posted.get("later", {}), row.get("again"), ", later"),
+        ):
+            if not found or "tokens" not in real:
+                continue
+            engine, version = found["engine"] or {}, posted.get("vllm")
+            here = engine.get("kv_cache_tokens", 0)
+            by_rule = tokens(engine, version, found.get("set_apart_by_027"))
+            off, off_by_rule = (f"{n / real['tokens'] - 1:+.2%}" for n in (here, by_rule))
+            print(
+                f"| {name}{when} | {version or '?'} | {real['tokens']:,} | {here:,} | {off} | {by_rule:,} | {off_by_rule} | {found['cpu_seconds']} |"
+            )
         if posted.get("fails"):
-            name += f": {row['verdict']}"
-        print(
-            f"| {name} | {posted.get('vllm', '?')} | {shown[0]} | {shown[1]} | {(here - real) / real:+.2%} | {row['cpu_seconds'] or '–'} |"
-        )
+            print(f"| {name} | | | {row['verdict']} | | | | {row['cpu_seconds']} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out")
     parser.add_argument("ids", nargs="*")
-    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--held-out", type=int, default=0, choices=(0, 1, 2))
     parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     all_posted = tomllib.loads((HERE / "posted.toml").read_text())["posted"]
@@ -101,7 +115,7 @@ def main():
                 if (
                     posted["id"] in given.ids
                     or not given.ids
-                    and bool(posted.get("held_out")) == given.held_out
+                    and int(posted.get("held_out", 0)) == given.held_out
                 ):
                     out.write(json.dumps(start(posted)) + "\n")
                     out.flush()

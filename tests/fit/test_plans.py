@@ -495,9 +495,44 @@ TIED = """
 """
 
 
+LONG = """
+    import torch
+    from torch import nn
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(256)
+            self.mlp = nn.Sequential(nn.Linear(256, 2048), nn.GELU(), nn.Linear(2048, 256))
+        def forward(self, x):
+            return x + self.mlp(self.norm(x + x.flip(1)))
+    model = nn.Sequential(*(Block() for _ in range(2)), nn.Linear(256, 8)).cuda()
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(4):
+        model(torch.randn(1, 32768, 256, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+FROZEN = """
+    import torch
+    from torch import nn
+    base = nn.Sequential(*(nn.Linear(2048, 2048) for _ in range(16))).requires_grad_(False)
+    model = nn.Sequential(nn.Linear(2048, 2048), base, nn.Linear(2048, 8)).cuda()
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad])
+    for step in range(4):
+        model(torch.randn(256, 2048, device="cuda")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "lever", "memory"),
-    [(TIED, "micro_batch", "2GiB"), (WIDE, "optimizer_on_cpu", "1.6GiB")],
+    [
+        (TIED, "micro_batch", "2GiB"),
+        (WIDE, "optimizer_on_cpu", "1.6GiB"),
+        (LONG, "chunked_modules", "1.2GiB"),
+        (FROZEN, "int8_frozen", "0.4GiB"),
+    ],
 )
 def test_the_first_prediction_is_close(tmp_path, code, lever, memory):
     """A loss outside of modules, casts of another module's weight; the state that is under way."""

@@ -467,6 +467,39 @@ def test_how_optimizers_update_is_tried_out(tmp_path):
         assert "does not update each parameter separately" in refused.refusal
 
 
+@pytest.mark.parametrize("together", [1, 20_000, 40_000])
+def test_parameters_step_together_in_whatever_order(oomph, tmp_path, together):
+    """State that is on its way for the parameters that stepped next in the last backward pass stays right when others do."""
+    code = f"""
+    import torch
+    from oomph.levers import step_in_backward
+    step_in_backward.FEWEST = {together}
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(4)).cuda()
+    optimizer = torch.optim.AdamW(layers.parameters(), lr=0.01)
+    losses = []
+    for order in ([0, 1, 2, 3], [0, 1, 2, 3], [3, 1, 0, 2], [0, 2], [0, 1, 2, 3]):
+        x = torch.ones(8, 64, device="cuda")
+        for i in order:
+            x = torch.tanh(layers[i](x))
+        optimizer.zero_grad()
+        loss = x.pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    state = [value for p in layers.parameters() for value in optimizer.state[p].values()]
+    print(losses, [p.double().sum().item() for p in layers.parameters()], [v.double().sum().item() for v in state])
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text(
+        'format = "oomph.plan/1"\n[[lever]]\nname = "step_in_backward"\n[[lever]]\nname = "optimizer_on_cpu"\n'
+    )
+    plain = oomph(code, "--compute", "1GiB").out.splitlines()[0]
+    found = oomph(code, "--compute", "1GiB", "--plan", str(path))
+    assert found.status == 0, found.err
+    assert found.out.splitlines()[0] == plain
+
+
 @pytest.mark.parametrize("search", ["None", "'strong_wolfe'"])
 def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
     code = f"""

@@ -128,3 +128,11 @@ def test_what_asks_whether_values_are_fine_is_told_so(oomph):
     assert run.status == 0, run.err
     assert run.out.startswith("(200,) (10,) float32 (1048576,) 1\n")
     assert any("array_equal as true" in one["what"] for one in run.json["assumptions"])
+
+
+@with_cupy
+def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph):
+    lacks = "libcublas.so.12: cannot open shared object file: No such file or directory"
+    run = oomph(f"import cupy\nraise ImportError({lacks!r})")
+    assert run.status == 1
+    assert "needs libcublas.so.12" in run.err and 'pip install "cupy-cuda13x[ctk]"' in run.err

@@ -215,3 +215,22 @@ def test_two_users_at_once_do_not_meet(tmp_path):
     done = subprocess.run(other, cwd=places[0], capture_output=True, text=True, timeout=120)
     (line,) = errors(done)
     assert done.returncode == 2 and "oomph-report" in line
+
+
+ABORTS = """
+import ctypes, os, torch
+torch.zeros(1).cuda()
+driver = ctypes.CDLL("libcuda.so.1")
+found, text = ctypes.c_int(), ctypes.c_char_p()
+assert driver.cuPointerGetAttribute(ctypes.byref(found), 9, ctypes.c_uint64(4096)) == 1
+driver.cuGetErrorString(1, ctypes.byref(text))
+os.abort()
+"""
+
+
+def test_a_program_that_ends_itself_over_an_error_is_named_with_the_call(run):
+    # As XLA does, whose checks end the process.
+    done = run(ABORTS)
+    [line] = [line for line in done.stderr.splitlines() if "SIGABRT" in line and "oomph" in line]
+    assert done.returncode == 1
+    assert line.endswith("the last call that failed: cuPointerGetAttribute (CUDA error 1)")

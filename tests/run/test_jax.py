@@ -150,7 +150,11 @@ run = jax.jit(lambda w, x, keys: jax.lax.map(lambda key: loss(w, x, key), keys))
 print(run(jnp.ones((256, 256)), jnp.ones((512, 256)), jax.random.split(jax.random.key(0), 4)).shape)
 """
 # Of a program that is one call of cuBLAS, XLA does not know how much it moves.
-MULTIPLIES = "import jax\nx = jax.numpy.ones((4, 4096, 1024))\nprint((x[0] @ x[0].T)[0, :4].shape)"
+MULTIPLIES = """
+import jax
+x = jax.numpy.ones((4, 4096, 1024))
+print((x[0] @ x[0].T)[0, :4].shape)
+"""
 
 
 @with_jax

@@ -244,3 +244,37 @@ def test_factorizations_transforms_and_scans_are_written_down(oomph, tmp_path):
     assert ["chain", 256 * 710, 0, 0, "linear algebra"] in work["table"]
     assert ["moving", 2 * 32 * 8192, "Fourier transforms"] in work["table"]
     assert any(line[0] == "chain" and line[1] == 64 * 715 for line in work["table"])
+
+
+def test_what_python_computes_again_is_not_the_engines(oomph, tmp_path):
+    """The engine's operators take the host less time. Recomputation is Python's, in whichever thread the backward pass goes on."""
+    run = oomph(
+        """
+        import torch
+        from torch.utils.checkpoint import checkpoint
+        weight = torch.ones(64, 64, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        def once(x):
+            return torch.tanh(torch.tanh(x @ weight))
+        def again(x):
+            return checkpoint(once, x, use_reentrant=False)
+        for threads in (True, False):
+            for f in (once, once, again, again):
+                loss = f(torch.ones(8, 64, device="cuda")).sum()
+                with torch.autograd.set_multithreading_enabled(threads):
+                    loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+    )
+    assert run.status == 0, run.err
+    work = json.loads((tmp_path / "run" / "record.json").read_text())["work"]
+    steps = [lines for count, lines in work["steps"] for _ in range(count)]
+
+    def operators(step):
+        lines = [work["table"][line] for line in step]
+        return [lines.count(["operator", by_engine]) for by_engine in (0, 1)]
+
+    once, again, once_alone, again_alone = (operators(step) for step in steps[1::2])
+    assert once[1] == 3 and again == [once[0] + 3, once[1]]
+    assert [once_alone, again_alone] == [once, again]

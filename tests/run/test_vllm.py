@@ -47,13 +47,15 @@ def test_a_fork_uses_the_gpu_that_its_parent_only_looked_at(oomph):
 
 WORKERS = """
 import multiprocessing
+import os
 
 import torch
 
 def worker(index):
     torch.cuda.set_device(index)
     kept = torch.ones(1 << 28, device="cuda")
-    print("worker", torch.cuda.current_device(), torch.cuda.memory_allocated(), flush=True)
+    # At once: two workers write to one pipe.
+    os.write(1, f"worker {torch.cuda.current_device()} {torch.cuda.memory_allocated()}\\n".encode())
 
 def engine():
     fork = multiprocessing.get_context("fork")
@@ -92,8 +94,44 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
     assert "config.json is not JSON" in said(".")
     (tmp_path / "config.json").write_text("{}")
     assert "give --max-model-len" in said(".")
+    assert "--max-model-len: serve-fit sets" in said(".", "--", "--max-model-len=1024")
+    assert "l40s:2" in said(".", "--", "--tensor_parallel_size", "2")
     if importlib.util.find_spec("vllm") is None:
         assert "pip install vllm" in said(".", "--max-model-len", 1024)
+
+
+PREPARED = """
+import torch
+import vllm
+from vllm.model_executor.models import registry
+from flashinfer import sampling
+
+print("looks", registry._run_in_subprocess(lambda: "here"))
+print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
+"""
+
+
+def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
+    """Stand-ins of the modules that are stepped into: vLLM itself is not among the packages of the tests."""
+    refuses = "def {}(*args):\n    raise RuntimeError('a process, or nvcc')\n"
+    sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'])\n"
+    for name, text in {
+        "vllm/__init__.py": sets,
+        "vllm/model_executor/__init__.py": "",
+        "vllm/model_executor/models/__init__.py": "",
+        "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
+        "flashinfer/__init__.py": "",
+        "flashinfer/sampling.py": refuses.format("gen_sampling_module"),
+    }.items():
+        place = tmp_path / "packages" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    # What the user sets counts.
+    places = {"PYTHONPATH": str(tmp_path / "packages"), "PATH": "/usr/bin:/bin"}
+    run = oomph(PREPARED, env=places | {"VLLM_NO_USAGE_STATS": "0"})
+    assert run.status == 0, run.err
+    assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
+    assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
 CONFIG = dict(

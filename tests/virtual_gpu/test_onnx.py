@@ -111,6 +111,40 @@ def test_what_a_session_lacks_is_said_though_pytorch_holds_nothing(oomph, tmp_pa
     assert not found.json["peak"]["lower_bound"] and found.json["oom"]["short_bytes"] > 0
 
 
+FALLS_BACK = """
+class C:
+    get_available_providers = staticmethod(lambda: [{available}"CPUExecutionProvider"])
+
+class InferenceSession:
+    def __init__(self, model, options=None, providers=None):
+        print("Specified provider 'CUDAExecutionProvider' is not in available provider names")
+    def get_providers(self):
+        return ["CPUExecutionProvider"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("available", "said"),
+    [
+        ("", "computes on the CPU alone: it has no kernels for GPUs. Install onnxruntime-gpu"),
+        ("'CUDAExecutionProvider', ", "could not use the GPU and computes on the CPU"),
+    ],
+)
+def test_a_session_that_falls_back_to_the_cpu_fails_the_run(oomph, tmp_path, available, said):
+    module = tmp_path / "onnxruntime" / "capi" / "onnxruntime_inference_collection.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(FALLS_BACK.format(available=available))
+    for place in (module.parent, module.parent.parent):
+        (place / "__init__.py").touch()
+    begin = "from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession\n"
+    found = oomph(begin + "InferenceSession('m', providers=[('CUDAExecutionProvider', {})])")
+    assert found.status == 1 and found.json["verdict"] == "script_failed"
+    assert said in found.json["failure"] and "CUDA 13" in found.json["failure"]
+    assert f"oomph: {found.json['failure'].removeprefix('Refused: ')}" in found.err
+    found = oomph(begin + "InferenceSession('m', providers=['CPUExecutionProvider'])")
+    assert found.status == 0, found.err
+
+
 with_sessions = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("onnxruntime", "onnx")),
     reason="pip install onnxruntime-gpu onnx",

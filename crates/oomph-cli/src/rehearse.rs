@@ -276,6 +276,7 @@ impl Asked<'_> {
                 stop: stop.clone(),
                 forks: Arc::default(),
                 alone: false,
+                slower: 1.0,
                 script,
             },
             self.quiet,

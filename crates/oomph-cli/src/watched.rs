@@ -39,6 +39,10 @@ impl Attempts for Watched {
         self.attempts.run(request)
     }
 
+    fn keep_pace(&mut self, slower: f64) {
+        self.attempts.keep_pace(slower);
+    }
+
     fn at_once(&self) -> usize {
         self.attempts.at_once()
     }

@@ -83,7 +83,7 @@ impl Queues {
                     };
                     self.busy(&mut sum, host.factor * operator);
                 }
-                Work::Place(_) => optimizes = is_of_optimizer(steps, work),
+                Work::Place(_) => optimizes = is_in(steps, work, "optimizer"),
                 Work::Modules(_) => {}
                 Work::Wait => {
                     self.busy(&mut sum, host.factor * host::WAIT);
@@ -91,7 +91,10 @@ impl Queues {
                 }
                 _ => {
                     let took = took(work, steps, gpu);
-                    if !optimizes {
+                    if let Work::Copy(_, _, true) = work {
+                        // No operator of the job's, in whatever phase.
+                        self.busy(&mut sum, host.factor * of(host::launch(work), autograds));
+                    } else if !optimizes {
                         let launch =
                             of(host::launch(work), autograds) + of(busy.between, autograds);
                         self.busy(&mut sum, host.factor * launch);
@@ -153,30 +156,33 @@ impl Busy {
     fn new(steps: &Steps, works: &[&Work]) -> Self {
         let [mut modules, mut nodes, mut gradients] = [0.0; 3];
         // Operators, launches in each thread; operators and beginnings of optimizers.
-        let (mut of_autograd, mut launches, mut own, mut begun) = (0.0, [0.0; 2], 0.0, 0.0);
-        let (mut autograds, mut optimizes) = (false, false);
+        let (mut of_autograd, mut again, mut launches, mut own, mut begun) =
+            (0.0, 0.0, [0.0; 2], 0.0, 0.0);
+        let (mut autograds, mut optimizes, mut backward) = (false, false, false);
         for work in works {
             match work {
                 Work::Modules(counted) => [modules, nodes, gradients] = *counted,
-                Work::Operator(backward) => {
-                    autograds = *backward;
+                Work::Operator(by_engine) => {
+                    autograds = *by_engine;
                     of_autograd += f64::from(u8::from(autograds));
+                    again += f64::from(u8::from(backward && !autograds));
                     own += f64::from(u8::from(optimizes));
                 }
                 Work::Place(_) => {
-                    let before = std::mem::replace(&mut optimizes, is_of_optimizer(steps, work));
+                    backward = is_in(steps, work, "backward");
+                    let before = std::mem::replace(&mut optimizes, is_in(steps, work, "optimizer"));
                     begun += f64::from(u8::from(optimizes && !before));
                 }
-                Work::Wait => {}
+                Work::Wait | Work::Copy(_, _, true) => {}
                 _ if optimizes => {}
                 _ => launches[usize::from(autograds)] += 1.0,
             }
         }
         let trains = of_autograd > 0.0;
-        // Nodes that a backward pass makes itself, where it computes activations again, are not counted: its operators are, and a
-        // node has one or two.
+        // Nodes that a backward pass makes itself are not counted. Where it computes activations again, Python calls its operators,
+        // each about a node; gradients of gradients are the engine's own, and a node has one or two operators.
         let nodes = if trains {
-            nodes.max(of_autograd - nodes)
+            nodes.max(of_autograd - nodes) + again
         } else {
             0.0
         };
@@ -205,12 +211,12 @@ const fn of(threads: Threads, autograds: bool) -> f64 {
     }
 }
 
-/// Whether a place is in a step of an optimizer.
-fn is_of_optimizer(steps: &Steps, work: &Work) -> bool {
+/// Whether a place is in this phase.
+fn is_in(steps: &Steps, work: &Work, wanted: &str) -> bool {
     let Work::Place(place) = work else {
         return false;
     };
-    (steps.places.get(*place)).is_some_and(|(phase, _)| phase == "optimizer")
+    (steps.places.get(*place)).is_some_and(|(phase, _)| phase == wanted)
 }
 
 #[cfg(test)]
@@ -249,6 +255,42 @@ mod tests {
         let inferring =
             host::PASS + 2.0 * (host::OPERATOR.made + launch.made) + 10.0 * host::MODULE;
         assert!((busy(false) - inferring).abs() < 1e-9);
+    }
+
+    #[test]
+    fn what_is_computed_again_makes_nodes_again() {
+        let counted = Work::Modules([10.0, 30.0, 0.0]);
+        let of = |by_engine| {
+            let table = [
+                Work::Operator(false),
+                Work::Place(0),
+                Work::Operator(true),
+                Work::Operator(by_engine),
+                counted.clone(),
+            ];
+            host_seconds(&table, &[0, 1, 2, 3, 4])
+        };
+        // Without a launch nothing is between: the operator itself is Python's.
+        let dearer = of(false) - of(true);
+        assert!((dearer - (host::OPERATOR.made - host::OPERATOR.backward)).abs() < 1e-9);
+        let with_a_launch = |by_engine| {
+            let table = [
+                Work::Place(0),
+                Work::Operator(true),
+                small(),
+                Work::Operator(by_engine),
+                small(),
+                counted.clone(),
+            ];
+            host_seconds(&table, &[0, 1, 2, 3, 4, 5])
+        };
+        let launch = host::launch(&small());
+        let node = host::NODE.made + host::NODE.backward;
+        let modules = 10.0 * host::MODULE + 30.0 * host::NODE.made;
+        let wanted = host::OPERATOR.made - host::OPERATOR.backward + launch.made - launch.backward
+            + node
+            + modules;
+        assert!((with_a_launch(false) - with_a_launch(true) - wanted).abs() < 1e-9);
     }
 
     #[test]

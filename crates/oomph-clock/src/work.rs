@@ -30,7 +30,7 @@ pub type Line = u32;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(from = "Written")]
 pub enum Work {
-    /// An operator of PyTorch begins: in one of autograd's threads?
+    /// An operator of PyTorch begins: does autograd's engine call it?
     Operator(bool),
     /// So many modules were called in the step, nodes of autograd's made, and gradients used by optimizers.
     Modules([f64; 3]),

@@ -28,6 +28,9 @@ pub trait Attempts {
         requests.iter().map(|request| self.run(request)).collect()
     }
 
+    /// Is told how many times as long kernels take as the virtual GPU's clock says: later runs have them so.
+    fn keep_pace(&mut self, _slower: f64) {}
+
     /// Is told that no run is going on while plans are compared.
     fn planning(&mut self, _best: Option<&str>) {}
 }
@@ -161,12 +164,16 @@ impl Measurement {
             .map_or(0.0, |trace| returned_a_step(trace, self.record.steps))
     }
 
-    /// Nanoseconds of the last step, from the virtual clock, the host's pace and other work of the
-    /// host.
-    pub fn step_time(&self, pace: &Pace, host: HostTime) -> Option<f64> {
+    /// Nanoseconds of the last step, from the virtual clock, what keeps the host busy (`issuing` nanoseconds; as its launches and
+    /// calls say where that is not known) and other work of the host.
+    pub fn step_time(&self, pace: &Pace, host: HostTime, issuing: Option<f64>) -> Option<f64> {
         let load = self.load(host)?;
         let emptied = self.retries_a_step() * RETRY_NS + self.returned_a_step() * RETURNED_NS;
-        Some(load.time(pace) + host.alone_ns + emptied)
+        let issuing = issuing.map_or_else(
+            || load.host(pace),
+            |issuing| issuing + load.lever * pace.host_factor,
+        );
+        Some(load.busy.max(issuing) + host.alone_ns + emptied)
     }
 
     /// The work of the last step.

@@ -313,7 +313,11 @@ impl<'a> Fitter<'a> {
             if let (Ok(Ended::Through(run) | Ended::OutOfMemory(run)), Some(clock)) =
                 (&mut *ended, &self.wanted.clock)
             {
-                reprice(&mut run.record, &clock.gpu);
+                let slower = reprice(&mut run.record, &clock.gpu);
+                if self.runs == 1 {
+                    // What copies hide behind is as long in later runs as it is by the clocks.
+                    self.attempts.keep_pace(slower);
+                }
             }
             if !matches!(ended, Ok(Ended::Through(_)))
                 && let Err(stopped) = self.options.stop.check()
@@ -398,7 +402,7 @@ impl<'a> Fitter<'a> {
         };
         self.planning_seconds += started.elapsed().as_secs_f64();
         self.keep_pace_with(plain);
-        let plain_time = plain.step_time(&self.options.pace, HostTime::plain(&base.model));
+        let plain_time = self.step_ns(plain, HostTime::plain(&base.model));
         self.plain_time = plain_time.unwrap_or_default();
         self.loading_ns = Some(base.model.facts.loading_ns);
         self.say_what_is_left_out(&base.model);
@@ -526,21 +530,29 @@ impl<'a> Fitter<'a> {
 
     /// Makes the host's pace such that the plain job keeps it as busy as the clocks say.
     fn keep_pace_with(&mut self, plain: &Measurement) {
-        let Some(clock) = &self.wanted.clock else {
-            return;
-        };
+        let host = self.host_ns(plain);
         let pace = &mut self.options.pace;
-        if let (Some(load), Some(time)) = (
-            plain.load(HostTime::default()),
-            step_time(&plain.record, &clock.gpu, &clock.host),
-        ) && load.host(pace) > 0.0
+        pace.host_factor = (self.wanted.clock.as_ref()).map_or(1.0, |clock| clock.host.factor);
+        if let (Some(load), Some(host)) = (plain.load(HostTime::default()), host)
+            && load.host(pace) > 0.0
         {
-            // What a batch takes to prepare counts by itself.
-            let host = (time.estimate.host_seconds - time.input_seconds) * 1e9;
             let factor = host / load.host(pace);
             pace.host_ns_per_launch *= factor;
             pace.host_ns_per_call *= factor;
         }
+    }
+
+    /// Nanoseconds that a run's step keeps the host busy, by the clocks: its operators, recomputed ones and those of levers among them.
+    fn host_ns(&self, run: &Measurement) -> Option<f64> {
+        let clock = self.wanted.clock.as_ref()?;
+        let time = step_time(&run.record, &clock.gpu, &clock.host)?;
+        // What a batch takes to prepare counts by itself.
+        Some((time.estimate.host_seconds - time.input_seconds) * 1e9)
+    }
+
+    /// Nanoseconds of a run's step.
+    pub(crate) fn step_ns(&self, run: &Measurement, host: HostTime) -> Option<f64> {
+        run.step_time(&self.options.pace, host, self.host_ns(run))
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.

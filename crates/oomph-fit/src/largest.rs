@@ -225,7 +225,7 @@ fn find(
                 confirmed = Some(Confirmed {
                     size,
                     used,
-                    time: run.step_time(&fitter.options.pace, host),
+                    time: fitter.step_ns(&run, host),
                 });
             }
             Ended::Through(_) | Ended::OutOfMemory(_) => {

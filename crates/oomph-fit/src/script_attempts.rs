@@ -55,6 +55,8 @@ pub struct ScriptAttempts {
     pub forks: Arc<Forks>,
     /// Whether two runs of the script have been in each other's way.
     pub alone: bool,
+    /// How many times as long kernels take as the virtual GPU's clock says.
+    pub slower: f64,
 }
 
 /// Which processes there are.
@@ -85,6 +87,10 @@ impl Attempts for ScriptAttempts {
         self.timeout
             .get_or_insert_with(|| (started.elapsed() * LONGER).max(LEAST));
         ended
+    }
+
+    fn keep_pace(&mut self, slower: f64) {
+        self.slower = slower;
     }
 
     fn at_once(&self) -> usize {
@@ -256,6 +262,7 @@ impl ScriptAttempts {
             gpu: Some(VirtualGpu {
                 total_bytes: self.total_bytes,
                 rank_timeout: RANK_TIMEOUT,
+                slower: self.slower,
                 ..VirtualGpu::new(gpu)
             }),
             recording: Recording {

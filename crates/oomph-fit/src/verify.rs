@@ -360,7 +360,7 @@ impl Fitter<'_> {
 
     /// The time of a run's step relative to the plain job's.
     fn time_ratio(&self, run: &Measurement, plan: &search::Plan) -> Option<f64> {
-        let time = run.step_time(&self.options.pace, plan.host)? + plan.waits;
+        let time = self.step_ns(run, plan.host)? + plan.waits;
         (self.plain_time > 0.0).then(|| time / self.plain_time)
     }
 

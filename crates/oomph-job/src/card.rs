@@ -9,7 +9,7 @@ use oomph_run::processes::{Cards, Held};
 const GPUS: usize = 64;
 const SLOTS: usize = 1024;
 const HEAD: usize = 8;
-const OWN: usize = 8;
+const OWN: usize = 16;
 const COMMAND: usize = 16;
 const SLOT: usize = OWN + COMMAND + 3 * GPUS;
 
@@ -17,6 +17,8 @@ const TAKEN: usize = 1;
 const CROWDED: usize = 2;
 const PROCESS: usize = 0;
 const REFUSED: usize = 3;
+const FAILED: usize = 4;
+const NAME: usize = 7;
 
 /// Reads the file; nothing was held if there is none.
 pub fn read(path: &Path) -> Cards {
@@ -44,16 +46,23 @@ pub fn read(path: &Path) -> Cards {
         if on(gpu, 1) == 0 && refused == 0 {
             continue;
         }
-        let command: Vec<u8> = (0..COMMAND)
-            .flat_map(|part| word(at + OWN + part).to_le_bytes())
-            .collect();
+        let text = |from: usize, count: usize| -> Vec<u8> {
+            (from..from + count)
+                .flat_map(|part| word(at + part).to_le_bytes())
+                .collect()
+        };
+        let call = String::from_utf8_lossy(&text(FAILED + 1, NAME))
+            .trim_end_matches('\0')
+            .to_owned();
+        let error = word(at + FAILED);
         cards.processes.push(Held {
             process: u32::try_from(word(at + PROCESS)).unwrap_or(0),
-            command: command_line(&command),
+            command: command_line(&text(OWN, COMMAND)),
             device: u32::try_from(gpu).unwrap_or(0),
             peak_bytes: on(gpu, 1),
             held_bytes: on(gpu, 2),
             refused_bytes: (refused > 0).then_some(refused),
+            failed_call: (error > 0).then(|| format!("{call} (CUDA error {error})")),
         });
     }
     cards
@@ -105,6 +114,9 @@ mod tests {
         let slot = HEAD + GPUS;
         words[slot] = 77;
         words[slot + OWN] = u64::from_le_bytes(*b"a\0b.py\0\0");
+        words[slot + FAILED] = 1;
+        words[slot + FAILED + 1] = u64::from_le_bytes(*b"cuCtxGet");
+        words[slot + FAILED + 2] = u64::from_le_bytes(*b"Id\0\0\0\0\0\0");
         words[slot + OWN + COMMAND + 1] = 40;
         words[slot + OWN + COMMAND + 2] = 30;
         write(&words);
@@ -120,6 +132,8 @@ mod tests {
         );
         assert_eq!(held.command, "a b.py");
         assert_eq!(held.refused_bytes, None);
+        let call = "cuCtxGetId (CUDA error 1)";
+        assert_eq!(held.failed_call.as_deref(), Some(call));
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! A script run once under the recorder: what `oomph run`, `fit` and `drift` have in common.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::IsTerminal as _;
+use std::fs::{self, File};
+use std::io::{IsTerminal as _, Read as _};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -336,6 +336,32 @@ pub(crate) fn with_hook(host: &Host) -> OsString {
     path
 }
 
+/// A text that a program will write to its log, which is read once.
+struct Awaited<'a> {
+    text: &'a [u8],
+    log: File,
+    /// What was read last: the text may come in two parts.
+    read: Vec<u8>,
+}
+
+impl<'a> Awaited<'a> {
+    fn new(text: &'a str, log: &Path) -> std::io::Result<Self> {
+        Ok(Self {
+            text: text.as_bytes(),
+            log: File::open(log)?,
+            read: Vec::new(),
+        })
+    }
+
+    fn is_there(&mut self) -> bool {
+        let old = self.read.len().saturating_sub(self.text.len());
+        self.read.drain(..old);
+        // What cannot be read now can be read later.
+        let _ = self.log.read_to_end(&mut self.read);
+        (self.read.windows(self.text.len())).any(|part| part == self.text)
+    }
+}
+
 /// Runs a command, and ends it when it takes too long or is given up, or when its `log` has the line to wait for.
 fn status_within(
     command: &mut Command,
@@ -344,8 +370,10 @@ fn status_within(
     log: Option<&Path>,
 ) -> std::io::Result<ExitStatus> {
     const LOOK: Duration = Duration::from_millis(50);
+    let mut awaited = (watch.until.zip(log))
+        .map(|(line, log)| Awaited::new(line, log))
+        .transpose()?;
     let mut child = signals::spawn(command, watch.grace)?;
-    let mut awaited = watch.until.zip(log);
     if watch.timeout.is_none() && watch.stop.is_none() && watchdog.is_none() && awaited.is_none() {
         return child.wait();
     }
@@ -354,9 +382,7 @@ fn status_within(
         if let Some(status) = child.try_wait()? {
             return Ok(status);
         }
-        if let Some((line, log)) = awaited
-            && fs::read(log).is_ok_and(|text| String::from_utf8_lossy(&text).contains(line))
-        {
+        if awaited.as_mut().is_some_and(Awaited::is_there) {
             awaited = None;
             child.terminate()?;
         }
@@ -429,7 +455,27 @@ pub fn label_trace(
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
+
+    #[test]
+    fn a_log_is_read_once_and_its_line_may_come_in_parts() {
+        let mut log = tempfile::NamedTempFile::new().unwrap();
+        let mut awaited = Awaited::new("it waits", log.path()).unwrap();
+        assert!(!awaited.is_there());
+        log.write_all(&[b'.'; 10_000]).unwrap();
+        log.write_all(b"it w").unwrap();
+        assert!(!awaited.is_there());
+        assert!(!awaited.is_there());
+        assert_eq!(
+            awaited.read.len(),
+            8,
+            "nothing but the end is read or kept again"
+        );
+        log.write_all(b"aits now").unwrap();
+        assert!(awaited.is_there());
+    }
 
     #[test]
     fn a_server_is_ended_when_its_log_says_that_it_waits() {

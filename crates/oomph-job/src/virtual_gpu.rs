@@ -27,6 +27,8 @@ pub struct VirtualGpu {
     pub total_bytes: u64,
     /// How long a rank may do nothing while others wait for it.
     pub rank_timeout: Duration,
+    /// How many times as long its kernels take as its own clock says.
+    pub slower: f64,
 }
 
 impl VirtualGpu {
@@ -36,6 +38,7 @@ impl VirtualGpu {
             total_bytes: spec.found.gpu.memory.total_bytes,
             spec,
             rank_timeout: Duration::from_secs(RANK_TIMEOUT_SECONDS),
+            slower: 1.0,
         }
     }
 
@@ -48,6 +51,8 @@ impl VirtualGpu {
             .gpu
             .to_key_values_with_memory(self.total_bytes);
         let _ = writeln!(text, "count={}", self.spec.count);
+        let slower = (self.slower * 1e3).round() as u64;
+        let _ = writeln!(text, "clock.kernels_per_mille={slower}");
         let _ = writeln!(text, "memory.limit_bytes={}", limit.unwrap_or(u64::MAX));
         let _ = writeln!(text, "card.file={}", rendezvous.card().display());
         if several {

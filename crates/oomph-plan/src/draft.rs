@@ -16,6 +16,8 @@ pub struct Pace {
     pub host_ns_per_launch: f64,
     /// Nanoseconds that Python takes for one call of a module beside its launches.
     pub host_ns_per_call: f64,
+    /// How many times as long the host takes for what levers do as that Xeon's.
+    pub host_factor: f64,
     /// Nanoseconds from one launch to the next on the GPU.
     pub launch_ns: f64,
     /// Bytes outside the allocator for each thread that multiplies matrices: a handle of cuBLAS.
@@ -46,6 +48,7 @@ impl Default for Pace {
             memory_bytes_per_s: 900e9,
             host_ns_per_launch: 19_000.0,
             host_ns_per_call: 40_000.0,
+            host_factor: 1.0,
             launch_ns: 2_200.0,
             thread_bytes: 0,
         }
@@ -76,7 +79,9 @@ impl Load {
 
     /// Nanoseconds of the host.
     pub fn host(&self, pace: &Pace) -> f64 {
-        self.launches * pace.host_ns_per_launch + self.calls * pace.host_ns_per_call + self.lever
+        self.launches * pace.host_ns_per_launch
+            + self.calls * pace.host_ns_per_call
+            + self.lever * pace.host_factor
     }
 
     /// Nanoseconds until it is done: the GPU and the host work side by side, and the slower one
@@ -119,6 +124,10 @@ pub struct Draft<'a> {
     pub repeats: f64,
     /// Whether the optimizer steps in one kernel for many tensors.
     pub fused: bool,
+    /// Parts in which the optimizer steps with its state on the host, if it does, and those in which it steps within the backward
+    /// pass.
+    pub(crate) steps_on_host: usize,
+    pub(crate) early_steps: usize,
     /// Memory outside the allocator.
     pub outside: u64,
     /// What the figures rest on.
@@ -139,6 +148,8 @@ impl<'a> Draft<'a> {
             adding_ns: 0.0,
             repeats: 1.0,
             fused: false,
+            steps_on_host: 0,
+            early_steps: 0,
             outside: model.outside,
             assumptions: Vec::new(),
             pace,
@@ -237,20 +248,30 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The optimizer's step, one parameter after the other.
-    pub(crate) fn step_by_parameter(&mut self) {
-        /// Kernels that a step of one parameter launches, and that a fused one does: its own, and one that counts the step.
+    /// The optimizer's step in so many parts, one after the other.
+    pub(crate) fn step_in_parts(&mut self, parts: usize) {
+        /// Kernels that a step of some parameters launches, and that a fused one does: its own, and one that counts the step.
         const EACH: [f64; 2] = [12.0, 2.0];
         self.without_step_temporaries(true);
-        let parameters: usize = self.model.parameter_sizes.values().map(Vec::len).sum();
-        let launches = parameters as f64 * EACH[usize::from(self.fused)];
+        let launches = parts as f64 * EACH[usize::from(self.fused)];
         self.tail.launches += launches;
         self.tail.busy += launches * self.pace.launch_ns;
     }
 
     /// Nanoseconds that levers take of the host in a step.
     pub fn lever_time(&self) -> f64 {
-        self.body.lever * f64::from(self.template.parts.max(1)) + self.tail.lever
+        self.body.lever * f64::from(self.template.parts.max(1)) + self.tail.lever + self.stepping()
+    }
+
+    /// Nanoseconds of the host for state that is fetched, waited for and sent, part by part.
+    fn stepping(&self) -> f64 {
+        /// For each part (`bench/gpu/results/h100_levers_host.jsonl`).
+        const HOST_NS: f64 = 450_000.0;
+        let parts = match self.steps_on_host {
+            0 => 0,
+            parts => parts.max(self.early_steps),
+        };
+        HOST_NS * parts as f64
     }
 
     /// Nanoseconds of a step.
@@ -269,6 +290,7 @@ impl<'a> Draft<'a> {
             load.add(self.accumulation(parts));
         }
         load.add(self.tail);
+        load.lever += self.stepping();
         let loading = self.model.facts.loading_ns as f64;
         load.time(&self.pace) + self.waits + loading
     }

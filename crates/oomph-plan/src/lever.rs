@@ -309,6 +309,11 @@ pub(crate) trait Facets {
         &[]
     }
 
+    /// Modules that run some rows at a time, and whose inside is not to be treated by itself.
+    fn chunked(&self) -> &[String] {
+        &[]
+    }
+
     // ---- by hand ----
 
     /// Where the change goes and how it looks, in words.

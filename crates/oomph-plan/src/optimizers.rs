@@ -21,11 +21,13 @@ pub(crate) const UNKNOWN: &str =
 /// The most bytes of parameters that step together, where what belongs to them is on the host, and of gradients that are under way
 /// there (`python/oomph/levers/_shared/parameter_steps.py`).
 pub(crate) const AT_ONCE: u64 = 64 << 20;
+/// The fewest, as there.
+pub(crate) const FEWEST: u64 = 4 << 20;
 
 /// The bytes of parameters that step together, of so many that step: a small optimizer steps in 16 parts, unless they are smaller
 /// than 4 MiB.
 pub(crate) fn bytes_at_once(all: u64) -> u64 {
-    (all / 16).clamp(4 << 20, AT_ONCE)
+    (all / 16).clamp(FEWEST, AT_ONCE)
 }
 
 /// Whether all update each element, or each row, by itself.

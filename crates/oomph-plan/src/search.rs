@@ -15,7 +15,7 @@ use crate::model::Model;
 use crate::play::{self, Played, play};
 use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
-use crate::units::Sequence;
+use crate::units::{Sequence, is_inside};
 
 /// Events that a whole search may play: a second's worth, or two.
 const PLAYED_EVENTS: usize = 12_000_000;
@@ -286,6 +286,12 @@ impl Options {
         let levers = taught(levers);
         self.lessons.retain(|lesson| lesson.levers != levers);
         self.lessons.push(Lesson { levers, factors });
+    }
+
+    /// Whether a lever is named among the only ones that may be used.
+    pub(crate) fn names(&self, name: &str) -> bool {
+        let mut allowed = self.allow.iter().flatten();
+        allowed.any(|other| other == name)
     }
 
     /// Whether levers of this name are asked for, whatever they do to the results.
@@ -1040,11 +1046,17 @@ fn with_blocks(
     sequence: &Sequence,
     count: usize,
 ) -> Combination {
-    let blocks = sequence.prefix(&base.model, count);
+    let mut blocks = sequence.prefix(&base.model, count);
+    let chunked = combination
+        .iter()
+        .flat_map(|lever| lever.facets().chunked());
+    blocks.retain(|block| !chunked.clone().any(|module| is_inside(block, module)));
     let mut levers = combination.clone();
     // What lies inside of those blocks is theirs.
     levers.retain_mut(|lever| lever.facets_mut().leave_to(&blocks));
-    levers.extend((kind.of_modules)(blocks));
+    if !blocks.is_empty() {
+        levers.extend((kind.of_modules)(blocks));
+    }
     levers
 }
 

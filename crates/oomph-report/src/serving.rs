@@ -125,7 +125,8 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
     if let Some(command) = &search.command {
         said(BOLD, "run it", command);
     }
-    let seconds: f64 = starts.iter().map(|start| start.seconds).sum();
+    // The sum of no numbers is -0.
+    let seconds = (starts.iter()).fold(0.0, |sum, start| sum + start.seconds);
     said(
         DIM,
         "starts",
@@ -180,5 +181,37 @@ fn requests(count: f64) -> String {
         format!("{count:.0} requests")
     } else {
         format!("{count:.2} requests")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_search_that_was_stopped_before_its_first_start_took_no_time() {
+        let asked = oomph_run::serving::Asked {
+            model: "model".to_owned(),
+            gpu: "l40s".to_owned(),
+            gpus: 1,
+            memory_bytes: 48 << 30,
+            max_model_len: 4096,
+            requests: 1,
+            keep_results: false,
+            heads: 32,
+            given: Vec::new(),
+        };
+        let search = Search {
+            format: oomph_run::serving::FORMAT,
+            asked,
+            starts: Vec::new(),
+            chosen: None,
+            enough: false,
+            command: None,
+            stopped: Some("the time of --max-time was up".to_owned()),
+        };
+        let said = serving_report(&search, "oomph-report/vllm-1", 120);
+        assert!(said.contains("0 in 0 s"), "{said}");
+        assert!(said.contains("no start came up"), "{said}");
     }
 }

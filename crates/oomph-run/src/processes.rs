@@ -30,6 +30,8 @@ pub struct Held {
     pub held_bytes: u64,
     /// Its last request, if that found no room.
     pub refused_bytes: Option<u64>,
+    /// The call of CUDA's whose error it last asked about.
+    pub failed_call: Option<String>,
 }
 
 /// A process that left a record.

@@ -59,8 +59,9 @@ impl StepTime {
 }
 
 /// Puts what the clocks say of a virtual run in place of what its virtual clock said: for the work of each scope, and for steps,
-/// in which streams run side by side as they did. Changes nothing where no whole step was recorded.
-pub fn reprice(record: &mut Record, gpu: &Figures) {
+/// in which streams run side by side as they did. Changes nothing where no whole step was recorded. Returns how many times as long
+/// the clocks say that it takes.
+pub fn reprice(record: &mut Record, gpu: &Figures) -> f64 {
     let steps = u64::from(record.steps.max(record.inferences));
     // What the first step does besides is not each step's.
     let first = u32::from(record.steps > 1);
@@ -78,7 +79,7 @@ pub fn reprice(record: &mut Record, gpu: &Figures) {
     }
     let [all, all_before]: [f64; 2] = [priced.values().sum(), before.values().sum()];
     if !(all > 0.0 && all_before > 0.0 && counted > 0.0) {
-        return;
+        return 1.0;
     }
     let factor = all / all_before;
     let factors: Vec<f64> = record
@@ -101,6 +102,7 @@ pub fn reprice(record: &mut Record, gpu: &Figures) {
     for (_, end, _) in &mut record.clock {
         *end = began + (end.saturating_sub(began) as f64 * factor) as u64;
     }
+    factor
 }
 
 /// The host with what the script's own thread takes to prepare batches, here as there.

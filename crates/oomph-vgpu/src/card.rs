@@ -27,7 +27,7 @@ pub const GPUS: usize = 64;
 const SLOTS: usize = 1024;
 const HEAD: usize = 8;
 /// Words of a slot's own figures, and of the beginning of its command line.
-const OWN: usize = 8;
+const OWN: usize = 16;
 const COMMAND: usize = 16;
 const SLOT: usize = OWN + COMMAND + 3 * GPUS;
 
@@ -41,6 +41,9 @@ const STARTED: usize = 1;
 const STATE: usize = 2;
 /// The last request that found no room, in bytes; 0 if a later one did.
 const REFUSED: usize = 3;
+/// The error that the program last asked the name or the text of, and the call that gave it, in [`NAME`] words.
+const FAILED: usize = 4;
+const NAME: usize = 7;
 // For each GPU: what it holds, the most that it held, and what it held at the card's peak.
 const HELD: usize = 0;
 const PEAK: usize = 1;
@@ -188,14 +191,12 @@ impl Cards {
         self.own(slot, PROCESS).store(process, Ordering::Relaxed);
         self.own(slot, STARTED).store(began, Ordering::Relaxed);
         self.own(slot, REFUSED).store(0, Ordering::Relaxed);
+        self.own(slot, FAILED).store(0, Ordering::Relaxed);
         let command = fs::read("/proc/self/cmdline").unwrap_or_default();
         let mut bytes = command.chunks(8);
         for word in 0..COMMAND {
-            let mut text = [0; 8];
-            let part = bytes.next().unwrap_or_default();
-            text[..part.len()].copy_from_slice(part);
             self.own(slot, OWN + word)
-                .store(u64::from_le_bytes(text), Ordering::Relaxed);
+                .store(word_of(bytes.next().unwrap_or_default()), Ordering::Relaxed);
         }
         self.own(slot, STATE).store(ALIVE, Ordering::Release);
         slot
@@ -270,6 +271,18 @@ impl Cards {
         true
     }
 
+    /// The program asks what `error` means, which `call` gave.
+    pub fn failed(&self, error: i32, call: &str) {
+        let mine = self.mine();
+        for word in 0..NAME {
+            let part = call.as_bytes().chunks(8).nth(word).unwrap_or_default();
+            self.own(mine, FAILED + 1 + word)
+                .store(word_of(part), Ordering::Relaxed);
+        }
+        self.own(mine, FAILED)
+            .store(error as u64, Ordering::Relaxed);
+    }
+
     /// The processes that hold memory of a GPU: their ids, and their bytes.
     pub fn processes(&self, gpu: u32) -> Vec<(u32, u64)> {
         let gpu = (gpu as usize).min(GPUS - 1);
@@ -280,6 +293,13 @@ impl Cards {
             .map(|(slot, held)| (self.own(slot, PROCESS).load(Ordering::Relaxed) as u32, held))
             .collect()
     }
+}
+
+/// Up to eight bytes of a text as a word.
+fn word_of(part: &[u8]) -> u64 {
+    let mut text = [0; 8];
+    text[..part.len()].copy_from_slice(part);
+    u64::from_le_bytes(text)
 }
 
 /// When a process began, in ticks since the system did; `None` if it has ended, or is a zombie.

@@ -9,7 +9,8 @@
 //! Configuration keys, as the catalogue writes them: `rate.*` (floating-point operations a second,
 //! dense, as published; 0 for a type that the GPU lacks), `bandwidth.memory_bytes_per_s`,
 //! `bandwidth.host_bytes_per_s`, `bandwidth.nvlink_bytes_per_s`. The catalogue has no `rate.fp64`;
-//! without it, it follows from the compute capability.
+//! without it, it follows from the compute capability. `clock.kernels_per_mille` is how long kernels take beside the estimates: what copies
+//! hide behind depends on it.
 
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct Rates {
     host: f64,
     link: f64,
     sm_count: f64,
+    /// How many times as long kernels take as the estimates below say.
+    pub slower: f64,
 }
 
 impl Rates {
@@ -87,6 +90,7 @@ impl Rates {
             host,
             link: if link > 0.0 { link } else { host },
             sm_count: f64::from(gpu.sm_count.max(1)),
+            slower: config.number("clock.kernels_per_mille", 1000) as f64 / 1e3,
         }
     }
 
@@ -424,6 +428,12 @@ mod tests {
         assert_eq!(time(Kind::Tf32), time(Kind::Fp32));
         assert!(time(Kind::Bf16) > time(Kind::Fp16).mul_f64(5.0));
         assert!(time(Kind::Fp64) > time(Kind::Fp32).mul_f64(20.0));
+    }
+
+    #[test]
+    fn kernels_may_take_longer_than_estimated() {
+        assert!((rates("clock.kernels_per_mille=2140").slower - 2.14).abs() < 1e-9);
+        assert!((rates("").slower - 1.0).abs() < 1e-9);
     }
 
     #[test]

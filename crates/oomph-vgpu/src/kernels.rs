@@ -216,6 +216,8 @@ pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     if inner::is_inside() {
         return;
     }
+    let slower = machine().rates.slower;
+    let (time, halved) = (time.mul_f64(slower), halved.mul_f64(slower));
     busy::add(time, halved);
     let _ = device::active();
     machine().costs.kernel_launched(device::current(), false);

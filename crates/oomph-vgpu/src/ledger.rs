@@ -1,5 +1,6 @@
 //! Counts calls, and records assumptions.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
@@ -11,8 +12,32 @@ use crate::sync::Mutex;
 #[derive(Debug)]
 pub struct Counter {
     name: &'static str,
+    /// Whether it tells of the error of another call.
+    tells: bool,
     calls: AtomicU64,
     next: AtomicPtr<Counter>,
+}
+
+thread_local! {
+    /// The thread's last call, but for those that tell of errors.
+    static LAST: Cell<&'static str> = const { Cell::new("") };
+}
+
+/// The calling thread asks what the error of its last call means: which call that was.
+pub fn last() -> &'static str {
+    LAST.get()
+}
+
+/// Whether a function, by its name, tells of errors (`cudaGetLastError`).
+const fn tells_of_errors(name: &str) -> bool {
+    let (name, mut at) = (name.as_bytes(), 0);
+    while at + 2 < name.len() {
+        if name[at] == b'E' && name[at + 1] == b'r' && name[at + 2] == b'r' {
+            return true;
+        }
+        at += 1;
+    }
+    false
 }
 
 static HEAD: AtomicPtr<Counter> = AtomicPtr::new(std::ptr::null_mut());
@@ -21,6 +46,7 @@ impl Counter {
     pub const fn new(name: &'static str) -> Self {
         Self {
             name,
+            tells: tells_of_errors(name),
             calls: AtomicU64::new(0),
             next: AtomicPtr::new(std::ptr::null_mut()),
         }
@@ -28,6 +54,9 @@ impl Counter {
 
     /// Counts one call.
     pub fn hit(&'static self) {
+        if !self.tells {
+            LAST.set(self.name);
+        }
         if self.calls.fetch_add(1, Ordering::Relaxed) != 0 {
             return;
         }

@@ -111,9 +111,9 @@ export! {
     fn oomph_vgpu_is_forked() -> c_int, or 1; { c_int::from(crate::device::is_forked()) }
     /// An operator begins on this thread: its kernels will not run, so what it reads back from
     /// the device is answered instead. With `keep` it does not copy or set device memory either: an operator that changes
-    /// its argument would, in part, before the CPU computes it.
-    fn oomph_vgpu_begin(keep: c_int) -> (), or (); {
-        crate::work::operator();
+    /// its argument would, in part, before the CPU computes it. `by_engine`: autograd's engine calls it, and no Python in between.
+    fn oomph_vgpu_begin(keep: c_int, by_engine: c_int) -> (), or (); {
+        crate::work::operator(by_engine != 0);
         INSIDE.set(true);
         KEEPS.set(keep != 0);
         UNANSWERED.set(0);

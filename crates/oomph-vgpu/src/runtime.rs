@@ -144,8 +144,14 @@ const ERRORS: &[(Error, &CStr, &CStr)] = &[
     (UNKNOWN, c"cudaErrorUnknown", c"unknown error"),
 ];
 
-/// The name and text of an error.
+/// The name and text of an error, of which the program may be about to die.
 pub fn describe(error: Error) -> (&'static CStr, &'static CStr) {
+    if error != SUCCESS
+        && error != NOT_READY
+        && let Some(cards) = crate::card::get()
+    {
+        cards.failed(error, crate::ledger::last());
+    }
     ERRORS.iter().find(|(code, ..)| *code == error).map_or(
         (c"cudaErrorUnknown", c"unknown error"),
         |&(_, name, text)| (name, text),

@@ -264,6 +264,9 @@ chains! { 3 TRIDIAGONAL [
 chains! { 4 TRIDIAGONAL [
     cusolverDnXsyevd
 ] }
+chains! { 5 TRIDIAGONAL [
+    cusolverDnXgesvd
+] }
 chains! { 4 ROTATIONS [
     cusolverDnCgesvdj cusolverDnDgesvdj cusolverDnSgesvdj cusolverDnZgesvdj
 ] }

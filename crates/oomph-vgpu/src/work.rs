@@ -19,7 +19,7 @@ const LINES: usize = 2_000_000;
 /// A piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Work {
-    /// An operator of PyTorch begins, in the thread that runs the script or in one of autograd's.
+    /// An operator of PyTorch begins: Python calls it, or autograd's engine.
     Operator { backward: bool },
     /// From here on the work is that of another phase or module, by its number.
     Place(u32),
@@ -107,11 +107,6 @@ struct Log {
 
 static LOG: std::sync::LazyLock<Mutex<Log>> =
     std::sync::LazyLock::new(|| Mutex::new(Log::default()));
-
-thread_local! {
-    /// Whether this is the thread that the process began with, or was forked with.
-    static IS_MAIN: std::cell::Cell<Option<bool>> = const { std::cell::Cell::new(None) };
-}
 
 impl Log {
     fn add(&mut self, work: Work) {
@@ -280,15 +275,9 @@ pub fn name(text: &str) -> u32 {
     }) as u32
 }
 
-/// An operator begins in this thread.
-pub fn operator() {
-    let main = IS_MAIN.get().unwrap_or_else(|| {
-        // SAFETY: both only give numbers.
-        let main = unsafe { libc::gettid() == libc::getpid() };
-        IS_MAIN.set(Some(main));
-        main
-    });
-    LOG.lock().add(Work::Operator { backward: !main });
+/// An operator begins, which autograd's engine calls itself if `backward`.
+pub fn operator(backward: bool) {
+    LOG.lock().add(Work::Operator { backward });
 }
 
 export! {

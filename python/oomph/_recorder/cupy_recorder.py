@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import functools
 import pickle
+import re
 import sys
 import time
 import weakref
@@ -21,6 +22,7 @@ from typing import Any
 from oomph._import_hooks import on_import
 from oomph._protocol import File, RunDirectory
 from oomph._recorder import segments
+from oomph._recorder.cupy_setup import installed_cupy
 from oomph._recorder.framework_recorder import FrameworkRecorder
 from oomph._user_code import OWN_DIRECTORY
 from oomph._virtual_gpu import library
@@ -168,6 +170,17 @@ class CupyRecorder(FrameworkRecorder):
         return type(error).__name__ == "OutOfMemoryError" and "Out of memory allocating" in str(
             error
         )
+
+    def failed_with(self, error: BaseException) -> None:
+        """The script ended with `error`: for want of NVIDIA's libraries, say."""
+        lacks = re.match(r"(lib\w+\.so\.\d+): cannot open", str(error))
+        if lacks is not None and isinstance(error, ImportError):
+            package = f"cupy-cuda{installed_cupy()}x"
+            print(
+                f'oomph: {package} needs {lacks[1]}, which is in none of the packages here. Install it: pip install "{package}[ctk]".',
+                file=sys.stderr,
+            )  # fmt: skip
+        super().failed_with(error)
 
     @property
     def uses_gpu(self) -> bool:

@@ -83,6 +83,8 @@ class Recorder:
         self.process = os.getpid()
         self.virtual = settings.virtual
         self.assumptions = Assumptions()
+        self.fell_back = ""
+        """Why what the script wanted on the GPU is computed on the CPU, if something is."""
         self.engine: dict[str, Any] = {}
         """What a serving engine in this process made of its memory."""
         self.levers: Any = None

@@ -172,15 +172,19 @@ class Session:
     def _writer(self, outcome: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """What writes the record, and of which outcome: that of JAX or CuPy where it alone used the GPU."""
         torch = sys.modules.get("torch")
+        if (
+            self.recorder is not None
+            and outcome["status"] == 0
+            and getattr(self.recorder, "fell_back", "")
+        ):
+            outcome = _failed(self.recorder.fell_back)
         if self.framework is None or os.getpid() != self.framework.process:
             return self.recorder, outcome
         if self.recorder is None or not torch.cuda.is_initialized():  # type: ignore[union-attr]
             if self.framework.uses_gpu or self.recorder is None:
                 return self.framework, outcome
             if self.framework.fell_back and outcome["status"] == 0:
-                outcome = dict(
-                    kind="exception", status=1, type="Refused", message=self.framework.fell_back
-                )
+                outcome = _failed(self.framework.fell_back)
         elif self.framework.uses_gpu:
             what = f"{self.framework.label} used the GPU beside PyTorch: its memory counts as not PyTorch's"
             self.recorder.assumptions.add("attribution", what, "")
@@ -386,6 +390,11 @@ def _default_termination(getsignal: Any, handler: Any) -> None:
             if getsignal(number) is handler:
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+
+
+def _failed(why: str) -> dict[str, Any]:
+    """The outcome of a script that fell back to the CPU, and went on to its end."""
+    return dict(kind="exception", status=1, type="Refused", message=why)
 
 
 def outcome_of(stop: SystemExit) -> dict[str, Any]:

@@ -14,19 +14,22 @@ from typing import Any
 
 from oomph._import_hooks import before_import, on_import
 
-_COMPILED = (
-    "vLLM's FlashInfer sampler needs nvcc, which is not installed: its sampler of PyTorch's operators takes its place "
-    "(VLLM_USE_FLASHINFER_SAMPLER=0)"
-)
+_COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
 _TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
+
+
+# What vLLM and its kernels start beside the engine and a rehearsal has no use for, a third of a first start's CPU time: a
+# launcher of Humming's kernels, compiled whether a model has them or not, and figures of the GPU that vLLM's authors collect.
+_NOT_NEEDED = {"HUMMING_DISABLE_PARALLEL_BUILD": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def watch(recorder: Any) -> None:
     """Wait for vLLM in the script, and in the processes that it forks."""
     if "vllm" in sys.modules:  # which imports torch first
-        _needs_no_compiler(recorder)
+        _prepares(recorder)
     else:
-        before_import("vllm", lambda: _needs_no_compiler(recorder))
+        before_import("vllm", lambda: _prepares(recorder))
+    on_import("vllm.model_executor.models.registry", _looks_in_this_process)
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
     on_import(
@@ -39,11 +42,35 @@ def watch(recorder: Any) -> None:
     )
 
 
-def _needs_no_compiler(recorder: Any) -> None:
+def _looks_in_this_process(registry: Any) -> None:
+    """vLLM looks at a model's class in a process of its own, which imports all again: on a GPU an import might take memory."""
+    registry._run_in_subprocess = lambda look: look()
+
+
+def _prepares(recorder: Any) -> None:
+    for name, value in _NOT_NEEDED.items():
+        os.environ.setdefault(name, value)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    has_compiler = shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))
-    if not has_compiler and os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0") == "0":
+    if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
+        on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
+
+
+class _NoCode:
+    """Stands for a module of kernels: a launch computes nothing here anyway, and takes no memory that its caller did not allocate."""
+
+    def build_and_load(self) -> _NoCode:
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args: None
+
+
+def _samples_without_code(sampling: Any, recorder: Any) -> None:
+    def module() -> _NoCode:
         recorder.assumptions.add("values", _COMPILED, "")
+        return _NoCode()
+
+    sampling.gen_sampling_module = module
 
 
 def _sees_refusal(module: Any, recorder: Any) -> None:

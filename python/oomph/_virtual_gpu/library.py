@@ -56,7 +56,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_step": (None, [c_uint64, c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
-    "oomph_vgpu_begin": (None, [c_int]),
+    "oomph_vgpu_begin": (None, [c_int, c_int]),
     "oomph_vgpu_answer": (None, [c_int64]),
     "oomph_vgpu_end": (c_int, []),
     "oomph_vgpu_watch_pools": (None, []),

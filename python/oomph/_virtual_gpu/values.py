@@ -15,8 +15,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
+import os
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -60,6 +63,19 @@ _CPU = torch.device("cpu")
 _aten = torch.ops.aten
 _NUMBERS = {bool, int, float, complex}
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
+
+
+_BELOW = (os.path.dirname(__file__), torch._ops.__file__)
+"""Files of the frames between an operator's caller and this layer."""
+_ENGINE = torch.autograd.graph._engine_run_backward.__code__
+
+
+def _by_engine() -> bool:
+    """Whether autograd's engine called the operator that runs, and no Python in between: recomputation is called by Python."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_BELOW):
+        frame = frame.f_back
+    return frame is None or frame.f_code is _ENGINE
 
 
 class _Here(threading.local):
@@ -432,7 +448,7 @@ class ValueLayer:
         if op.reads:
             out = func(*args, **kwargs)
         else:
-            self._gpu.oomph_vgpu_begin(op.keeps)
+            self._gpu.oomph_vgpu_begin(op.keeps, _by_engine())
             try:
                 out = func(*args, **kwargs)
             finally:
@@ -866,7 +882,7 @@ class ValueLayer:
             return func(*args, **kwargs)
         count, positions = self._count(mask)
         # The operator counts on the device and reads the count; with the answer it continues normally.
-        self._gpu.oomph_vgpu_begin(0)
+        self._gpu.oomph_vgpu_begin(0, _by_engine())
         self._gpu.oomph_vgpu_answer(count)
         try:
             out = func(*args, **kwargs)
@@ -982,7 +998,7 @@ class ValueLayer:
             return func(*args, **kwargs)
         count, known = self._distinct(matrix)
         self._gpu.oomph_vgpu_answer(count)
-        self._gpu.oomph_vgpu_begin(0)
+        self._gpu.oomph_vgpu_begin(0, _by_engine())
         try:
             out = func(*args, **kwargs)
         finally:

@@ -193,12 +193,8 @@ class GradientsOnCpu(Lever):
                     self._waiting[p].fetch()
             for p in part:
                 p.grad = self._waiting.pop(p).here()
-            if self.job.around_early_step:
-                for p in part:
-                    early = functools.partial(step_only, optimizer, {id(p)})
-                    nested(self.job.around_early_step, optimizer, p, early)
-            else:
-                step_only(optimizer, {id(p) for p in part})
+            early = functools.partial(step_only, optimizer, {id(p) for p in part})
+            nested(self.job.around_early_step, optimizer, part, early)
             for p in part:
                 p.grad = None
                 self._spent[p] = True

@@ -32,6 +32,8 @@ class Int8Linear(Lever):
     """
 
     name = "int8_linear"
+    frozen = False
+    """Whether it is for layers that are not trained, of a job that trains."""
 
     def __init__(self, kind: str = "weight_only") -> None:
         """`kind`: `weight_only` or `dynamic`."""
@@ -52,8 +54,8 @@ class Int8Linear(Lever):
     def _quantize(self, root: nn.Module) -> None:
         if any(p.is_meta for p in root.parameters()):
             return
-        count, self.tied = 0, max(self.tied, tied(root))
-        for layer in quantize(root, self.kind):
+        count, self.tied = 0, max(self.tied, tied(root, self.frozen))
+        for layer in quantize(root, self.kind, self.frozen):
             count += 1
             self.before += 2 * layer.q.numel()
             self.after += layer.q.nbytes + layer.scale.nbytes
@@ -75,8 +77,11 @@ class Int8Linear(Lever):
             self.add_note(f"skipped layers that share their weights with an embedding: {self.tied}")
 
 
-def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:
-    """Replace the layers of `root` where possible; returns the replacements."""
+def quantize(root: nn.Module, kind: str, frozen: bool = False) -> list[QuantizedLinear]:
+    """Replace the layers of `root` where possible; returns the replacements.
+
+    `frozen`: those that are not trained, of a job that trains.
+    """
     shared = _elsewhere(root)
     made: dict[int, QuantizedLinear] = {}
     layers = []
@@ -85,20 +90,20 @@ def quantize(root: nn.Module, kind: str) -> list[QuantizedLinear]:
             # Its fused path reads the weights itself.
             torch.backends.mha.set_fastpath_enabled(False)
         for name, child in list(parent._modules.items()):
-            if child is None or not _fits(child) or id(child.weight) in shared:
+            if child is None or not _fits(child, frozen) or id(child.weight) in shared:
                 continue
             layer = made.get(id(child))
             if layer is None:
-                layer = made[id(child)] = QuantizedLinear(child, kind)
+                layer = made[id(child)] = QuantizedLinear(child, kind, frozen)
                 layers.append(layer)
             parent._modules[name] = layer
     return layers
 
 
-def tied(root: nn.Module) -> int:
+def tied(root: nn.Module, frozen: bool = False) -> int:
     """Linear layers of `root` that would be replaced if nothing else used their weights."""
     shared = _elsewhere(root)
-    return sum(_fits(m) and id(m.weight) in shared for m in root.modules())
+    return sum(_fits(m, frozen) and id(m.weight) in shared for m in root.modules())
 
 
 def _elsewhere(root: nn.Module) -> set[int]:
@@ -115,8 +120,8 @@ def _is_linear(module: nn.Module) -> bool:
     return type(module) is nn.Linear or is_conv1d(module)
 
 
-def _fits(module: nn.Module) -> bool:
-    if not _is_linear(module):
+def _fits(module: nn.Module, frozen: bool) -> bool:
+    if not _is_linear(module) or (frozen and module.weight.requires_grad):
         return False
     weight: Any = module.weight
     if type(weight) not in (torch.Tensor, nn.Parameter) or not weight.is_floating_point():

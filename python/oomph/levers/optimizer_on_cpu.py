@@ -48,12 +48,13 @@ class OptimizerOnCpu(Lever):
         self._around_step = AroundStep(self._step)
         self._leaving: deque[_State] = deque()
         """The states that stepped last, on their way to the host."""
-        self._before: torch.Tensor | None = None
-        """The parameter that stepped last in the backward pass that runs."""
-        self._after: dict[int, weakref.ref[torch.Tensor]] = {}
-        """The parameter that stepped after another in the last backward pass, by the `id` of that one."""
-        self._coming: dict[int, tuple[torch.Tensor, list[_State]]] = {}
-        """What steps next in the backward pass, by the `id` of the parameter: its state is on its way."""
+        self._before: tuple[int, ...] = ()
+        """The `id` of each parameter that stepped last in the backward pass that runs."""
+        self._after: dict[tuple[int, ...], list[weakref.ref[torch.Tensor]]] = {}
+        """The parameters that stepped together after others in the last backward pass, by the `id` of these."""
+        self._coming: dict[tuple[int, ...], tuple[list[torch.Tensor], list[_State]]] = {}
+        """What steps next in the backward pass, by the `id` of each parameter: its state is on its way."""
+        self._at_once = 0
         self._came: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         """Optimizers that were made, or whose state was loaded, since the last call of a model."""
 
@@ -112,27 +113,49 @@ class OptimizerOnCpu(Lever):
         state.send()
         state.settle()
 
-    def _step_early(self, optimizer: torch.optim.Optimizer, p: torch.Tensor, proceed: Any) -> None:
-        if _is_by_rows(optimizer, p):
-            rows = _Rows(optimizer, p)
-            rows.step()
-            self.applied += bool(rows.bytes)
+    def _step_early(
+        self, optimizer: torch.optim.Optimizer, some: list[torch.Tensor], proceed: Any
+    ) -> None:
+        for p in some:
+            if _is_by_rows(optimizer, p):
+                rows = _Rows(optimizer, p)
+                rows.step()
+                self.applied += bool(rows.bytes)
+        some = [p for p in some if not _is_by_rows(optimizer, p)]
+        if not some:
             return
-        at_once = bytes_at_once([p for group in optimizer.param_groups for p in group["params"]])
-        _, moving = self._coming.pop(id(p), (p, None))
-        moving = moving or _moving(self, optimizer, [p], at_once)
+        if not self._before:
+            every = [p for group in optimizer.param_groups for p in group["params"]]
+            self._at_once = bytes_at_once(every)
+        ids = tuple(map(id, some))
+        if ids not in self._coming:
+            self._drop()  # the order is another one than before
+        _, moving = self._coming.pop(ids, (some, None))
+        moving = moving or _moving(self, optimizer, some, self._at_once)
         # While the backward pass goes on, states of these before it leave, and those of the next ones come.
-        self.applied += self._pass(moving, sum(state.bytes for state in moving) + at_once)
-        if self._before is not None:
-            self._after[id(self._before)] = weakref.ref(p)
-        self._before = p
-        ahead, following = 0, self._after.get(id(p))
-        while ahead < at_once and following is not None and (q := following()) is not None:
-            if id(q) not in self._coming:
-                self._coming[id(q)] = q, _moving(self, optimizer, [q], at_once)
-                self._coming[id(q)][1][0].fetch()
-            ahead += min(q.nbytes, at_once)
-            following = self._after.get(id(q))
+        self.applied += self._pass(moving, sum(state.bytes for state in moving) + self._at_once)
+        if self._before:
+            self._after[self._before] = [weakref.ref(p) for p in some]
+        self._before = ids
+        ahead, following = 0, self._following(ids)
+        while ahead < self._at_once and following:
+            ids = tuple(map(id, following))
+            if ids not in self._coming:
+                self._coming[ids] = following, _moving(self, optimizer, following, self._at_once)
+                self._coming[ids][1][0].fetch()
+            ahead += min(sum(p.nbytes for p in following), self._at_once)
+            following = self._following(ids)
+
+    def _following(self, ids: tuple[int, ...]) -> list[torch.Tensor]:
+        """The parameters that stepped after these in the last backward pass; none if that is not known."""
+        found = [ref() for ref in self._after.get(ids, ())]
+        return [] if any(p is None for p in found) else found  # type: ignore[return-value]
+
+    def _drop(self) -> None:
+        """What is on its way does not step next after all."""
+        for _, states in self._coming.values():
+            states[0].drop()
+        self._coming.clear()
 
     def _settle(self, most: int = 0) -> None:
         """Until states of at most so many bytes are on their way to the host."""
@@ -142,10 +165,8 @@ class OptimizerOnCpu(Lever):
     def _step(self, optimizer: torch.optim.Optimizer, _: Any) -> None:
         only_per_parameter(self, optimizer)
         self._settle()
-        for _, states in self._coming.values():
-            states[0].drop()
-        self._coming.clear()
-        self._before = None
+        self._drop()
+        self._before = ()
         rows = [_Rows(optimizer, p) for p in _by_rows(optimizer)]
         for one in rows:
             one.step()
@@ -315,15 +336,20 @@ class _State:
         """Begin to copy the state back."""
         for device in self.events:
             self.lever.streams(device)[1].wait_stream(torch.cuda.current_stream(device))
+        leaving: list[tuple[torch.Tensor, torch.Tensor]] = []
         for p, state, name, value in self._entries():
             host = self.host.get((id(p), name))
             if host is None:
                 host = self.home(name, value)
-            with torch.cuda.stream(self.lever.streams(p.device)[1]):
-                host.copy_(value, non_blocking=True)
+            leaving.append((host, value))
             self.on_device.append(value)
             self.bytes += value.nbytes
             state[name] = host
+        for device in self.events:
+            with torch.cuda.stream(self.lever.streams(device)[1]):
+                for host, value in leaving:
+                    if value.device == device:
+                        host.copy_(value, non_blocking=True)
         for device in self.events:
             self.events[device] = self.lever.streams(device)[1].record_event()
 

@@ -138,6 +138,7 @@ impl Args {
             stop: wanted.stop.clone(),
             forks: Arc::default(),
             alone: false,
+            slower: 1.0,
             script,
         };
         let mut attempts = Watched::new(attempts, self.quiet);

@@ -545,12 +545,18 @@ impl Args {
         {
             stderr(&oomph_report::ending::ended(one, all, width()));
         }
+        let held = &attempt.processes.cards.processes;
         if let Some(signal) = signals::received() {
             eprintln!("oomph: {signal} ended the script before there was a record");
         } else if status.code().is_none() {
-            eprintln!("oomph: the script was killed ({status}) before its record was written");
+            let call = held.iter().find_map(|one| one.failed_call.as_deref());
+            let call = call.map_or_else(String::new, |call| {
+                format!("; the last call that failed: {call}")
+            });
+            eprintln!(
+                "oomph: the script was killed ({status}) before its record was written{call}"
+            );
         }
-        let held = &attempt.processes.cards.processes;
         if let Some(most) = attempt.processes.cards.peaks.iter().max()
             && !held.is_empty()
         {

@@ -22,6 +22,19 @@ use crate::{ExitStatus, json, stdout};
 /// What the server writes when it waits for requests.
 const READY: &str = "Application startup complete.";
 
+/// Flags of `vllm serve` that each start has already, and what to give instead.
+const OWN: [(&str, &str); 6] = [
+    ("--max-model-len", ": give it before the --"),
+    (
+        "--tensor-parallel-size",
+        ": give --gpu so many GPUs, such as l40s:2",
+    ),
+    ("-tp", ": give --gpu so many GPUs, such as l40s:2"),
+    ("--load-format", ", so that no weights are read"),
+    ("--host", ""),
+    ("--port", ", to any that is free"),
+];
+
 /// Arguments of `oomph serve-fit`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -130,6 +143,12 @@ impl Args {
     }
 
     fn asked(&self, spec: &oomph_gpus::GpuSpec) -> anyhow::Result<Asked> {
+        for word in &self.given {
+            let name = word.split('=').next().unwrap_or(word);
+            if let Some((_, instead)) = OWN.iter().find(|(own, _)| *own == name.replace('_', "-")) {
+                bail!("{name}: serve-fit sets this flag of vllm serve itself{instead}");
+            }
+        }
         let (model, file) = (self.model.display(), self.model.join("config.json"));
         if !file.is_file() {
             if self.model.exists() {
@@ -266,9 +285,11 @@ impl Args {
             flags,
             outcome,
             engine,
-            why: (outcome != Outcome::Ready)
-                .then(|| last_error(&said))
-                .flatten(),
+            why: (outcome != Outcome::Ready).then(|| {
+                last_error(&said).unwrap_or_else(|| {
+                    format!("vLLM ended with {}, and named no error", attempt.status)
+                })
+            }),
             seconds: began.elapsed().as_secs_f64(),
         })
     }
@@ -320,14 +341,17 @@ fn shown(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// What a server says last of an error, without the words that each of its lines begins with. That its engine did not come up is
-/// no cause.
+/// What a server says last of an error, without the words that each of its lines begins with: an exception, or what is wrong with
+/// its command line. That its engine did not come up is no cause.
 fn last_error(log: &str) -> Option<String> {
     const FOLLOWS: [&str; 2] = [
         "Engine core initialization failed",
         "WorkerProc initialization failed",
     ];
     log.lines().rev().find_map(|line| {
+        if let Some((_, said)) = line.split_once(": error: ") {
+            return Some(said.to_owned());
+        }
         let at = line.find("Error: ")?;
         let begin = line[..at].rfind(' ').map_or(0, |space| space + 1);
         let said = &line[begin..];
@@ -356,5 +380,11 @@ mod tests {
             "ValueError: one request needs 16.0 GiB of KV cache, 12.1 GiB are there"
         );
         assert_eq!(last_error("INFO all is well\n"), None);
+        let flags =
+            "usage: vllm serve [options]\nvllm serve: error: unrecognized arguments: --eager\n";
+        assert_eq!(
+            last_error(flags).as_deref(),
+            Some("unrecognized arguments: --eager")
+        );
     }
 }

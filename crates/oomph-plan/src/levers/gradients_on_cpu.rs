@@ -21,6 +21,8 @@ use crate::sharding::Sharing;
 
 /// Smaller gradients stay (`python/oomph/levers/gradients_on_cpu.py`).
 const LEAST: u64 = 256 << 10;
+/// Nanoseconds of the host for each gradient, both ways, as measured there (`bench/gpu/results/h100_levers_host.jsonl`).
+const HOST_NS: f64 = 80_000.0;
 /// Less than this of gradients is not worth it.
 const WORTH: u64 = 32 << 20;
 
@@ -88,6 +90,7 @@ impl Facets for GradientsOnCpu {
             .filter(|one| is(one.1))
             .map(|one| size(one.1))
             .sum();
+        let count = complete.iter().filter(|one| is(one.1)).count();
         let mut leaving = complete.into_iter().filter(|one| is(one.1)).peekable();
         let (mut held, mut under_way) = (std::collections::VecDeque::new(), 0);
         let mut body = Vec::with_capacity(template.body.len());
@@ -135,6 +138,7 @@ impl Facets for GradientsOnCpu {
         let backward = (draft.body.busy - host_copies::forward(draft)).max(0.0);
         draft.waits += way + (way - backward).max(0.0);
         draft.adding_ns += way;
+        draft.body.lever += HOST_NS * count as f64;
     }
 
     fn snippet(&self) -> String {

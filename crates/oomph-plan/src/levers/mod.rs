@@ -8,6 +8,7 @@ mod attention;
 mod checkpoint;
 mod chunked_cross_entropy;
 mod chunked_logits;
+mod chunked_modules;
 mod compile;
 mod cudnn_benchmark;
 mod fused_attention;
@@ -16,6 +17,7 @@ mod gradients_on_cpu;
 mod half_weights;
 mod inference_mode;
 mod inplace_activations;
+mod int8_frozen;
 mod int8_linear;
 mod jax_settings;
 mod kv_cache;
@@ -180,6 +182,7 @@ levers! {
     save_on_cpu::SaveOnCpu,
     recompute::Recompute,
     activation_memory_budget::ActivationMemoryBudget,
+    chunked_modules::ChunkedModules,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
     split_batch::SplitBatch,
@@ -190,6 +193,7 @@ levers! {
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
     stream_frozen::StreamFrozen,
+    int8_frozen::Int8Frozen,
     compile::Compile,
     shard::Shard,
     jax_settings::JaxSettings,

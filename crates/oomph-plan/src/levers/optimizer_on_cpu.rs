@@ -109,6 +109,7 @@ impl Facets for OptimizerOnCpu {
             }
             Event::EmptyCache => false,
         };
+        draft.steps_on_host = parts.len();
         let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
         let first = way(
             template,

@@ -95,7 +95,7 @@ impl Facets for OptimizerStep {
         /// Parameters of one launch of a fused step.
         const AT_ONCE: f64 = 64.0;
         if self.kind == Kind::SingleTensor {
-            draft.step_by_parameter();
+            draft.step_in_parts(draft.model.parameter_sizes.values().map(Vec::len).sum());
             return;
         }
         draft.without_step_temporaries(false);

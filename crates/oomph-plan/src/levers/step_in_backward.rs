@@ -1,7 +1,7 @@
-//! `step_in_backward`: each parameter steps as soon as its gradient is there, which is then freed.
+//! `step_in_backward`: each parameter steps as soon as its gradient is there, small ones together, and gradients are then freed.
 //!
 //! Offered where nothing looks at all gradients together: no clipping, no scaling, no
-//! accumulation. Memory: one gradient at a time. Time: a launch or more for each parameter.
+//! accumulation. Memory: one gradient at a time, or some of 4 MiB together. Time: some launches for each such step.
 //! Results: exact.
 
 use serde::{Deserialize, Serialize};
@@ -80,19 +80,32 @@ impl Facets for StepInBackward {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
-        draft.step_by_parameter();
         let steps = gradients::complete(draft);
+        let mut together: Vec<(usize, Vec<u32>)> = Vec::new();
+        let (mut waiting, mut bytes) = (Vec::new(), 0);
+        let last = steps.len().saturating_sub(1);
+        for (index, (at, number)) in steps.into_iter().enumerate() {
+            waiting.push(number);
+            let tensor = draft.template.tensors.get(number as usize);
+            bytes += tensor.map_or(0, |tensor| tensor.bytes);
+            if bytes >= optimizers::FEWEST || index == last {
+                together.push((at, std::mem::take(&mut waiting)));
+                bytes = 0;
+            }
+        }
+        draft.step_in_parts(together.len());
+        draft.early_steps = together.len();
         let template = &mut draft.template;
         let gradient: Vec<bool> = template.tensors.iter().map(gradients::is).collect();
         let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);
-        let mut steps = steps.into_iter().peekable();
+        let mut steps = together.into_iter().peekable();
         let mut body = Vec::with_capacity(template.body.len());
         for (at, &event) in template.body.iter().enumerate() {
             if !matches!(event, Event::FreePrevious(number) if is(&number)) {
                 body.push(event);
             }
-            while let Some((_, number)) = steps.next_if(|step| step.0 == at) {
-                body.push(Event::Free(number));
+            while let Some((_, numbers)) = steps.next_if(|step| step.0 == at) {
+                body.extend(numbers.into_iter().map(Event::Free));
             }
         }
         template.body = body;

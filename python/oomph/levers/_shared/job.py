@@ -91,9 +91,9 @@ class Job:
         self.around_step: list[Callable[[torch.optim.Optimizer, Proceed], Any]] = []
         """Around `optimizer.step()`; calls with a closure too."""
         self.around_early_step: list[
-            Callable[[torch.optim.Optimizer, torch.Tensor, Proceed], Any]
+            Callable[[torch.optim.Optimizer, list[torch.Tensor], Proceed], Any]
         ] = []
-        """Around the step of one parameter by itself, before the script's own step."""
+        """Around the step of some parameters by themselves, before the script's own step."""
         self.around_zero_grad: list[Callable[[Any, Proceed], Any]] = []
         """Around `zero_grad()` of an optimizer or a module."""
         self.around_clip: list[Callable[[Clipped, Proceed], Any]] = []

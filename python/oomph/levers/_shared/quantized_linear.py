@@ -8,6 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from oomph.levers._shared.base import failure
+
 AT_ONCE = 64 << 20
 """Bytes of dequantized weights (or, for `dynamic`, of sums) at a time."""
 
@@ -27,9 +29,14 @@ def is_conv1d(module: nn.Module) -> bool:
 class QuantizedLinear(nn.Module):
     """`inputs @ (q * scale).T + bias`, with `q` (outputs, inputs) in int8 and `scale` (outputs) in fp32."""
 
-    def __init__(self, linear: nn.Module, kind: str) -> None:
-        """`linear` is an `nn.Linear` or a Hugging Face `Conv1D`; its weights are read where they are."""
+    def __init__(self, linear: nn.Module, kind: str, frozen: bool = False) -> None:
+        """`linear` is an `nn.Linear` or a Hugging Face `Conv1D`; its weights are read where they are.
+
+        `frozen`: for a job that trains, in which gradients go through the layer. Its parameter stays, without
+        memory: whether it is trained after all is known at the next call.
+        """
         super().__init__()
+        self.frozen = frozen
         self.kind, self.transposed = kind, is_conv1d(linear)
         self.dtype = linear.weight.dtype
         self.lent: tuple[torch.Tensor, int] | None = None
@@ -41,6 +48,14 @@ class QuantizedLinear(nn.Module):
         self.out_features, self.in_features = self.q.shape
         self.bias = linear.bias
         self.train(linear.training)
+        if frozen:
+            weight: Any = linear.weight
+            weight.data = weight.new_full((), float("nan")).expand(weight.shape)
+            self._put(weight)
+
+    def _put(self, weight: Any) -> None:
+        if weight is not None:
+            self._parameters = {"weight": weight, **self._parameters}
 
     def round(self, weight: torch.Tensor) -> None:
         """Take `weight`, as the layer had it."""
@@ -58,7 +73,9 @@ class QuantizedLinear(nn.Module):
         """A script may load weights after the model has been moved, and thus quantized."""
         weight = state.get(f"{prefix}weight")
         others = {key: value for key, value in state.items() if key != f"{prefix}weight"}
+        kept = self._parameters.pop("weight", None)
         super()._load_from_state_dict(others, prefix, metadata, strict, missing, *rest)
+        self._put(kept)
         if weight is None:
             missing.append(f"{prefix}weight")
         elif weight.shape != (self.q.shape[::-1] if self.transposed else self.q.shape):
@@ -78,9 +95,12 @@ class QuantizedLinear(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> QuantizedLinear:
         """Moves move the scales; casts leave them in fp32."""
         self.settle()
-        scale = self.scale
+        scale, kept = self.scale, self._parameters.pop("weight", None)
         self.dtype = fn(torch.empty(0, dtype=self.dtype, device=self.q.device)).dtype
         super()._apply(fn, recurse)
+        if kept is not None:
+            kept.data = fn(kept.data[0, 0]).expand(kept.shape)
+        self._put(kept)
         if self.scale.dtype != torch.float32:
             self.scale = scale.to(self.scale.device)
         return self
@@ -117,13 +137,27 @@ class QuantizedLinear(nn.Module):
             self.in_features % MULTIPLE or self.out_features % MULTIPLE
         ):
             return self._integers(x)
+        if not self.frozen:
+            return self.product(x, self.bias)
+        if self._parameters["weight"].requires_grad:  # type: ignore[union-attr]
+            raise failure(
+                "int8_frozen",
+                f"weights of a linear layer ({self.in_features} inputs, {self.out_features} outputs) that were frozen are trained now",
+            )
+        bias = self.bias
+        if bias is not None and bias.requires_grad:
+            return _Through.apply(x, self, None) + bias
+        return _Through.apply(x, self, bias)
+
+    def product(self, x: torch.Tensor, bias: Any) -> torch.Tensor:
+        """The product with some rows of the weights at a time."""
         parts = _parts(self.out_features, self.in_features * x.element_size())
         if len(parts) == 1:
-            return functional.linear(x, self.wide(slice(None), x.dtype), self.bias)
+            return functional.linear(x, self.wide(slice(None), x.dtype), bias)
         out: Any = None
         for part in parts:
-            bias = None if self.bias is None else self.bias[part]  # type: ignore[index]
-            piece = functional.linear(x, self.wide(part, x.dtype), bias)
+            of_part = None if bias is None else bias[part]
+            piece = functional.linear(x, self.wide(part, x.dtype), of_part)
             if out is None:
                 # Of the product's type, which autocast decides.
                 out = piece.new_empty((*piece.shape[:-1], self.out_features))
@@ -152,6 +186,29 @@ class QuantizedLinear(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"bias={self.bias is not None}, {self.kind}"
         )
+
+
+class _Through(torch.autograd.Function):
+    """The product, whose backward pass makes the weights wide again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, layer: QuantizedLinear, bias: Any) -> torch.Tensor:
+        ctx.layer, ctx.q, ctx.dtype = layer, layer.q, x.dtype
+        return layer.product(x, bias)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        layer = ctx.layer
+        if layer.q is not ctx.q:
+            raise RuntimeError(
+                "weights in 8 bits were loaded anew before the backward pass that needs them"
+            )
+        found: Any = None
+        for part in _parts(layer.out_features, layer.in_features * gradient.element_size()):
+            piece = gradient[..., part] @ layer.wide(part, gradient.dtype)
+            found = piece if found is None else found.add_(piece)
+        return found.to(ctx.dtype), None, None
 
 
 def _parts(count: int, each: int) -> list[slice]:

@@ -387,12 +387,12 @@ def few(lazy: list[Any], reduce: Callable[..., Any]) -> Any:
         evaluation = _Evaluation(steps, leaf)
         return reduced([evaluation.value(step) for step in steps], part)
 
-    found = _InParts.apply(run, by_rows, lead.numel(), lever.chunks * FINER, *tensors)
+    found = InParts.apply(run, by_rows, lead.numel(), lever.chunks * FINER, *tensors)
     found = [one.reshape(*lead, *one.shape[1:]) for one in found]
     return found if len(found) > 1 else found[0]
 
 
-class _InParts(torch.autograd.Function):
+class InParts(torch.autograd.Function):
     """A function of some rows at a time, whose backward pass makes them again."""
 
     @staticmethod
@@ -402,14 +402,16 @@ class _InParts(torch.autograd.Function):
         ctx.run, ctx.by_rows, ctx.rows, ctx.chunks = run, by_rows, rows, chunks
         ctx.loss_reduction = "none"
         ctx.save_for_backward(*tensors)
-        parts = []
+        found: list[Any] = []
         for part in slices(rows, chunks):
             given = [t[part] if n in by_rows else t for n, t in enumerate(tensors)]
-            parts.append(run(given, part))
-        found = tuple(torch.cat(each) for each in zip(*parts, strict=True))
+            results = run(given, part)
+            found = found or [one.new_empty((rows, *one.shape[1:])) for one in results]
+            for out, one in zip(found, results, strict=True):
+                out[part] = one
         ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))
         ctx.set_materialize_grads(False)
-        return found
+        return tuple(found)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -444,8 +446,11 @@ class _InParts(torch.autograd.Function):
                         sums[n] = torch.zeros_like(tensors[n])
                     sums[n][part] = gradient
                 elif sums[n] is None:
-                    # Sums over parts are kept in fp32, as a product over all rows is.
-                    sums[n] = gradient.float()
+                    # Sums over parts are kept in fp32 at least, as a product over all rows is.
+                    # Two weights may have one gradient: each sum is a tensor of its own.
+                    sums[n] = gradient.to(
+                        torch.promote_types(gradient.dtype, torch.float32), copy=True
+                    )
                 else:
                     sums[n] += gradient
         sums = [s if s is None else s.to(t.dtype) for s, t in zip(sums, tensors, strict=True)]
