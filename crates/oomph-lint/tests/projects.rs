@@ -926,7 +926,7 @@ fn nothing_of_a_package_runs_whose_init_fails() {
 fn a_file_of_a_broken_package_that_takes_of_it_is_no_script() {
     let with = |init: &str, import: &str| {
         let steps = format!(
-            "import loading\n{import}{STEP}step(loading.a, loading.b, loading.c, loading.d)\n"
+            "import loading\n{import}{STEP}class Job:\n    def run(self): step(1, 2, 3, 4)\nJob().run()\nstep(loading.a, loading.b, loading.c, loading.d)\n"
         );
         found(&[
             ("job/steps.py", &steps),
@@ -936,6 +936,7 @@ fn a_file_of_a_broken_package_that_takes_of_it_is_no_script() {
     };
     let of_package = "from .other import helps\n";
     assert_eq!(with("from .missing import *\n", of_package), [""; 0]);
+    assert_eq!(with("from .missing import *\n", ""), ["OOM416"]);
     assert_eq!(with("", of_package), ["OOM416"]);
 }
 
