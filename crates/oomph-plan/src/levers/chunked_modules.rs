@@ -106,10 +106,6 @@ impl Facets for ChunkedModules {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
-        // Until it has been tried on more jobs, `--allow` must name it.
-        if !options.names("chunked_modules") {
-            return Vec::new();
-        }
         let (modules, inside, argument) = by_rows(model);
         if model.facts.compiled || inside < options.budget / WORTH || modules.is_empty() {
             return Vec::new();
@@ -392,7 +388,6 @@ mod tests {
         let offered = |op: &str, budget: u64| {
             let options = Options {
                 budget: budget * MIB,
-                allow: Some(vec!["chunked_modules".to_owned()]),
                 ..Options::default()
             };
             ChunkedModules::candidates(&job(op), &options)
@@ -404,8 +399,6 @@ mod tests {
         for op in ["aten::native_dropout", "aten::conv1d", "aten::cumsum"] {
             assert!(offered(op, 1000).is_empty(), "{op}");
         }
-        let unasked = ChunkedModules::candidates(&job("aten::silu"), &Options::default());
-        assert!(unasked.is_empty());
     }
 
     #[test]
