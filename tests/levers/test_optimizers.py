@@ -128,6 +128,24 @@ def test_large_parameters_step_in_rows(tmp_path, optimizer):
     assert most == (4 * 64 * 128 if "Adafactor" in optimizer else 4096)
 
 
+def test_a_transposed_weight_steps_whole(tmp_path):
+    """Its rows lie apart, which a fused step refuses."""
+    code = (
+        SETUP
+        + ANYWHERE
+        + """
+    with torch.no_grad():
+        for p in model.parameters():
+            p.data = p.data.T.contiguous().T if p.dim() == 2 else p.data
+    """
+        + "\n    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)\n"
+        + LOOP
+    )
+    changed = run(tmp_path, code, ("optimizer_on_cpu", {}))
+    assert changed.refusal is None, changed.refusal
+    assert same(changed.out, run(tmp_path, code).out)
+
+
 SPARSE = """
     torch.manual_seed(1)
     tables = nn.ModuleList([nn.EmbeddingBag(50, 6, mode="sum", sparse=True) for _ in range(2)])

@@ -232,6 +232,8 @@ def _can_be_sliced(optimizer: torch.optim.Optimizer, p: torch.Tensor) -> bool:
         steps_by_element(optimizer)
         and p.dim() > 0
         and len(p) > 1
+        # Rows of a transposed weight lie apart, which fused steps refuse.
+        and p.stride(0) == max(p.stride())
         and all(value.device.type == "cpu" for value in known if _has_rows_of(value, p))
     )
 
