@@ -697,6 +697,41 @@ def test_neither_gradients_nor_state_need_be_there_all_at_once(tmp_path):
     assert found.chosen["peak"]["allocated_bytes"] < 2 * 192 << 20
 
 
+# As of Shampoo and its kin.
+MATRICES = """
+    import torch
+    from torch import nn
+
+    class Matrices(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {})
+
+        @torch.no_grad()
+        def step(self):
+            for p in self.param_groups[0]["params"]:
+                state = self.state[p]
+                if not state:
+                    state["left"] = [torch.eye(n, device=p.device) for n in p.shape]
+                state["left"][0] = state["left"][0] + p.grad @ p.grad.T
+                p.sub_(state["left"][0] @ p.grad @ state["left"][1], alpha=0.01)
+
+    model = nn.Sequential(*[nn.Linear(1024, 1024, bias=False) for _ in range(24)]).cuda()
+    optimizer = Matrices(model.parameters())
+    for step in range(4):
+        model(torch.randn(64, 1024, device="cuda")).pow(2).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_state_in_lists_goes_to_the_host(tmp_path):
+    """Of 96 MiB of parameters there are 192 MiB of matrices, beside as many gradients."""
+    memory = ("--memory", "430MiB", "--margin", "0%")
+    found = fit(tmp_path, MATRICES, "--allow", "optimizer_on_cpu", *memory)
+    assert found.status == 0 and found.levers == ["optimizer_on_cpu"], found.out + found.err
+    assert found.chosen["peak"]["allocated_bytes"] < 250 << 20
+
+
 SPARSE_TABLES = """
     import torch
     from torch import nn

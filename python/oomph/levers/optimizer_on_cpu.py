@@ -27,6 +27,8 @@ from oomph.levers._shared.parameter_steps import (
 )
 from oomph.levers._shared.streams import BothWays
 
+_Path = tuple[Any, ...]
+
 
 class OptimizerOnCpu(Lever):
     """Keeps the optimizer's state in pinned host memory, and streams it through the GPU.
@@ -261,9 +263,19 @@ def bytes_on_gpu(optimizer: torch.optim.Optimizer) -> int:
     return sum(
         value.nbytes
         for p, state in optimizer.state.items()
-        for value in state.values()
+        for _, _, _, value in _held(state)
         if _moves(value, p) and value.device == p.device
     )
+
+
+def _held(holder: Any, above: _Path = ()) -> Iterator[tuple[Any, Any, _Path, Any]]:
+    """What a parameter's state holds, also in its lists and dictionaries (Shampoo's matrices, say): what holds it, its place
+    there, its place from the top, and itself."""
+    for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
+        if type(value) in (list, dict):
+            yield from _held(value, (*above, key))
+        else:
+            yield holder, key, (*above, key), value
 
 
 def _moves(state: Any, p: torch.Tensor) -> bool:
@@ -283,7 +295,7 @@ class _State:
         self, lever: OptimizerOnCpu, optimizer: torch.optim.Optimizer, part: list[torch.Tensor]
     ) -> None:
         self.lever, self.optimizer, self.part = lever, optimizer, part
-        self.host: dict[tuple[int, str], torch.Tensor] = {}
+        self.host: dict[tuple[int, _Path], torch.Tensor] = {}
         self.events: dict[torch.device, Any] = {}
         self.on_device: list[torch.Tensor] = []
         self.bytes = 0
@@ -296,30 +308,29 @@ class _State:
     def drop(self) -> None:
         """Its parameters do not step after all."""
         self.arrive()
-        for p, state, name, _ in list(self._entries()):
-            state[name] = self.host.get((id(p), name), state[name])
+        for p, holder, key, path, value in list(self._entries()):
+            holder[key] = self.host.get((id(p), path), value)
 
-    def home(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def home(self, path: _Path, value: torch.Tensor) -> torch.Tensor:
         """Where a state goes that was not on the host yet."""
         return torch.empty_like(value, device="cpu", pin_memory=True)
 
-    def _entries(self) -> Iterator[tuple[torch.Tensor, dict[str, Any], str, torch.Tensor]]:
+    def _entries(self) -> Iterator[tuple[torch.Tensor, Any, Any, _Path, torch.Tensor]]:
         for p in self.part:
-            state = self.optimizer.state.get(p, {})
-            for name, value in list(state.items()):
+            for holder, key, path, value in _held(self.optimizer.state.get(p, {})):
                 if _moves(value, p):
-                    yield p, state, name, value
+                    yield p, holder, key, path, value
 
     def fetch(self) -> None:
         """Begin to copy the state to the GPU."""
         self.fetched = True
         coming: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for p, state, name, value in self._entries():
+        for p, holder, key, path, value in self._entries():
             if value.device != p.device:
-                self.host[id(p), name] = value
+                self.host[id(p), path] = value
                 # The computing stream's own memory, free at this point of that stream.
-                state[name] = torch.empty_like(value, device=p.device, pin_memory=False)
-                coming.append((state[name], value))
+                holder[key] = torch.empty_like(value, device=p.device, pin_memory=False)
+                coming.append((holder[key], value))
         for device in {p.device for p in self.part if p.device.type == "cuda"}:
             stream = self.lever.streams(device)[0]
             stream.wait_stream(torch.cuda.current_stream(device))
@@ -339,14 +350,14 @@ class _State:
         for device in self.events:
             self.lever.streams(device)[1].wait_stream(torch.cuda.current_stream(device))
         leaving: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for p, state, name, value in self._entries():
-            host = self.host.get((id(p), name))
-            if host is None:
-                host = self.home(name, value)
+        for p, holder, key, path, value in self._entries():
+            host = self.host.get((id(p), path))
+            if host is None or host.shape != value.shape or host.dtype != value.dtype:
+                host = self.home(path, value)
             leaving.append((host, value))
             self.on_device.append(value)
             self.bytes += value.nbytes
-            state[name] = host
+            holder[key] = host
         for device in self.events:
             with torch.cuda.stream(self.lever.streams(device)[1]):
                 for host, value in leaving:
@@ -405,8 +416,9 @@ class _Slice(_State):
         finally:
             self.some.grad = None
 
-    def home(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """The rows' place in the whole state."""
+    def home(self, path: _Path, value: torch.Tensor) -> torch.Tensor:
+        """The rows' place in the whole state, which has no lists (`steps_by_element`)."""
+        (name,) = path
         state = self.optimizer.state[self.p]
         if name not in state:
             pinned = self.p.device.type == "cuda"
@@ -422,7 +434,7 @@ class _Slice(_State):
             if not _has_rows_of(value, self.some):
                 self.optimizer.state[self.p][name] = value
             elif not _moves(value, self.some) and value.device == self.p.device:
-                self.home(name, value).copy_(value)  # a parameter on the CPU
+                self.home((name,), value).copy_(value)  # a parameter on the CPU
 
 
 def _slices(

@@ -77,7 +77,9 @@ def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
         return None  # its step may wait for the other ranks
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         try:
-            whole, apart, by_rows = (_tried(optimizer, *how) for how in ((1, 0), (1, 1), (2, 1)))
+            (whole, _), (apart, _), (by_rows, nested) = (
+                _tried(optimizer, *how) for how in ((1, 0), (1, 1), (2, 1))
+            )
         except Exception:
             return None
         try:
@@ -85,7 +87,10 @@ def _try_out(optimizer: torch.optim.Optimizer) -> str | None:
             rows = [torch.allclose(a, b, 1e-4, 1e-6) for a, b in zip(whole, by_rows, strict=True)]
         except RuntimeError:
             return None
-    return ("element" if all(rows) else "parameter") if all(equal) else None
+    if not all(equal):
+        return None
+    # What is in lists of its state is not told apart by rows.
+    return "element" if all(rows) and not nested else "parameter"
 
 
 def _is_plain(value: object) -> bool:
@@ -94,8 +99,11 @@ def _is_plain(value: object) -> bool:
     return value is None or isinstance(value, (int, float, str, torch.dtype, torch.device))
 
 
-def _tried(optimizer: torch.optim.Optimizer, cuts: int, apart: bool) -> list[torch.Tensor]:
-    """What three steps make of small parameters of the same dimensions, each in so many cuts along the first one."""
+def _tried(
+    optimizer: torch.optim.Optimizer, cuts: int, apart: bool
+) -> tuple[list[torch.Tensor], bool]:
+    """What three steps make of small parameters of the same dimensions, each in so many cuts along the first one; whether their
+    states hold lists or the like."""
     draw = torch.Generator().manual_seed(0)
     other = object.__new__(type(optimizer))
     vars(other).update(vars(optimizer))
@@ -123,7 +131,9 @@ def _tried(optimizer: torch.optim.Optimizer, cuts: int, apart: bool) -> list[tor
             step_only(other, {id(q)})
             q.grad = None
         step_only(other, set() if apart else {id(q) for q in everything}, counts=True)
-    return [torch.cat([q.detach().flatten() for q in piece]) for piece in pieces]
+    values = [value for state in other.state.values() for value in state.values()]
+    nested = any(isinstance(value, (list, tuple, dict)) for value in values)
+    return [torch.cat([q.detach().flatten() for q in piece]) for piece in pieces], nested
 
 
 def steps_by_element(optimizer: torch.optim.Optimizer) -> bool:
