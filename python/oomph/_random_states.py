@@ -37,8 +37,11 @@ class RandomStates:
         self._outer: tuple[Any, ...] = ([], None, None)
 
     def has_drawn(self) -> bool:
-        """Whether a generator of torch's has drawn since."""
-        return any(not _equal(state, g.get_state()) for g, state in self._torch)
+        """Whether one of them has drawn since."""
+        others = (self._python, self._numpy)
+        return any(not _equal(state, g.get_state()) for g, state in self._torch) or any(
+            other is not None and other.has_changed() for other in others
+        )
 
     def keep_if_drawn(self) -> None:
         """Forget those that have not changed since."""

@@ -506,6 +506,29 @@ def test_autocast_in_both_passes(tmp_path):
     assert split.levers["split_forward"]["applied"] == 1
 
 
+def test_what_the_model_draws_by_python_does_not_couple_samples(tmp_path):
+    """Teacher forcing, say: a few samples together were compared with the same apart, after other draws."""
+    code = """
+    import random
+    random.seed(3)
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+        def forward(self, x):
+            for step in range(6):
+                x = self.linear(x) if random.random() < 0.5 else -x
+            return x
+    model = Net()
+    out = []
+    for step in range(3):
+        model(torch.randn(6, 8)).sum().backward()
+"""
+    report = run(tmp_path, code, ("split_forward", {"parts": 3}))
+    assert report.refusal is None, report.refusal
+    assert report.levers["split_forward"]["applied"] == 3
+
+
 @pytest.mark.parametrize(
     "inside", [(), ("checkpoint", {"modules": ["Net.blocks.0", "Net.blocks.1"]})]
 )
