@@ -49,10 +49,15 @@ def child(settings: dict) -> None:
     issued: list[float] = []
     between: list[dict] = []
     last = [0.0]
+    first: list[torch.optim.Optimizer] = []
     samples = Samples() if settings.get("sample") else None
     profile = Profile(torch) if settings.get("profile") else None
 
     def stepped(optimizer, args, kwargs):
+        # A job with several optimizers has a step where the first one has.
+        first[:] = first or [optimizer]
+        if optimizer is not first[0]:
+            return
         done = time.perf_counter()
         torch.cuda.synchronize()
         now = time.perf_counter()
