@@ -93,8 +93,7 @@ class Session:
             before_import("jax", self._jax_begins)
             before_import("cupy", self._cupy_begins)
             before_import("tensorflow", self._tensorflow_begins)
-        # It works without torch, of which all that watches is made.
-        before_import("onnxruntime", lambda: importlib.import_module("torch"))
+        before_import("onnxruntime", self._onnx_begins)
         if not self.in_parts:
             os._exit = self._exit_at_once  # type: ignore[assignment]
         if not settings.virtual:
@@ -137,6 +136,16 @@ class Session:
             self.directory.add_cuda_version(major, 0)
         self.directory.add_framework("cupy")
         self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+
+    def _onnx_begins(self) -> None:
+        """The script imports ONNX Runtime, which works without torch; all that watches it is made of torch."""
+        try:
+            importlib.import_module("torch")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            why = f"oomph watches ONNX Runtime by means of PyTorch, which is not installed in {sys.prefix}. Install it: pip install torch."
+            self.hard_exit(self.directory.refuse(Refused(why)))
 
     def _tensorflow_begins(self) -> None:
         """The script imports TensorFlow, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
