@@ -66,9 +66,7 @@ def context_safe(): return _context
         ("tf-nightly-cpu", 'Install: pip install "tensorflow[and-cuda]==2.21.0"'),
     ],
 )
-def test_a_tensorflow_without_kernels_for_gpus_is_refused_in_a_line(
-    oomph, tmp_path, package, said
-):
+def test_a_tensorflow_without_kernels_for_gpus_is_refused_in_a_line(oomph, tmp_path, package, said):
     """A package that is called TensorFlow, of one of the names that it has on PyPI."""
     for name, text in {
         "__init__.py": "from tensorflow.python.eager import context\n",
