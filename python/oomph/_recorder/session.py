@@ -381,7 +381,7 @@ class Session:
         for recorder in filter(None, (self.recorder, self.framework)):
             recorder.failed_with(error)
         return dict(
-            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
+            kind="exception", status=1, type=type(error).__qualname__, message=_message(error)[:4000],
             blame=getattr(error, "oomph_blame", None),
         )  # fmt: skip
 
@@ -399,6 +399,17 @@ def _default_termination(getsignal: Any, handler: Any) -> None:
             if getsignal(number) is handler:
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+
+
+def _message(error: BaseException) -> str:
+    """What `error` says. pydantic's counts its errors in the first line, and says below it what they are."""
+    if not type(error).__module__.startswith("pydantic_core"):
+        return str(error)
+    said = []
+    for one in error.errors(include_url=False, include_context=False, include_input=False):  # type: ignore[attr-defined]
+        place = ".".join(map(str, one["loc"]))
+        said.append(f"{place}: {one['msg']}" if place else one["msg"])
+    return "; ".join(said)
 
 
 def _failed(why: str) -> dict[str, Any]:
