@@ -27,7 +27,11 @@ from oomph.levers._shared.loss_terms import (
     nodes,
     terms,
 )
-from oomph.levers._shared.recomputation import attention_kernels, set_attention_kernels
+from oomph.levers._shared.recomputation import (
+    attention_kernels,
+    set_attention_kernels,
+    without_graph,
+)
 from oomph.levers._shared.sample_parts import (
     Joined,
     Output,
@@ -857,7 +861,7 @@ def _without_saved() -> Any:
 
     def pack(tensor: torch.Tensor) -> Any:
         if not tensor.is_floating_point() or tensor.numel() <= FEW:
-            return tensor
+            return without_graph(tensor)
         return torch.Size(tensor.shape), tensor.dtype, tensor.device
 
     def unpack(kept: Any) -> torch.Tensor:
