@@ -3,11 +3,15 @@ does not install it."""
 
 import importlib.util
 import json
+import os
+import signal
+import subprocess
+import time
 
 import pytest
 
 from tests.support import schemas
-from tests.support.command import command
+from tests.support.command import OOMPH, command
 
 GIB = 1 << 30
 
@@ -132,6 +136,123 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert run.status == 0, run.err
     assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
+
+
+def stand_in(place, server):
+    """A package called vLLM whose `vllm serve` is `server`, and a model of two heads; the environment that has it."""
+    for name, text in {
+        "vllm/__init__.py": "",
+        "vllm/entrypoints/__init__.py": "",
+        "vllm/entrypoints/cli/__init__.py": "",
+        "vllm/entrypoints/cli/main.py": server,
+        "vllm/v1/__init__.py": "",
+        "vllm/v1/core/__init__.py": "",
+        "vllm/v1/core/kv_cache_utils.py": CACHES,
+        "vllm/v1/worker/__init__.py": "",
+        "vllm/v1/worker/gpu_worker.py": WORKER,
+        "vllm-0.26.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n",
+    }.items():
+        file = place / "packages" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    (place / "model").mkdir()
+    config = dict(num_attention_heads=2, max_position_embeddings=1024, torch_dtype="bfloat16")
+    (place / "model" / "config.json").write_text(json.dumps(config))
+    return os.environ | {"PYTHONPATH": str(place / "packages"), "COLUMNS": "100"}
+
+
+CACHES = """
+def _check_enough_kv_cache_memory(available, needed):
+    if needed() > available:
+        raise ValueError(f"{needed()} bytes are needed")
+
+def get_kv_cache_capacity(config, cache):
+    return 16 * cache.num_blocks, 16 * cache.num_blocks / 1024
+"""
+
+# Of 8 GiB of weights, 1 GiB of activations and 16 MiB for a request of 1,024 tokens.
+WORKER = """
+import torch
+from types import SimpleNamespace
+
+class Worker:
+    vllm_config, model_config = None, SimpleNamespace(max_model_len=1024)
+
+    def __init__(self):
+        self.requested_memory = int(0.92 * torch.cuda.mem_get_info()[1])
+        self.weights = torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
+        self.model_runner = SimpleNamespace(model_memory_usage=8 << 30, capture_model=lambda: 0)
+
+    def determine_available_memory(self):
+        self.peak_activation_memory = 1 << 30
+        return self.requested_memory - (9 << 30)
+
+    def initialize_from_config(self, config):
+        pass
+
+    def compile_or_warm_up_model(self):
+        self.model_runner.capture_model()
+"""
+
+SERVER = """
+import time
+from types import SimpleNamespace
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.worker.gpu_worker import Worker
+
+worker = Worker()
+available = worker.determine_available_memory()
+kv_cache_utils._check_enough_kv_cache_memory(available, lambda: 16 << 20)
+cache = SimpleNamespace(size=available)
+worker.initialize_from_config(SimpleNamespace(num_blocks=available >> 18, kv_cache_tensors=[cache]))
+worker.compile_or_warm_up_model()
+print("Application startup complete.", flush=True)
+time.sleep(600)
+"""
+
+
+def test_serve_fit_says_how_much_a_model_lacks_whose_weights_find_no_room(tmp_path):
+    environment = stand_in(tmp_path, SERVER)
+    words = [OOMPH, "serve-fit", "model", "--gpu", "rtx-4060", "--json", "fit.json"]
+    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)  # fmt: skip
+    found = schemas.read((tmp_path / "fit.json").read_text())
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert [start["outcome"] for start in found["starts"]] == ["out_of_memory"]
+    assert found["chosen"] is None and found["measured"]["outcome"] == "ready"
+    needs = found["needs"]
+    assert needs["weights_bytes"] == 8 * GIB and 15 << 20 < needs["kv_cache_bytes"] < 17 << 20
+    assert GIB <= needs["other_bytes"] < 2 * GIB
+    # Two heads: no more than two GPUs share them.
+    ways = {(one["gpu"] == "rtx-4060", one["gpus"], *one["flags"]) for one in found["would_fit"]}
+    assert ways == {(True, 2), (False, 1), (True, 1, "--quantization", "fp8")}
+    assert "does not fit" in done.stdout and "are missing" in done.stdout
+    assert "calculated, not started" in done.stdout and "to see what is needed" in done.stdout
+
+
+SLEEPS = "import os, time\nopen('process', 'w').write(str(os.getpid()))\ntime.sleep(600)\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "why", "status"),
+    [(signal.SIGTERM, "ended by SIGTERM", 4), (signal.SIGINT, "interrupted", 130)],
+)
+def test_serve_fit_that_is_ended_says_so_and_leaves_no_server(tmp_path, number, why, status):
+    environment = stand_in(tmp_path, SLEEPS)
+    words = [OOMPH, "serve-fit", "model", "--gpu", "l40s"]
+    search = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # fmt: skip
+    try:
+        end = time.monotonic() + 120
+        while not ((tmp_path / "process").exists() and (tmp_path / "process").read_text()):
+            assert search.poll() is None and time.monotonic() < end
+            time.sleep(0.1)
+        search.send_signal(number)
+        out, _ = search.communicate(timeout=60)
+    finally:
+        search.kill()
+    assert search.returncode == status
+    assert f"stopped   {why}: other flags were not tried" in out, out
+    server = int((tmp_path / "process").read_text())
+    assert not os.path.exists(f"/proc/{server}")
 
 
 WITHOUT_CONFIG = """

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use oomph_bytes::format_bytes;
-use oomph_run::serving::{Outcome, Search, Start};
+use oomph_run::serving::{Alternative, Asked, Needs, Outcome, Search, Start};
 
 use crate::run::thousands;
 use crate::table::{Align, Table};
@@ -108,7 +108,16 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
                 thousands(start.flags.max_model_len)
             ),
         ),
+        None if starts.iter().any(|start| start.outcome == Outcome::OutOfMemory) => {
+            said(BAD, "✗", "what was asked for does not fit with any flags that were tried");
+        }
         None => said(BAD, "✗", "no start came up"),
+    }
+    if let Some(needs) = &search.needs {
+        said(BOLD, "needs", &needed(asked, needs));
+    }
+    if let Some(words) = would_fit(search) {
+        said(BOLD, "would fit", &words);
     }
     for (at, start) in (1..).zip(starts) {
         if let (Outcome::Failed, Some(why)) = (start.outcome, &start.why) {
@@ -125,17 +134,54 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
     if let Some(command) = &search.command {
         said(BOLD, "run it", command);
     }
+    let all = || starts.iter().chain(&search.measured);
     // The sum of no numbers is -0.
-    let seconds = (starts.iter()).fold(0.0, |sum, start| sum + start.seconds);
+    let seconds = all().fold(0.0, |sum, start| sum + start.seconds);
+    let more = if search.measured.is_some() {
+        ", the last with more memory, to see what is needed"
+    } else {
+        ""
+    };
     said(
         DIM,
         "starts",
         &format!(
-            "{} in {seconds:.0} s, without weights; their output is in {place}",
-            starts.len()
+            "{} in {seconds:.0} s, without weights{more}; their output is in {place}",
+            all().count()
         ),
     );
     text
+}
+
+/// What is needed on each GPU, of which parts, and how much of it is missing.
+fn needed(asked: &Asked, needs: &Needs) -> String {
+    let allowed = (asked.share() * asked.memory_bytes as f64) as u64;
+    let missing = needs.total_bytes().saturating_sub(allowed);
+    let gpus = if needs.gpus == 1 { String::new() } else { format!(" on each of {} GPUs", needs.gpus) };
+    let short = if missing > 0 { format!(": {} are missing", format_bytes(missing)) } else { String::new() };
+    format!(
+        "{}{gpus}: weights {}, KV cache of {} {}, profile run and all else {}; vLLM may use {} of this GPU{short}",
+        format_bytes(needs.total_bytes()),
+        format_bytes(needs.weights_bytes),
+        requests(f64::from(asked.requests)),
+        format_bytes(needs.kv_cache_bytes),
+        format_bytes(needs.other_bytes),
+        format_bytes(allowed),
+    )
+}
+
+/// What would be enough; `None` if nothing is known to be.
+fn would_fit(search: &Search) -> Option<String> {
+    let one = |found: &Alternative| {
+        let flags = if found.flags.is_empty() {
+            String::new()
+        } else {
+            format!(" with -- {} (which changes results)", found.flags.join(" "))
+        };
+        format!("{} × {}{flags}: {}", found.gpus, found.gpu, format_bytes(found.needed_bytes))
+    };
+    let all: Vec<String> = search.would_fit.iter().map(one).collect();
+    (!all.is_empty()).then(|| format!("{} on each; calculated, not started", all.join("; ")))
 }
 
 /// What a start adds to those before it: a flag that makes room, or another length.
@@ -208,6 +254,9 @@ mod tests {
             chosen: None,
             enough: false,
             command: None,
+            measured: None,
+            needs: None,
+            would_fit: Vec::new(),
             stopped: Some("the time of --max-time was up".to_owned()),
         };
         let said = serving_report(&search, "oomph-report/vllm-1", 120);

@@ -37,6 +37,31 @@ pub struct Asked {
     pub given: Vec<String>,
 }
 
+impl Asked {
+    /// Whether each start has the flag, such as `--enforce-eager`, by the user's will.
+    pub fn gives(&self, flag: &str) -> bool {
+        self.value_of(flag).is_some()
+    }
+
+    /// What the user gave with a flag; "" if that is the last word.
+    fn value_of(&self, flag: &str) -> Option<&str> {
+        let at = (self.given.iter()).position(|word| word.split('=').next() == Some(flag))?;
+        let inline = self.given[at].split_once('=').map(|(_, value)| value);
+        inline.or_else(|| Some(self.given.get(at + 1).map_or("", String::as_str)))
+    }
+
+    /// The largest share of a GPU that the engine may be given.
+    pub fn share(&self) -> f64 {
+        let given = self.value_of("--gpu-memory-utilization");
+        given.map_or(SHARES[1], |value| value.parse().unwrap_or(SHARES[0]))
+    }
+
+    /// Whether so many GPUs can share the model: its attention heads are shared evenly.
+    pub fn can_share(&self, gpus: u32) -> bool {
+        self.heads.is_multiple_of(u64::from(gpus))
+    }
+}
+
 /// A flag that makes room, in the order in which they are tried: what changes least comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -67,9 +92,8 @@ impl Rung {
     /// Whether it may be tried: what the user gave is not touched.
     fn is_allowed(self, asked: &Asked) -> bool {
         let words = self.words(asked);
-        let is_given = |word: &String| word.split('=').next() == words.first().map(String::as_str);
         let changes = self == Self::Cache && asked.keep_results;
-        !changes && !asked.given.iter().any(is_given)
+        !changes && !words.first().is_some_and(|flag| asked.gives(flag))
     }
 }
 
@@ -199,7 +223,7 @@ pub fn next(asked: &Asked, starts: &[Start]) -> Option<Flags> {
     for gpus in (0..)
         .map(|power| 1 << power)
         .take_while(|&gpus| gpus <= asked.gpus)
-        .filter(|&gpus| asked.heads.is_multiple_of(u64::from(gpus)))
+        .filter(|&gpus| asked.can_share(gpus))
     {
         let flags = |rungs: Vec<Rung>| Flags {
             gpus,
@@ -252,6 +276,78 @@ pub fn next(asked: &Asked, starts: &[Start]) -> Option<Flags> {
     })
 }
 
+/// What the requests that were asked for take of each GPU, by the figures of one start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Needs {
+    /// How many GPUs share the model.
+    pub gpus: u32,
+    /// The bytes of the weights on each.
+    pub weights_bytes: u64,
+    /// The bytes of KV cache on each, of all requests together.
+    pub kv_cache_bytes: u64,
+    /// The bytes of the profile run, of CUDA graphs and of what is not PyTorch's, on each.
+    pub other_bytes: u64,
+}
+
+impl Needs {
+    fn of(asked: &Asked, start: &Start) -> Option<Self> {
+        let (engine, flags) = (&start.engine, &start.flags);
+        let is_known = engine.weights_bytes > 0 && start.each() > 0.0;
+        (is_known && flags.max_model_len == asked.max_model_len).then(|| Self {
+            gpus: flags.gpus,
+            weights_bytes: engine.weights_bytes,
+            kv_cache_bytes: (start.each() * f64::from(asked.requests)) as u64,
+            other_bytes: engine.activation_bytes + engine.graph_bytes + engine.outside_bytes,
+        })
+    }
+
+    /// All of it, on each GPU.
+    pub fn total_bytes(&self) -> u64 {
+        self.weights_bytes + self.kv_cache_bytes + self.other_bytes
+    }
+
+    /// The same on another number of GPUs: they share weights and cache evenly, and the rest is each one's own.
+    #[must_use]
+    pub fn on(self, gpus: u32) -> Self {
+        let share = |bytes: u64| bytes * u64::from(self.gpus) / u64::from(gpus);
+        Self {
+            gpus,
+            weights_bytes: share(self.weights_bytes),
+            kv_cache_bytes: share(self.kv_cache_bytes),
+            other_bytes: self.other_bytes,
+        }
+    }
+
+    /// The same with weights of 8 bits instead of 16.
+    #[must_use]
+    pub fn in_8_bits(self) -> Self {
+        Self {
+            weights_bytes: self.weights_bytes / 2,
+            ..self
+        }
+    }
+}
+
+/// The least that is needed with flags that keep results, on the most GPUs of which a start shows it; `None` if none does.
+pub fn needs(asked: &Asked, starts: &[Start]) -> Option<Needs> {
+    let keeps = |start: &&Start| !start.flags.rungs.contains(&Rung::Cache);
+    let all = (starts.iter().filter(keeps)).filter_map(|start| Needs::of(asked, start));
+    all.min_by_key(|needs| (std::cmp::Reverse(needs.gpus), needs.total_bytes()))
+}
+
+/// GPUs and flags that would be enough, by the figures of starts on other ones.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct Alternative {
+    /// The GPU.
+    pub gpu: String,
+    /// How many of them.
+    pub gpus: u32,
+    /// More flags of `vllm serve`; they change results.
+    pub flags: Vec<String>,
+    /// The bytes that are needed on each.
+    pub needed_bytes: u64,
+}
+
 /// All of a search.
 #[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
 pub struct Search {
@@ -267,6 +363,12 @@ pub struct Search {
     pub enough: bool,
     /// Its command.
     pub command: Option<String>,
+    /// A start on GPUs of many times the memory, where no other showed what is needed: the weights had no room.
+    pub measured: Option<Start>,
+    /// What is needed, where what was asked for does not fit and a start shows it.
+    pub needs: Option<Needs>,
+    /// What would be enough then: calculated, and not started.
+    pub would_fit: Vec<Alternative>,
     /// Why the search ended early, if it did.
     pub stopped: Option<String>,
 }
@@ -455,5 +557,30 @@ mod tests {
             .map(str::to_owned)
             .to_vec();
         assert!(!Rung::Share.is_allowed(&asked) && !Rung::Eager.is_allowed(&asked));
+        assert_eq!(asked.share(), 0.5);
+        asked.given = ["--gpu-memory-utilization", "0.8"].map(str::to_owned).to_vec();
+        assert_eq!(asked.share(), 0.8);
+    }
+
+    #[test]
+    fn what_is_needed_follows_from_a_start_that_shows_it() {
+        let model = Model {
+            weights: 61 * GIB,
+            token: 256 << 10,
+            has_fp8: true,
+        };
+        let mut asked = asked(1, 131_072, 2);
+        let starts = search(&model, &asked);
+        assert_eq!(needs(&asked, &starts), None, "the weights had no room");
+        // With room, as a start on a larger GPU shows it.
+        let flags = starts[0].flags.clone();
+        asked.memory_bytes *= 16;
+        let measured = model.start(&asked, flags);
+        let found = needs(&asked, &[measured]).unwrap();
+        let gib = |bytes: u64| bytes as f64 / GIB as f64;
+        // 61 of weights, two requests of 32, 1 of activations and 1 of graphs.
+        assert_eq!(gib(found.total_bytes()), 61.0 + 64.0 + 2.0);
+        assert_eq!(gib(found.on(4).total_bytes()), 125.0 / 4.0 + 2.0);
+        assert_eq!(gib(found.in_8_bits().total_bytes()), 30.5 + 64.0 + 2.0);
     }
 }

@@ -52,8 +52,9 @@ impl Frame {
     }
 }
 
-/// Whether a file is the user's own and not a library's.
+/// Whether a file is the user's own and not a library's. Compiled libraries name theirs as they were built.
 pub fn is_users_own(file: &str) -> bool {
+    const COMPILED: [&str; 3] = [".pyx", ".pxd", ".pxi"];
     const LIBRARIES: [&str; 7] = [
         "site-packages",
         "dist-packages",
@@ -64,6 +65,7 @@ pub fn is_users_own(file: &str) -> bool {
         "<eval_with_key>",
     ];
     !LIBRARIES.iter().any(|part| file.contains(part))
+        && !COMPILED.iter().any(|suffix| file.ends_with(suffix))
         && !is_in_checkout_of_torch(file)
         && !is_of_oomph(file)
 }
@@ -266,6 +268,7 @@ mod tests {
         }
         for file in [
             "/venv/lib/python3.11/site-packages/torch/nn/modules/module.py",
+            "uvloop/loop.pyx",
             "/src/pytorch/torch/nn/modules/module.py",
             "/home/me/torch/pytorch/torch/_tensor.py",
             "/opt/tools/oomph/_virtual_gpu/values.py",
