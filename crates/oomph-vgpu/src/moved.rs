@@ -544,7 +544,10 @@ unsafe fn listed_elements(
                     piece,
                 )
             };
-            (count - i64::from(piece) * PIECE).clamp(0, PIECE) as u64
+            // Another structure may hold anything there.
+            count
+                .saturating_sub(i64::from(piece) * PIECE)
+                .clamp(0, PIECE) as u64
         })
         .sum()
 }
@@ -672,5 +675,10 @@ mod tests {
         // SAFETY: as long as the structure.
         let elements = unsafe { listed_elements(metadata.as_ptr().cast(), 2, false, 2) };
         assert_eq!(elements, 70_000);
+        // Where the structure is another, the words there are anything.
+        metadata[counts..counts + 8].copy_from_slice(&i64::MIN.to_ne_bytes());
+        // SAFETY: as above.
+        let elements = unsafe { listed_elements(metadata.as_ptr().cast(), 2, false, 2) };
+        assert_eq!(elements, 0);
     }
 }
