@@ -551,7 +551,9 @@ unsafe fn listed_elements(
                     piece,
                 )
             };
-            count.saturating_sub(i64::from(piece) * PIECE).clamp(0, PIECE) as u64
+            count
+                .saturating_sub(i64::from(piece) * PIECE)
+                .clamp(0, PIECE) as u64
         })
         .sum()
 }
