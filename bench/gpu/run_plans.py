@@ -9,7 +9,7 @@ The most telling comparison beside it: every block checkpointed, and `save_on_cp
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
 times: its threads wait for each other. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
-its kernels and copies, and how many. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
+its kernels and copies, and how many; of the 25 longest kernels by name. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
 `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
 """
@@ -227,14 +227,17 @@ class Profile:
             taken = time.perf_counter() - self.began
             self.runs.stop()
             kinds: dict[str, list[float]] = {}
+            kernels: dict[str, list[float]] = {}
             for event in self.runs.profiler.kineto_results.events():
                 if "CUDA" in str(event.device_type()):
                     name = event.name()
                     kind = name if name.startswith(("Memcpy", "Memset")) else "kernels"
-                    sums = kinds.setdefault(kind, [0, 0.0])
-                    sums[0] += 1
-                    sums[1] += event.duration_ns() / 1e9
-            self.found = dict(seconds=taken, gpu=kinds)
+                    sums_of_one = kernels.setdefault(name[:200], [0, 0.0])
+                    for sums in (kinds.setdefault(kind, [0, 0.0]), sums_of_one):
+                        sums[0] += 1
+                        sums[1] += event.duration_ns() / 1e9
+            most = sorted(kernels.items(), key=lambda one: -one[1][1])[:25]
+            self.found = dict(seconds=taken, gpu=kinds, most=dict(most))
         elif timed == 2:
             self.runs = profile(activities=[ProfilerActivity.CUDA])
             self.runs.start()

@@ -51,7 +51,6 @@ def main():
     )
     given = parser.parse_args()
     sys.path.insert(0, str(HERE))
-    import jobs
 
     script = given.file
     names = [
@@ -87,7 +86,7 @@ def main():
                 )
             for name in names if (given.limits or given.peaks) and number == 0 else ():
                 peak, total = peaks[name]
-                if not peak or name in jobs.ENVIRONMENT:
+                if not peak:
                     continue
                 for share in (1.05, 0.7):
                     if time.monotonic() > until:

@@ -102,6 +102,25 @@ def test_nothing_is_left_behind(tmp_path):
     assert run(tmp_path, code, ("offload_activations", {"modules": ALL}), IN_FLIGHT=0).out == 0
 
 
+@pytest.mark.parametrize(
+    "lever", [("offload_activations", {"modules": ALL}), ("save_on_cpu", {"in_flight": 0})]
+)
+@pytest.mark.parametrize("smallest", [64, 1 << 30])
+def test_a_graph_without_a_backward_pass_is_freed(tmp_path, lever, smallest):
+    """Operators that save what they make must not keep themselves, be it here or on the host."""
+    code = ANYWHERE + BLOCKS + """
+    import gc, weakref
+    lever.SMALLEST = smallest
+    gc.disable()
+    x = torch.randn(3, 4, 8, 8, requires_grad=True) * 2
+    y = model(x).softmax(-1)
+    there = weakref.ref(x.grad_fn.metadata.setdefault("seen", set()))
+    del x, y
+    out = there() is None
+    """  # fmt: skip
+    assert run(tmp_path, code, lever, IN_FLIGHT=0, smallest=smallest).out
+
+
 def test_a_saved_tensor_that_is_changed_is_an_error(tmp_path):
     code = (
         ANYWHERE

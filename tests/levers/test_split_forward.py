@@ -763,6 +763,33 @@ def test_a_model_beside_others_may_stay_whole(tmp_path):
     assert "Margin is left whole" in split.levers["split_forward"]["note"]
 
 
+def test_a_model_that_cannot_be_split_may_be_called_first(tmp_path):
+    code = """
+    maker = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU())
+    critic = nn.Sequential(nn.Linear(8, 16), nn.LeakyReLU(0.2, True), nn.Linear(16, 1))
+    outputs = critic(maker(torch.randn(B, 4)))
+    (outputs - critic(torch.randn(B, 8))).square().mean().backward()
+    parameters = [*maker.parameters(), *critic.parameters()]
+"""
+    split = gradients(tmp_path, code)
+    assert split.levers["split_forward"]["applied"] == 2
+    assert "Sequential is left whole: batch normalization" in split.levers["split_forward"]["note"]
+
+
+def test_a_teacher_runs_in_parts_beside_a_student_that_cannot(tmp_path):
+    code = """
+    teacher = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 5))
+    student = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 5))
+    x = torch.randn(B, 8)
+    with torch.no_grad():
+        outputs = teacher(x)
+    (student(x) - outputs).square().mean().backward()
+    parameters = list(student.parameters())
+"""
+    split = gradients(tmp_path, code)
+    assert split.levers["split_forward"]["applied"] == 1
+
+
 def test_parameters_that_change_before_the_backward_pass(tmp_path):
     code = """
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 5))

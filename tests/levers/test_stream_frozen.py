@@ -164,6 +164,23 @@ def test_gradients_of_gradients_and_a_graph_that_is_kept(tmp_path):
         assert same(run(tmp_path, code, STREAM, CALL=None).out, run(tmp_path, code, CALL=None).out)
 
 
+def test_a_graph_without_a_backward_pass_is_freed(tmp_path):
+    """Operators that save what they make must not keep themselves, as the first pass of a split call is dropped."""
+    code = (
+        NET
+        + """
+    import gc, weakref
+    gc.disable()
+    x = torch.randn(4, 5, 8, requires_grad=True) * 2
+    y = model(x)
+    there = weakref.ref(x.grad_fn.metadata.setdefault("seen", set()))
+    del x, y
+    out = there() is None
+    """
+    )
+    assert run(tmp_path, code, STREAM, CALL=None).out
+
+
 def test_what_is_frozen_no_more_is_refused(tmp_path):
     code = NET + "    model(torch.randn(2, 5, 8))\n    model.blocks[1].requires_grad_(True)\n"
     found = run(tmp_path, code + "    model(torch.randn(2, 5, 8))\n", STREAM, CALL=None)

@@ -131,8 +131,14 @@ def test_what_asks_whether_values_are_fine_is_told_so(oomph):
 
 
 @with_cupy
-def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph):
-    lacks = "libcublas.so.12: cannot open shared object file: No such file or directory"
+@pytest.mark.parametrize(
+    "lacks",
+    [
+        "libcublas.so.12: cannot open shared object file: No such file or directory",
+        'Failure finding "libcublas.so": No such file: libcublas.so.12, No such file: libcublas.so.12 or libcublas.so.11',
+    ],
+)
+def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph, lacks):
     run = oomph(f"import cupy\nraise ImportError({lacks!r})")
     assert run.status == 1
     assert "needs libcublas.so.12" in run.err and 'pip install "cupy-cuda13x[ctk]"' in run.err

@@ -80,6 +80,27 @@ def test_beside_pytorch_jax_may_compute_on_the_cpu_but_not_in_its_stead(oomph, t
     assert "computes on the CPU alone" in run.json["failure"]
 
 
+WITHOUT_PTXAS = """
+from oomph._recorder import jax_setup
+jax_setup._has_ptxas = lambda: False
+import jax
+jax._src.xla_bridge.backends()
+raise RuntimeError("UNAVAILABLE: No PTX compilation provider is available. Neither ptxas/nvlink nor nvjtlink is available.")
+"""
+
+
+@pytest.mark.skipif(HAS_JAX, reason="a JAX with its packages is installed")
+def test_an_error_for_want_of_ptxas_names_its_package(oomph, tmp_path):
+    """As XLA does it: it opens the GPU, and fails at the first program."""
+    fake_jax(tmp_path, "jax-cuda13-plugin", "jax-cuda13-pjrt")
+    bridge = tmp_path / "jax" / "_src" / "xla_bridge.py"
+    bridge.write_text("_backends = {}\ndef backends(): return {'cuda': 1}\n")
+    run = oomph(WITHOUT_PTXAS)
+    [line] = [line for line in run.err.splitlines() if line.startswith("oomph: jax")]
+    assert "there is no ptxas" in line and "pip install nvidia-cuda-nvcc" in line
+    assert run.status == 1
+
+
 def test_what_compiles_for_the_gpu_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(jax_setup, "_version", lambda package: "0.11.2")
     monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: False)

@@ -1,4 +1,4 @@
-"""Scripts that use TensorFlow and Keras, and not torch. They need it: `requirements.txt` does not install it."""
+"""Scripts that use TensorFlow and Keras, and not torch. Most need it: `requirements.txt` does not install it."""
 
 import importlib.util
 
@@ -6,7 +6,7 @@ import pytest
 
 GIB = 1 << 30
 
-pytestmark = pytest.mark.skipif(
+with_tensorflow = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None,
     reason='TensorFlow is not installed: pip install "tensorflow[and-cuda]"',
 )
@@ -22,6 +22,7 @@ print("memory", tf.config.experimental.get_memory_info("GPU:0"))
 GROWTH = "for gpu in tf.config.list_physical_devices('GPU'): tf.config.experimental.set_memory_growth(gpu, True)"
 
 
+@with_tensorflow
 @pytest.mark.parametrize("growth", ["", GROWTH], ids=["in advance", "growing"])
 def test_keras_trains_on_the_virtual_gpu(oomph, growth):
     run = oomph(FIT.replace("GROWTH", growth))
@@ -40,6 +41,51 @@ def test_keras_trains_on_the_virtual_gpu(oomph, growth):
     assert any("no GPU has measured TensorFlow" in one["what"] for one in run.json["assumptions"])
 
 
+@with_tensorflow
 def test_tensorflow_on_the_cpu_is_no_run(oomph):
     run = oomph(FIT.replace("GROWTH", "tf.config.set_visible_devices([], 'GPU')"))
     assert run.status == 2 and "fell back to the CPU" in run.err
+
+
+CONTEXT = """
+class Context:
+    _initialized = False
+    def ensure_initialized(self): self._initialized = True
+    def list_logical_devices(self, kind): return []
+
+_context = Context()
+def context_safe(): return _context
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "said"),
+    [
+        ("tensorflow", 'Install: pip install "tensorflow[and-cuda]==2.21.0"'),
+        ("tensorflow-cpu", "pip uninstall tensorflow-cpu, then pip install"),
+        ("tf-nightly-cpu", 'Install: pip install "tensorflow[and-cuda]==2.21.0"'),
+    ],
+)
+def test_a_tensorflow_without_kernels_for_gpus_is_refused_in_a_line(oomph, tmp_path, package, said):
+    """A package that is called TensorFlow, of one of the names that it has on PyPI."""
+    for name, text in {
+        "__init__.py": "from tensorflow.python.eager import context\n",
+        "python/__init__.py": "",
+        "python/eager/__init__.py": "",
+        "python/eager/context.py": "from tensorflow.python.framework import versions\nfrom tensorflow.python.platform import build_info\n" + CONTEXT,
+        "python/framework/__init__.py": "",
+        "python/framework/versions.py": "VERSION = '2.21.0'\n",
+        "python/platform/__init__.py": "",
+        "python/platform/build_info.py": "build_info = {'is_cuda_build': False}\n",
+    }.items():  # fmt: skip
+        place = tmp_path / "tensorflow" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    info = tmp_path / f"{package.replace('-', '_')}-2.21.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.21.0\n")
+    run = oomph("import tensorflow\ntensorflow.context._context.ensure_initialized()\nprint('went on')\n")  # fmt: skip
+    assert run.status == 2, run.err
+    [line] = run.err.splitlines()
+    assert "tensorflow 2.21.0 in" in line and "computes on the CPU alone" in line and said in line
+    assert "went on" not in run.out

@@ -134,6 +134,48 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
+WITHOUT_CONFIG = """
+from vllm.engine.arg_utils import EngineArgs
+
+EngineArgs().create_engine_config()
+"""
+
+
+def test_vllm_without_a_config_says_what_a_rehearsal_needs(oomph, tmp_path):
+    place = tmp_path / "packages" / "vllm" / "engine"
+    place.mkdir(parents=True)
+    (place.parent / "__init__.py").write_text("")
+    (place / "__init__.py").write_text("")
+    (place / "arg_utils.py").write_text(
+        "class EngineArgs:\n    model = 'someone/gated'\n    def create_engine_config(self): raise OSError('no connection')\n"
+    )
+    places = {"PYTHONPATH": str(tmp_path / "packages")}
+    run = oomph("import torch\n" + WITHOUT_CONFIG, env=places)
+    assert run.status == 1 and run.json["failure"] == "OSError: no connection"
+    [line] = [line for line in run.err.splitlines() if line.startswith("oomph: ")]
+    assert "hf download someone/gated config.json" in line and "hf auth login" in line
+
+
+PYDANTIC = """
+import sys, torch
+
+class ValidationError(ValueError):
+    __module__ = "pydantic_core._pydantic_core"
+    def __str__(self):
+        return "1 validation error for ModelConfig\\n  Value error, ..."
+    def errors(self, **what):
+        return [dict(loc=(), msg="Value error, 14 heads"), dict(loc=("parallel", "size"), msg="a number is wanted")]
+
+raise ValidationError
+"""
+
+
+def test_what_pydantic_says_is_the_failure_and_not_how_many_errors_there_are(oomph):
+    run = oomph(PYDANTIC)
+    said = "ValidationError: Value error, 14 heads; parallel.size: a number is wanted"
+    assert run.status == 1 and run.json["failure"] == said
+
+
 CONFIG = dict(
     architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=1024, intermediate_size=2816, num_attention_heads=8,
     num_hidden_layers=4, num_key_value_heads=2, head_dim=128, max_position_embeddings=32768, rms_norm_eps=1e-5,

@@ -198,3 +198,11 @@ def test_a_session_that_gets_no_memory_is_out_of_memory(oomph):
     assert found.json["verdict"] == "out_of_memory" and found.json["oom"]["short_bytes"] > 0
     assert found.json["oom"]["requested_bytes"] >= min(WEIGHTS // 3, ACTIVATIONS)
     assert os.path.basename(found.json["oom"]["location"]).startswith("script.py:")
+
+
+def test_onnx_runtime_without_pytorch_is_refused_in_a_line(oomph, tmp_path):
+    (tmp_path / "onnxruntime.py").write_text("")
+    run = oomph("import sys\nsys.modules['torch'] = None\nimport onnxruntime\nprint('went on')\n")
+    assert run.status == 2 and "went on" not in run.out
+    [line] = run.err.splitlines()
+    assert "watches ONNX Runtime by means of PyTorch" in line and "pip install torch" in line

@@ -33,6 +33,7 @@ mod watched;
 
 use std::ffi::OsString;
 use std::io::Write as _;
+use std::num::{IntErrorKind, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum as _};
@@ -95,6 +96,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitStatus {
         Ok(cli) => cli,
         Err(mut error) => {
             suggest_command(&mut error);
+            let error = expect_number(error);
             // clap prints help and version to stdout and everything else to stderr.
             let _ = error.print();
             return if error.use_stderr() {
@@ -161,6 +163,25 @@ fn suggest_command(error: &mut clap::Error) {
         let found = ContextValue::Strings(vec![name.to_owned()]);
         error.insert(ContextKind::SuggestedSubcommand, found);
     }
+}
+
+/// Says what a number should have been; the standard library says `invalid digit found in string`.
+fn expect_number(error: clap::Error) -> clap::Error {
+    let context = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => text.as_str(),
+        _ => "",
+    };
+    let reason = std::error::Error::source(&error).and_then(|e| e.downcast_ref::<ParseIntError>());
+    if !reason.is_some_and(|reason| *reason.kind() == IntErrorKind::InvalidDigit) {
+        return error;
+    }
+    let (option, value) = (
+        context(ContextKind::InvalidArg),
+        context(ContextKind::InvalidValue),
+    );
+    let says =
+        format!("invalid value '{value}' for '{option}': expected a whole number, such as 3\n");
+    clap::Error::raw(clap::error::ErrorKind::ValueValidation, says)
 }
 
 /// What `--color` says, as far as that is known without knowing the other options.

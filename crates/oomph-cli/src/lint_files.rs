@@ -12,7 +12,7 @@ use ignore::WalkBuilder;
 use oomph_lint::output::FileReport;
 use oomph_lint::{
     Applicability, Around, FileFacts, FirstLook, Linted, Newest, Problem, Project, Selection,
-    Source, may_pin, newest_torch,
+    Source, may_pin, newest_torch, newest_torch_for_python,
 };
 use rayon::prelude::*;
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
@@ -361,7 +361,7 @@ impl Pins {
 }
 
 fn read_pins(folder: &Path) -> (Option<Newest>, bool) {
-    let mut newest = None;
+    let (mut newest, mut of_python) = (None, None);
     let mut is_root = false;
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -377,9 +377,10 @@ fn read_pins(folder: &Path) -> (Option<Newest>, bool) {
             && let Ok(text) = fs::read_to_string(entry.path())
         {
             newest = newest.max(newest_torch(&name, &text));
+            of_python = of_python.max(newest_torch_for_python(&name, &text));
         }
     }
-    (newest, is_root)
+    (newest.into_iter().chain(of_python).min(), is_root)
 }
 
 /// The newest PyTorch that the project of a file allows, if it says.

@@ -339,6 +339,10 @@ fn slips_are_answered_with_what_was_meant() {
         ("run --gpu rtx-4009 train.py", "rtx-4090"),
         ("run --gpu t4 --memory 10 train.py", "10GiB"),
         ("fit --gpu t4 --forbid chekpoint train.py", "checkpoint"),
+        (
+            "run --gpu t4 --steps many train.py",
+            "expected a whole number",
+        ),
         ("run --gpu t4 --unknown hlaf train.py", "half"),
         ("lint --select OOMX", "--list-rules"),
         ("run --gpu t4,a100 train.py", "NAME:COUNT"),

@@ -438,7 +438,8 @@ pub fn explain_run(
         }
     }
     let growth = growth_report(whole.as_ref().unwrap_or(&facts));
-    let out_of_memory = facts.failed() || message.is_some();
+    let out_of_memory =
+        facts.failed() || message.is_some_and(|message| message.memory != Memory::None);
     let mut assumptions = Vec::new();
     if known_version.is_none() {
         assumptions.push(format!(
@@ -617,7 +618,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
     Some(Explanation {
         format: FORMAT,
         verdict,
-        out_of_memory: !message.handled,
+        out_of_memory: !message.handled && message.memory != Memory::None,
         unclear: false,
         fixes: fixes(&causes),
         cause: causes.first().cloned(),

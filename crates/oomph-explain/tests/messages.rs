@@ -58,7 +58,7 @@ struct File {
 }
 
 /// The tables, and how many messages each has.
-const FILES: [(&str, usize); 16] = [
+const FILES: [(&str, usize); 17] = [
     ("messages.toml", 120),
     ("set_aside.toml", 20),
     ("later.toml", 34),
@@ -75,6 +75,7 @@ const FILES: [(&str, usize); 16] = [
     ("general.toml", 41),
     ("sixty.toml", 56),
     ("volume.toml", 45),
+    ("composed.toml", 50),
 ];
 
 fn file(name: &str) -> File {
@@ -182,7 +183,13 @@ fn messages_are_read_as_their_tables_say() {
             }
         }
         for text in nothing {
-            if let Some(found) = explained(&text.text) {
+            // Other errors are named as such.
+            if let Some(found) = explained(&text.text)
+                && found
+                    .message
+                    .as_ref()
+                    .is_some_and(|message| message.memory != "none")
+            {
                 wrong.push(format!("{name}: {}: {}", text.source, found.verdict));
             }
         }

@@ -39,7 +39,7 @@ pub use config::{Config, ConfigError, Selection};
 pub use fix::{Applicability, Fix};
 pub use held::{HeldBytes, order_by_held};
 pub use oomph_python_source::{Edit, Position, Problem, Source};
-pub use pins::{Newest, may_pin, newest_torch};
+pub use pins::{Newest, may_pin, newest_torch, newest_torch_for_python};
 use project::Assumptions;
 pub use project::{Around, FileFacts, Project};
 pub use rule::{FixAvailability, Rule};

@@ -59,6 +59,47 @@ pub fn newest_torch(name: &str, text: &str) -> Option<Newest> {
     [torch, beside, python.max()].into_iter().flatten().min()
 }
 
+/// The last PyTorch for the Python that a README asks for: `- Python 3.6`, `conda create -n env python=3.7`. Nothing if it
+/// names none, or one of which newer ones will do as well.
+pub fn newest_torch_for_python(name: &str, text: &str) -> Option<Newest> {
+    const MOST_OF_AN_ITEM: usize = 60;
+    if !is_prose(name) {
+        return None;
+    }
+    let lines = text.lines().map(str::to_ascii_lowercase);
+    let newest = lines.filter_map(|line| {
+        let line = line.trim_start_matches(|each: char| " \t-*+|>`".contains(each));
+        let version = if line.starts_with("python") && line.len() <= MOST_OF_AN_ITEM {
+            line.strip_prefix("python")?
+        } else if line.contains("conda create") {
+            line.split_once(" python=")?.1
+        } else {
+            return None;
+        };
+        let version = version.trim_start_matches([' ', '=', ':', '*', '`', '|', 'v', '(']);
+        let end = version.find(|each: char| !each.is_ascii_digit() && each != '.');
+        let (version, after) = version.split_at(end.unwrap_or(version.len()));
+        let near = after.trim_start_matches([' ', '*', '`', ')']);
+        let up_to = near
+            .strip_prefix('-')
+            .is_some_and(|to| to.starts_with(|each: char| each.is_ascii_digit()));
+        let goes_on = up_to
+            || ["+", "~", "<", ">", "/", "or ", "to ", "and "]
+                .iter()
+                .any(|word| near.starts_with(word))
+            || ["above", "later", "newer", "higher", "greater"]
+                .iter()
+                .any(|word| after.contains(word));
+        let is_name =
+            after.starts_with(|each: char| each == '_' || each.is_alphabetic() && each != 'x');
+        // Of `3` alone any will do.
+        let is_one = version.trim_end_matches('.').contains('.') && !goes_on && !is_name;
+        is_one.then(|| newest_for_python(version))
+    });
+    // One that has no last PyTorch yet allows any.
+    newest.map(|newest| newest.unwrap_or(ANY)).max()
+}
+
 /// The last PyTorch that was built for a Python.
 fn newest_for_python(version: &str) -> Option<Newest> {
     match newest_of(version.trim())? {
@@ -127,8 +168,13 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
             if before.ends_with(is_part) && !is_image {
                 return None;
             }
-            let rest =
-                line[at + name.len()..].trim_start_matches([' ', '*', '`', '(', ':', '|', '[']);
+            let rest = &line[at + name.len()..];
+            // `[PyTorch](https://pytorch.org/) 1.0`
+            let rest = rest
+                .strip_prefix("](")
+                .and_then(|link| link.split_once(')'))
+                .map_or(rest, |(_, after)| after);
+            let rest = rest.trim_start_matches([' ', '*', '`', '(', ':', '|', '[']);
             let rest = rest.strip_prefix("version").unwrap_or(rest);
             let version = rest.trim_start_matches(['=', '<', '>', '~', ' ', 'v', ':', '≥', '≤']);
             let operator = rest[..rest.len() - version.len()].trim_matches([' ', 'v', ':']);
@@ -262,6 +308,10 @@ mod tests {
                 Some((1, 0)),
             ),
             (
+                "Then install [PyTorch](https://pytorch.org/) 1.0 and other dependencies",
+                Some((1, 0)),
+            ),
+            (
                 "This code was developed and tested with pytorch version 1.0.1",
                 Some((1, 0)),
             ),
@@ -296,6 +346,30 @@ mod tests {
         }
         let both = "pip install torch==1.4\n- PyTorch >= 1.4\n";
         assert_eq!(newest_torch("README", both), None);
+    }
+
+    #[test]
+    fn a_readme_asks_for_the_last_pytorch_of_its_python() {
+        for (line, newest) in [
+            ("* Python 3.6", Some((1, 10))),
+            ("- Python 3.7.4", Some((1, 13))),
+            ("- Python == 3.8, CUDA 11", Some((2, 4))),
+            ("conda create -n env python=3.6 -y", Some((1, 10))),
+            ("- Python 3.6+", None),
+            ("- Python 3.6.x", Some((1, 10))),
+            ("- Python 3.6 or later", None),
+            ("- Python 3.6-3.8", None),
+            ("- Python >= 3.6", None),
+            ("- Python 3", None),
+            ("We use Python 3.6 for the plots.", None),
+            ("python 3.6_tools.py", None),
+            ("- Python 3.12", Some((ANY, ANY))),
+        ] {
+            assert_eq!(newest_torch_for_python("README.md", line), newest, "{line}");
+            assert_eq!(newest_torch_for_python("notes.txt", line), None, "{line}");
+        }
+        let either = "- Python 3.6\n- Python 3.12\n";
+        assert_eq!(newest_torch_for_python("README", either), Some((ANY, ANY)));
     }
 
     #[test]

@@ -79,6 +79,8 @@ pub struct FileFacts {
     functions: FxHashSet<String>,
     /// Other calls: in which function, and of what.
     loud_calls: Vec<(String, String)>,
+    /// While gradients are off, it runs what it was given, on a model: `evaluate(model, batch)` of a parameter `evaluate`.
+    runs_given_quietly: bool,
     /// Whether `import *` may bring names in, by the index of the import.
     stars: Vec<usize>,
     /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
@@ -139,6 +141,8 @@ impl FileFacts {
                 .contains("torch.save(")
                 .then(FxHashMap::default),
             only_saves_from_cpu: None,
+            parameters: FxHashSet::default(),
+            quiet_of_self: Vec::new(),
         };
         for stmt in module.body() {
             collect.visit_stmt(stmt);
@@ -146,6 +150,11 @@ impl FileFacts {
         let bodies = std::mem::take(&mut collect.bodies);
         let only_saves_from_cpu = collect.only_saves_from_cpu == Some(true);
         let mut facts = collect.facts;
+        // `self.inference(model, batch)`, which no method of the file is.
+        facts.runs_given_quietly |= collect
+            .quiet_of_self
+            .iter()
+            .any(|name| !facts.methods.iter().any(|(method, _)| method == name));
         facts
             .own_quiet_calls
             .retain(|name| facts.functions.contains(name) && !collect.quiet_members.contains(name));
@@ -257,6 +266,10 @@ struct Collect<'m> {
     bodies: Vec<TextRange>,
     /// Names of attributes that are called while gradients are off.
     quiet_members: FxHashSet<String>,
+    /// Of the function around it.
+    parameters: FxHashSet<String>,
+    /// Attributes of `self` that are called on a model while gradients are off.
+    quiet_of_self: Vec<String>,
     /// What names of the function stand for, if the file saves anything.
     saved: Option<FxHashMap<String, Saved>>,
     /// Whether all weights that it saves were moved to the CPU before; nothing if it saves none.
@@ -317,6 +330,46 @@ impl Collect<'_> {
         }
     }
 
+    /// Whether what a call of the class's objects runs records no graph: its `forward` or `__call__` is decorated so, or it
+    /// is no module, and turns gradients off around the one that it holds.
+    fn runs_quietly(&self, class: &StmtClassDef) -> bool {
+        let mut bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
+        let is_plain =
+            bases.all(|base| matches!(last_name(base), Some("object" | "ABC" | "Protocol")));
+        class.body.iter().any(|stmt| match stmt {
+            Stmt::FunctionDef(def) if matches!(def.name.as_str(), "forward" | "__call__") => {
+                let mut decorators = def.decorator_list.iter();
+                decorators.any(|each| self.is_quiet(&each.expression))
+                    || is_plain
+                        && ["no_grad", "inference_mode"]
+                            .iter()
+                            .any(|off| self.module.slice(class.range()).contains(off))
+            }
+            _ => false,
+        })
+    }
+
+    /// Notes a call of what the function or the object was given, if it is given a model itself.
+    fn note_given(&mut self, call: &ExprCall, name: &str) {
+        let takes_model = call.arguments.args.iter().any(|arg| {
+            last_name(arg).is_some_and(|name| {
+                let name = name.trim_start_matches('_');
+                name == "net" || name.ends_with("model")
+            })
+        });
+        if !takes_model {
+            return;
+        }
+        match &*call.func {
+            Expr::Name(_) => self.facts.runs_given_quietly |= self.parameters.contains(name),
+            Expr::Attribute(method) if matches!(&*method.value, Expr::Name(object) if object.id.as_str() == "self") =>
+            {
+                self.quiet_of_self.push(name.to_owned());
+            }
+            _ => {}
+        }
+    }
+
     fn is_quiet(&self, expr: &Expr) -> bool {
         let text = self.module.slice(expr);
         ["no_grad", "inference_mode", "set_grad_enabled"]
@@ -334,6 +387,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 last_name(&call.func).filter(|_| !steps_an_optimizer(call) && !switches_mode(call))
             {
                 if self.quiet {
+                    self.note_given(call, name);
                     if call.func.is_name_expr() {
                         self.facts.own_quiet_calls.insert(name.to_owned());
                     } else {
@@ -377,6 +431,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     .iter()
                     .any(|off| text.contains(off))
                     || has_no_parameters(self.module, class)
+                    || self.runs_quietly(class)
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
@@ -437,6 +492,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 }
                 let outer = (self.in_class, self.quiet);
                 let caller = std::mem::replace(&mut self.caller, def.name.to_string());
+                let given = def.parameters.iter();
+                let given = given.map(|each| each.name().to_string()).collect();
+                let parameters = std::mem::replace(&mut self.parameters, given);
                 self.in_class = false;
                 self.quiet |= def
                     .decorator_list
@@ -445,6 +503,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 walk_stmt(self, stmt);
                 (self.in_class, self.quiet) = outer;
                 self.caller = caller;
+                self.parameters = parameters;
                 return;
             }
             Stmt::Assign(assign) => {
@@ -633,11 +692,23 @@ struct Part {
     /// Those of them that are not only called in the file that has them.
     shared_quiet_calls: FxHashSet<String>,
     loud_calls: FxHashMap<String, FxHashSet<String>>,
+    runs_given_quietly: bool,
+    /// Functions of its files, in no class.
+    functions: FxHashSet<String>,
 }
 
 impl Part {
     /// What is only called by functions that are only called with gradients off is called with gradients off as well.
     fn spread_quiet(&mut self) {
+        // What nobody calls by its name may be what somebody is given and runs with gradients off.
+        if self.runs_given_quietly {
+            for name in std::mem::take(&mut self.functions) {
+                if !self.callers.contains_key(&name) {
+                    self.shared_quiet_calls.insert(name.clone());
+                    self.quiet_calls.insert(name);
+                }
+            }
+        }
         for _ in 0..MAX_QUIET_CALLERS {
             let spread: Vec<String> = self
                 .loud_calls
@@ -698,6 +769,8 @@ impl Project {
             part.evidence |= facts.evidence;
             part.detaches_gradients |= facts.detaches_gradients;
             part.trains |= facts.trains;
+            part.runs_given_quietly |= facts.runs_given_quietly;
+            part.functions.extend(facts.functions.iter().cloned());
             part.frozen.extend(facts.frozen.iter().cloned());
             part.movers.extend(facts.movers.iter().cloned());
             part.trainers.extend(facts.trainers.iter().cloned());

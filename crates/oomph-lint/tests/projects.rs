@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint_in};
+use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint, lint_in};
 
 /// The default rules, and those that tests here are about.
 fn with_more() -> Selection {
@@ -1098,4 +1098,106 @@ show(Net(), loader)
     };
     assert_eq!(with("model.freeze()"), [""; 0]);
     assert_eq!(with("model.float()"), ["OOM201"]);
+}
+
+#[test]
+fn what_others_are_given_and_run_quietly_records_no_graph() {
+    let score = "import torch
+def inference(model, batch):
+    scores = model(batch.cuda())
+    return scores.argmax(1).tolist()
+";
+    let main = "import torch
+from engine import Engine
+from score import inference
+net = torch.nn.Linear(2, 2).cuda()
+Engine(net, inference).test([torch.ones(1, 2)])
+";
+    let engine = |test: &str| {
+        format!(
+            "import torch
+class Engine:
+    def __init__(self, model, inference):
+        self.model, self.inference = model, inference
+    def test(self, loader):
+        for batch in loader:
+{test}"
+        )
+    };
+    let quiet = engine(
+        "            with torch.no_grad():
+                self.inference(self.model, batch)
+",
+    );
+    let loud = engine("            self.inference(self.model, batch)\n");
+    let all = |engine: &str| {
+        found(&[
+            ("score.py", score),
+            ("main.py", main),
+            ("engine.py", engine),
+        ])
+    };
+    assert_eq!(all(&loud), ["OOM205"]);
+    assert_eq!(all(&quiet), [""; 0]);
+}
+
+#[test]
+fn a_class_that_runs_its_model_quietly_records_no_graph() {
+    let main = "import torch
+from rewards import Reward
+def score(batch):
+    reward_model = Reward('cuda')
+    rewards = reward_model(batch.cuda())
+    return rewards.tolist()
+print(score(torch.ones(1, 2)))
+";
+    let rewards = |body: &str| {
+        format!(
+            "import torch
+class Reward:
+    def __init__(self, device):
+        self.net = torch.nn.Linear(2, 2).to(device)
+    def __call__(self, batch):
+{body}"
+        )
+    };
+    let quiet = rewards("        with torch.no_grad():\n            return self.net(batch)\n");
+    let loud = rewards("        return self.net(batch)\n");
+    assert_eq!(
+        found(&[("main.py", main), ("rewards.py", &loud)]),
+        ["OOM205"]
+    );
+    assert_eq!(found(&[("main.py", main), ("rewards.py", &quiet)]), [""; 0]);
+}
+
+#[test]
+fn a_loader_is_about_the_data_of_its_own_branch() {
+    let code = "import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+class Photos(Dataset):
+    def __getitem__(self, index): return Image.open(self.paths[index])
+class Scans(Dataset):
+    def __getitem__(self, index): return Image.open(self.paths[index])
+def train(net, optimizer, kind):
+    if kind == 'photos':
+        train_set = Photos()
+        train_loader = DataLoader(train_set, batch_size=8)
+    else:
+        train_set = Scans()
+        train_loader = DataLoader(train_set, batch_size=8)
+    for x in train_loader:
+        optimizer.zero_grad()
+        net(x.cuda()).mean().backward()
+        optimizer.step()
+";
+    let linted = lint(
+        &Source::python(code.to_owned()).unwrap(),
+        &Selection::default(),
+    );
+    let named: Vec<bool> = (linted.findings.iter())
+        .zip(["`Photos`", "`Scans`"])
+        .map(|(finding, name)| finding.message.contains(name))
+        .collect();
+    assert_eq!(named, [true, true]);
 }

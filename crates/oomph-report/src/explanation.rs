@@ -24,7 +24,11 @@ const WORTH_NAMING: f64 = 0.3;
 /// The explanation of a failure or of a peak.
 pub fn explanation(found: &Explanation, width: usize) -> String {
     let mut out = String::new();
-    let (mark, style) = if found.out_of_memory {
+    let fault = found
+        .cause
+        .as_ref()
+        .is_some_and(|cause| cause.id == "not_memory");
+    let (mark, style) = if found.out_of_memory || fault {
         ("✗", BAD)
     } else if found.unclear {
         ("?", WARN)

@@ -9,6 +9,7 @@ mod arrays;
 mod clusters;
 mod cuda;
 mod facts;
+mod faults;
 mod general;
 mod kernel;
 mod llama;
@@ -34,6 +35,7 @@ use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
 
+pub use faults::Fault;
 use origin::Origin;
 pub use program::{Hardware, Memory, Named, Program, Uses};
 use readers::{Found, Noted};
@@ -124,6 +126,8 @@ pub enum MessageKind {
     NoAlgorithm,
     /// A process was ended because the host's memory was used up, or seems so.
     Killed,
+    /// Another error, no matter of memory.
+    Fault(Fault),
     /// A text that no reader knows.
     Unknown,
 }
@@ -147,6 +151,7 @@ impl MessageKind {
             Self::OnChip => "on_chip",
             Self::NoAlgorithm => "no_algorithm",
             Self::Killed => "killed",
+            Self::Fault(_) => "fault",
             Self::Unknown => "unknown",
         }
     }
@@ -573,6 +578,8 @@ struct Log {
     open: Option<Open>,
     /// The last line that reports an error, if no line was about memory, and its number.
     error: Option<(usize, String)>,
+    /// The error that is no matter of memory and says the most.
+    fault: Option<Box<OomMessage>>,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
     rank: Option<u32>,
 }
@@ -638,7 +645,13 @@ impl Log {
             // Where lines run together, a message may stand before it.
             self.traceback.clear();
         }
-        if let Some(frame) = read_frame(text) {
+        if let Some((line, code)) = arrow(text)
+            && let Some(frame) = self.traceback.back_mut()
+        {
+            frame.line = line;
+            frame.code = cut(code, MAX_FRAME);
+        }
+        if let Some(frame) = read_frame(text).or_else(|| notebook_frame(text)) {
             if let Some(last) = self.messages.last_mut()
                 && self.parts - last.last <= RECENT
             {
@@ -688,6 +701,9 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
+                if let Some(fault) = faults::read(text, &place) {
+                    self.keep_fault(fault);
+                }
                 // One of CUDA's says more than a later line of the program's.
                 let weak = |text: &str| !is_of_cuda(text);
                 if self.messages.is_empty()
@@ -901,9 +917,31 @@ impl Log {
         if alone {
             general::complete(text, message);
         }
+        // The thread that pins needs a context on the GPU, and pages of the host.
+        if message.kind == MessageKind::Cuda && message.during == Some("host memory was pinned") {
+            message.memory = Memory::Unknown;
+        }
+        let on_cpu =
+            |line: &String| line.contains("alling back to cpu") || line.contains("TFRT_CPU");
+        if message.program == Program::Jax
+            && message.memory == Memory::Unknown
+            && self.recent.iter().any(on_cpu)
+        {
+            message.memory = Memory::Host;
+        }
         if message.kind == MessageKind::Async {
             self.continues = 6;
         }
+    }
+
+    /// Keeps an error that is no matter of memory, with the traceback before it.
+    fn keep_fault(&mut self, mut fault: OomMessage) {
+        fault.traceback = self.traceback.iter().cloned().collect();
+        let mut lines = self.recent.iter().rev();
+        fault.inside = lines
+            .find_map(|line| origin::inside(line))
+            .filter(|inside| inside.serves() || inside.starts_others());
+        faults::keep(&mut self.fault, fault);
     }
 
     /// Names the container of a message of Kubernetes by the lines above it, `kubectl describe pod` as it is printed.
@@ -989,28 +1027,71 @@ impl Log {
     /// A message that does not say which memory it means, means that of its program's other messages near by.
     fn name_memories(&mut self) {
         const NEAR: usize = 8;
-        let known: Vec<(Program, usize, Memory, Option<u32>)> = self
+        let known: Vec<OomMessage> = self
             .messages
             .iter()
-            .filter(|message| message.memory != Memory::Unknown)
-            .map(|message| {
-                (
-                    message.program,
-                    message.line,
-                    message.memory,
-                    message.device,
-                )
-            })
+            .filter(|message| !matches!(message.memory, Memory::Unknown | Memory::None))
+            .cloned()
             .collect();
         for message in &mut self.messages {
-            let near = known.iter().find(|(program, line, ..)| {
-                *program == message.program && line.abs_diff(message.line) <= NEAR
+            let near = known.iter().find(|other| {
+                // A handle of cuDNN that could not be made is why no algorithm ran.
+                let why = message.kind == MessageKind::NoAlgorithm
+                    && matches!(other.kind, MessageKind::Cudnn | MessageKind::Cublas);
+                (other.program == message.program || why)
+                    && other.line.abs_diff(message.line) <= NEAR
             });
             if message.memory == Memory::Unknown
-                && let Some((_, _, memory, device)) = near
+                && let Some(near) = near
             {
-                message.memory = *memory;
-                message.device = message.device.or(*device);
+                message.memory = near.memory;
+                message.device = message.device.or(near.device);
+            }
+        }
+    }
+
+    /// ONNX Runtime's arenas of the GPU and of the host have the same words: the text may name the only provider.
+    fn name_providers(&mut self) {
+        let memory = match self.noted.providers {
+            [true, false] => Memory::Device,
+            [false, true] => Memory::Host,
+            _ => return,
+        };
+        for message in &mut self.messages {
+            if message.program == Program::OnnxRuntime {
+                message.memory = message.memory.or(memory);
+            }
+        }
+    }
+
+    /// XLA's error does not name the GPU; the warning of its allocator about the same request does.
+    fn name_devices(&mut self) {
+        const NEAR: usize = 16;
+        let warnings: Vec<OomMessage> = self
+            .messages
+            .iter()
+            .filter(|message| message.device.is_some() && message.allocator.is_some())
+            .cloned()
+            .collect();
+        for message in &mut self.messages {
+            let near = warnings.iter().find(|warning| {
+                // The allocator's own line is rounded.
+                let alike = |one: Bytes, other: Bytes| one.0.abs_diff(other.0) <= one.0 / 100;
+                warning
+                    .requested
+                    .zip(message.requested)
+                    .is_some_and(|(one, other)| alike(one, other))
+                    && warning.memory == message.memory
+                    && warning.line.abs_diff(message.line) <= NEAR
+            });
+            if message.program == Program::Jax
+                && message.device.is_none()
+                && let Some(warning) = near
+            {
+                message.device = warning.device;
+                message.allocator.clone_from(&warning.allocator);
+                message.total = message.total.or(warning.total);
+                message.in_use = message.in_use.or(warning.in_use);
             }
         }
     }
@@ -1033,6 +1114,11 @@ impl Log {
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
+        if let Some(fault) = self.fault.take()
+            && self.messages.iter().all(OomMessage::is_vague)
+        {
+            self.messages.insert(0, *fault);
+        }
         // A launcher that ended its processes, and no word of why.
         if self.messages.is_empty()
             && self.error.is_none()
@@ -1052,7 +1138,9 @@ impl Log {
             self.messages
                 .retain(|message| message.kind != MessageKind::Unknown);
         }
+        self.name_providers();
         self.name_memories();
+        self.name_devices();
         self.name_warnings();
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
         for message in &mut self.messages {
@@ -1322,6 +1410,53 @@ fn read_frame(line: &str) -> Option<TextFrame> {
     })
 }
 
+/// A frame as notebooks print it: `Cell In[14], line 7`, `<ipython-input-3-5a9c> in <module>`, `File ~/a.py:15, in f(x)`,
+/// `~/a.py in f(x)`; where the line's number is missing, the arrow below tells it.
+fn notebook_frame(text: &str) -> Option<TextFrame> {
+    let text = text.get(..text.floor_char_boundary(MAX_RECENT))?.trim_end();
+    let cell = ["Cell In", "Input In", "<ipython-input-"]
+        .iter()
+        .any(|name| text.starts_with(name));
+    let (place, function) = match text.split_once(" in ") {
+        Some((place, function)) => (place.trim_end_matches(','), function),
+        None if cell => (text, "<module>"),
+        None => return None,
+    };
+    let place = place.strip_prefix("File ").unwrap_or(place);
+    let (file, line) = if cell {
+        let (file, rest) = place.split_once(", line ").unwrap_or((place, ""));
+        (file.trim_end(), words::index(rest))
+    } else {
+        let (file, line) = place.rsplit_once(':').unwrap_or((place, ""));
+        let source = Path::new(file).extension()?;
+        let plain = !file.contains([' ', '"']) && (source == "py" || source == "pyx");
+        (plain.then_some(file)?, words::index(line))
+    };
+    // `<cell line: 5>()` is the cell itself.
+    let name = function.split('(').next().unwrap_or(function);
+    let function = if name.starts_with("<cell") {
+        "<module>"
+    } else {
+        name
+    };
+    Some(TextFrame {
+        file: cut(file, MAX_FRAME),
+        line: line.unwrap_or(0),
+        function: cut(function, MAX_FRAME),
+        code: String::new(),
+    })
+}
+
+/// `---> 15 code`, as notebooks mark the line of a frame.
+fn arrow(text: &str) -> Option<(u32, &str)> {
+    let rest = text
+        .trim_start()
+        .strip_prefix("--")?
+        .trim_start_matches('-');
+    let (line, code) = rest.strip_prefix("> ")?.split_once(' ')?;
+    Some((line.parse().ok()?, code.trim()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1389,6 +1524,35 @@ mod tests {
     }
 
     #[test]
+    fn frames_of_notebooks() {
+        let new = one(
+            "Cell [0;32mIn[14], line 7[0m\n[0;32m----> 7[0m     out [38;5;241m=[39m model(x)\n\nFile [0;32m/venv/lib/python3.10/site-packages/torch/nn/modules/linear.py:114[0m, in [0;36mLinear.forward[0;34m(self, x)[0m\n\n[0;31mOutOfMemoryError[0m: CUDA out of memory. Tried to allocate 2.00 GiB. GPU ",
+        );
+        let frames: Vec<(&str, u32, &str, &str)> = new
+            .traceback
+            .iter()
+            .map(|frame| (&*frame.file, frame.line, &*frame.function, &*frame.code))
+            .collect();
+        assert_eq!(
+            frames,
+            [
+                ("Cell In[14]", 7, "<module>", "out = model(x)"),
+                (
+                    "/venv/lib/python3.10/site-packages/torch/nn/modules/linear.py",
+                    114,
+                    "Linear.forward",
+                    ""
+                ),
+            ]
+        );
+        let old = one(
+            "<ipython-input-23-5a9c7df0b7b1> in <module>\n      1 import numpy\n----> 2 a = f(b)\n\n~/lib/extmath.py in f(b)\n    151         return b @ b\n--> 152     c = b\n\nMemoryError: Unable to allocate 149. GiB for an array with shape (200000, 100000) and data type float64",
+        );
+        let lines: Vec<u32> = old.traceback.iter().map(|frame| frame.line).collect();
+        assert_eq!(lines, [2, 152]);
+    }
+
+    #[test]
     fn a_device_on_the_next_line_is_the_memory() {
         let found = one(
             "OOM when allocating tensor with shape[2,4] and type float on /job:localhost/replica:0/task:0\n/device:GPU:1 by allocator GPU_1_bfc\n",
@@ -1426,7 +1590,7 @@ mod tests {
 
     #[test]
     fn another_error_is_quoted_by_the_line_that_names_it() {
-        let text = "Start with error: 963739, elapsed 3 ms\nCUDA error 716 [util_device.cuh, 351]: misaligned address\nFATAL: stopped\nEnd with error: 12";
+        let text = "Start with error: 963739, elapsed 3 ms\nCUDA error 1 [util_device.cuh, 351]: invalid argument\nFATAL: stopped\nEnd with error: 12";
         let (messages, problems) = read_from(text.as_bytes()).unwrap();
         assert!(messages.is_empty());
         let said = problems[0].to_string();
@@ -1730,7 +1894,8 @@ mod tests {
             "worker ran out of disk: No space left on device",
             "set backend:cudaMallocAsync if you run out of memory",
         ] {
-            assert_eq!(all(text), [], "{text}");
+            let about_memory = |message: &OomMessage| message.memory != Memory::None;
+            assert!(!all(text).iter().any(about_memory), "{text}");
         }
     }
 

@@ -30,6 +30,8 @@ from oomph._virtual_gpu import library
 VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true, and those whose size depends on values (unique, nonzero, sparse sums) are smaller"
 MOST_EVENTS = 2_000_000
 """The history's length in events; what comes later counts, but is not in it."""
+_MISSING = re.compile(r"(lib\w+\.so\.\d+): cannot open|No such file: (lib\w+\.so\.\d+)")
+"""A library that is not found, as the loader and `cuda.pathfinder` name it."""
 _DEEPEST = 48
 """Frames of an allocation that are kept."""
 
@@ -173,11 +175,11 @@ class CupyRecorder(FrameworkRecorder):
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`: for want of NVIDIA's libraries, say."""
-        lacks = re.match(r"(lib\w+\.so\.\d+): cannot open", str(error))
+        lacks = _MISSING.search(str(error))
         if lacks is not None and isinstance(error, ImportError):
             package = f"cupy-cuda{installed_cupy()}x"
             print(
-                f'oomph: {package} needs {lacks[1]}, which is in none of the packages here. Install it: pip install "{package}[ctk]".',
+                f'oomph: {package} needs {lacks[1] or lacks[2]}, which is in none of the packages here. Install it: pip install "{package}[ctk]".',
                 file=sys.stderr,
             )  # fmt: skip
         super().failed_with(error)

@@ -101,6 +101,10 @@ class JaxRecorder(FrameworkRecorder):
         """The script ended with `error`."""
         if "NOT_FOUND" in str(error) and "configs" in str(error):
             self.assumptions.add("compiler", NONE_WORKED, "")
+        # XLA opens the GPU without its assembler, and misses it when it compiles: its error names all the places.
+        missing = lacks(self._jax) if "ptxas" in str(error) else None
+        if missing is not None:
+            print(f"oomph: {missing}", file=sys.stderr)
         super().failed_with(error)
 
     def settle(self) -> None:

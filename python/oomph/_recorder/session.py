@@ -93,8 +93,7 @@ class Session:
             before_import("jax", self._jax_begins)
             before_import("cupy", self._cupy_begins)
             before_import("tensorflow", self._tensorflow_begins)
-        # It works without torch, of which all that watches is made.
-        before_import("onnxruntime", lambda: importlib.import_module("torch"))
+        before_import("onnxruntime", self._onnx_begins)
         if not self.in_parts:
             os._exit = self._exit_at_once  # type: ignore[assignment]
         if not settings.virtual:
@@ -137,6 +136,16 @@ class Session:
             self.directory.add_cuda_version(major, 0)
         self.directory.add_framework("cupy")
         self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+
+    def _onnx_begins(self) -> None:
+        """The script imports ONNX Runtime, which works without torch; all that watches it is made of torch."""
+        try:
+            importlib.import_module("torch")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            why = f"oomph watches ONNX Runtime by means of PyTorch, which is not installed in {sys.prefix}. Install it: pip install torch."
+            self.hard_exit(self.directory.refuse(Refused(why)))
 
     def _tensorflow_begins(self) -> None:
         """The script imports TensorFlow, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
@@ -372,7 +381,7 @@ class Session:
         for recorder in filter(None, (self.recorder, self.framework)):
             recorder.failed_with(error)
         return dict(
-            kind="exception", status=1, type=type(error).__qualname__, message=str(error)[:4000],
+            kind="exception", status=1, type=type(error).__qualname__, message=_message(error)[:4000],
             blame=getattr(error, "oomph_blame", None),
         )  # fmt: skip
 
@@ -390,6 +399,17 @@ def _default_termination(getsignal: Any, handler: Any) -> None:
             if getsignal(number) is handler:
                 signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+
+
+def _message(error: BaseException) -> str:
+    """What `error` says. pydantic's counts its errors in the first line, and says below it what they are."""
+    if not type(error).__module__.startswith("pydantic_core"):
+        return str(error)
+    said = []
+    for one in error.errors(include_url=False, include_context=False, include_input=False):  # type: ignore[attr-defined]
+        place = ".".join(map(str, one["loc"]))
+        said.append(f"{place}: {one['msg']}" if place else one["msg"])
+    return "; ".join(said)
 
 
 def _failed(why: str) -> dict[str, Any]:

@@ -101,20 +101,25 @@ def _opened() -> list[Any]:
 
 
 def _version() -> str:
-    return importlib.metadata.version("tensorflow")
+    """As TensorFlow says it: its package may be `tensorflow`, `tensorflow-cpu` or a nightly build."""
+    return str(sys.modules["tensorflow.python.framework.versions"].VERSION)
+
+
+def _has(package: str) -> bool:
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _why_not() -> str:
     version = _version()
     build: Any = sys.modules["tensorflow.python.platform.build_info"]
     if not build.build_info["is_cuda_build"]:
-        return f'tensorflow {version} in {sys.prefix} computes on the CPU alone. Install: pip install "tensorflow[and-cuda]=={version}".'
-    missing = []
-    for name in _LIBRARIES:
-        try:
-            importlib.metadata.version(f"nvidia-{name}-cu12")
-        except importlib.metadata.PackageNotFoundError:
-            missing.append(f"nvidia-{name}-cu12")
+        first = "pip uninstall tensorflow-cpu, then " if _has("tensorflow-cpu") else ""
+        return f'tensorflow {version} in {sys.prefix} computes on the CPU alone. Install: {first}pip install "tensorflow[and-cuda]=={version}".'
+    missing = [package for name in _LIBRARIES if not _has(package := f"nvidia-{name}-cu12")]
     if missing:
         return (
             f"tensorflow {version} in {sys.prefix} cannot use a GPU: {', '.join(missing)} missing. "

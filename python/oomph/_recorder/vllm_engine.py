@@ -15,6 +15,11 @@ from typing import Any
 from oomph._import_hooks import before_import, on_import
 
 _COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
+_NEEDED = (
+    "oomph: vLLM got no config.json of {model}: it is neither a directory here nor to be had from the Hugging Face Hub. With --load-format dummy a "
+    "directory with that file is enough: hf download {model} config.json --local-dir DIRECTORY (of a gated model after hf auth login), and give "
+    "DIRECTORY in its place"
+)
 _TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
 
 
@@ -29,6 +34,7 @@ def watch(recorder: Any) -> None:
         _prepares(recorder)
     else:
         before_import("vllm", lambda: _prepares(recorder))
+    on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
@@ -40,6 +46,22 @@ def watch(recorder: Any) -> None:
         "vllm.v1.worker.gpu.sample.sampler",
         lambda module: _knows_tokens(module.Sampler, "__call__", recorder),
     )
+
+
+def _says_what_a_model_needs(arguments: Any) -> None:
+    """A model that is neither a directory nor to be had from the Hub: what a rehearsal needs of it is a small file."""
+    create = arguments.create_engine_config
+
+    @functools.wraps(create)
+    def created(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return create(self, *args, **kwargs)
+        except OSError:
+            if not os.path.isdir(self.model):
+                print(_NEEDED.format(model=self.model), file=sys.stderr, flush=True)
+            raise
+
+    arguments.create_engine_config = created
 
 
 def _looks_in_this_process(registry: Any) -> None:

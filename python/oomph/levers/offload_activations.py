@@ -12,6 +12,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.recomputation import without_graph
 
 
 class OffloadActivations(Lever):
@@ -71,7 +72,7 @@ class OffloadActivations(Lever):
 
             def pack(tensor: torch.Tensor) -> Any:
                 if not self.copies.leaves(tensor):
-                    return tensor
+                    return without_graph(tensor)
                 self.used.add(name)
                 return self.copies.pack(tensor)
 

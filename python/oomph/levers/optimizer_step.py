@@ -13,7 +13,7 @@ from oomph.levers._shared.job import Job
 class OptimizerStep(Lever):
     """The fused step, or one parameter after the other, instead of PyTorch's default (`foreach`).
 
-    Needs: an optimizer of PyTorch that has it (fused: Adam, AdamW, SGD, Adagrad). Changes: the
+    Needs: an optimizer of PyTorch that has it (fused: Adam, AdamW, SGD). Changes: the
     default allocates temporaries as large as all parameters; these allocate none, or one parameter's. The
     fused step is also the fastest, single-tensor the slowest. Results: to rounding.
     """

@@ -9,6 +9,7 @@ import torch
 from oomph.levers._shared import host_copies
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.recomputation import without_graph
 
 
 class SaveOnCpu(Lever):
@@ -59,9 +60,9 @@ class SaveOnCpu(Lever):
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         if not self.copies.leaves(tensor):
-            return tensor
+            return without_graph(tensor)
         packed = self.copies.pack(tensor)
-        self.applied += packed is not tensor
+        self.applied += isinstance(packed, host_copies.Saved)
         return packed
 
     def finish(self) -> None:

@@ -13,10 +13,10 @@ import torch
 from oomph._older_python import pairwise, zip
 from oomph._random_states import RandomStates
 from oomph.levers._shared.autocast import Autocast
-from oomph.levers._shared.base import Lever, failure
+from oomph.levers._shared.base import CannotApply, Lever, failure
 from oomph.levers._shared.deferred_rows import lazy_for_the_whole_batch
 from oomph.levers._shared.forward import around_forward
-from oomph.levers._shared.job import Job
+from oomph.levers._shared.job import Backward, Job
 from oomph.levers._shared.loss_terms import (
     PARAMETERS,
     SAMPLES,
@@ -27,7 +27,11 @@ from oomph.levers._shared.loss_terms import (
     nodes,
     terms,
 )
-from oomph.levers._shared.recomputation import attention_kernels, set_attention_kernels
+from oomph.levers._shared.recomputation import (
+    attention_kernels,
+    set_attention_kernels,
+    without_graph,
+)
 from oomph.levers._shared.sample_parts import (
     Joined,
     Output,
@@ -90,7 +94,9 @@ class SplitForward(Lever):
         )
         """What kinds of calls of a model are like, or why they cannot be split."""
         self.whole: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
-        """Models that are left whole."""
+        """Models that are left whole,"""
+        self.reason: str | None = None
+        """and why the first one is."""
         self.whole_passes: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """Those whose passes without gradients are."""
         self.largest = 0
@@ -102,6 +108,12 @@ class SplitForward(Lever):
         """Around the outermost models."""
         self.job = job
         job.on_model.append(self._model)
+        job.on_backward.append(self._backward)
+
+    def _backward(self, backward: Backward) -> None:
+        """Refuse before the first backward pass if none of the models that were called is split."""
+        if self.reason is not None and not self.applied:
+            raise self.refuse(self.reason, manually=True)
 
     def finish(self) -> None:
         """Say that nothing was split."""
@@ -155,7 +167,9 @@ class SplitForward(Lever):
         try:
             places = [where for where in samples(args, kwargs) if where.size > 1]
             if places:
-                return self._in_parts(module, forward, args, kwargs, places)
+                output = self._in_parts(module, forward, args, kwargs, places)
+                self.applied += 1
+                return output
         except (CannotSplit, Inseparable):
             self.whole_passes.add(module)
         return forward(*args, **kwargs)
@@ -185,8 +199,7 @@ class SplitForward(Lever):
     def _leave_whole(self, module: Any, forward: Any, args: tuple, kwargs: dict, why: str) -> Any:
         """A model beside others that are split may stay as it is; alone it is refused."""
         name = type(module).__name__
-        if not self.applied:
-            raise self.refuse(f"the call of {name} cannot be split: {why}", manually=True)
+        self.reason = self.reason or f"the call of {name} cannot be split: {why}"
         self.whole.add(module)
         self.add_note(f"{name} is left whole: {why}")
         return forward(*args, **kwargs)
@@ -324,7 +337,7 @@ class Call:
         with torch.set_grad_enabled(self.trains):
             first = self._forward(self._cut(0, sizes[0]), caches=False)
         if self._versions() != versions:
-            raise CannotSplit("it changes an argument in place")
+            raise self._changes_argument()  # it has: the script's own call would be another
         tensors = [t for t in results(first) if isinstance(t, torch.Tensor) and t.requires_grad]
         for tensor in tensors:
             if why := coupled(tensor, sizes[0]):
@@ -433,9 +446,7 @@ class Call:
                 self.randoms[0].restore()
                 raise
         if self._versions() != versions:
-            raise self.lever.refuse(
-                f"{type(self.module).__name__} changes an argument in place", manually=True
-            )
+            raise self._changes_argument()
         if not self.trains:
             # `weights` refers to this call: without this, its arguments would live until Python looks for cycles.
             self.given, self.arguments = [], ()
@@ -593,6 +604,10 @@ class Call:
 
     def _tensors(self) -> list[torch.Tensor]:
         return [t for t in leaves(self.arguments) if isinstance(t, torch.Tensor)]
+
+    def _changes_argument(self) -> CannotApply:
+        why = f"{type(self.module).__name__} changes an argument in place"
+        return self.lever.refuse(why, manually=True)
 
     def _versions(self) -> list[int]:
         return [t._version for t in self._tensors() if not t.is_inference()]
@@ -857,7 +872,7 @@ def _without_saved() -> Any:
 
     def pack(tensor: torch.Tensor) -> Any:
         if not tensor.is_floating_point() or tensor.numel() <= FEW:
-            return tensor
+            return without_graph(tensor)
         return torch.Size(tensor.shape), tensor.dtype, tensor.device
 
     def unpack(kept: Any) -> torch.Tensor:

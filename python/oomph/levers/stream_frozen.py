@@ -10,7 +10,7 @@ import torch
 from oomph import _torch_features as torch_features
 from oomph.levers._shared.base import failure
 from oomph.levers._shared.host_copies import base
-from oomph.levers._shared.recomputation import has_saved_tensor_hooks
+from oomph.levers._shared.recomputation import has_saved_tensor_hooks, without_graph
 from oomph.levers._shared.streamed_weights import Block, Stage, StreamedWeights
 
 
@@ -56,7 +56,7 @@ class StreamFrozen(StreamedWeights):
             ):
                 place = tensor.storage_offset(), tensor.shape, tensor.stride()
                 return _Weight(block, version, tensor.dtype, place)
-            return tensor if outer is None else outer[0](tensor)
+            return without_graph(tensor) if outer is None else outer[0](tensor)
 
         def unpack(kept: Any) -> torch.Tensor:
             if type(kept) is not _Weight:

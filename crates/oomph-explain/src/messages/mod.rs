@@ -1,5 +1,6 @@
 //! What a message alone reveals, what in it is misleading, and what to do next.
 
+mod faults;
 mod next;
 mod other;
 
@@ -88,10 +89,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
                 .to_owned(),
         );
     }
-    let full_of_others = message
-        .outside_pytorch()
-        .zip(message.total)
-        .is_some_and(|(outside, total)| outside.0 as f64 > FOREIGN * total.0 as f64);
+    let full_of_others = is_full_of_others(message);
     let in_pieces = in_pieces(message);
     if message.text.contains("try setting")
         && !is_fragmented(message)
@@ -144,6 +142,9 @@ fn is_pytorchs(message: &OomMessage) -> bool {
 pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
     let weight = |message: &OomMessage| match (message.kind, message.program) {
         _ if message.handled => 0,
+        // It comes before what it may have caused, and after memory that ran out in another file.
+        (MessageKind::Fault(_), _) if messages.iter().all(OomMessage::is_vague) => 8,
+        (MessageKind::Fault(_), _) => 0,
         (MessageKind::Native, _) => 7,
         (MessageKind::Async | MessageKind::Rejected, _) => 6,
         (MessageKind::Budget, _) => 5,
@@ -349,7 +350,11 @@ fn is_fragmented(message: &OomMessage) -> bool {
 fn places(message: &OomMessage) -> Vec<String> {
     let text = |frame: &oomph_trace::text::TextFrame| {
         let file = frame.file.rsplit(['/', '\\']).next().unwrap_or(&frame.file);
-        format!("{file}:{} in {}", frame.line, frame.function)
+        // Notebooks do not number the line of every frame.
+        match frame.line {
+            0 => format!("{file} in {}", frame.function),
+            line => format!("{file}:{line} in {}", frame.function),
+        }
     };
     let mut places = Vec::new();
     if let Some(user) = message
@@ -388,6 +393,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     }
     if !is_pytorchs(message) {
         return vec![simple(message, other::verdict(message))];
+    }
+    if message.setting == Some("device_map") {
+        let sentence = "the weights do not fit into the GPUs' free memory, so a part of them would go to the CPU or the disk, \
+                        which their quantisation does not allow";
+        return vec![simple(message, ("device_memory", 0.9, sentence.to_owned()))];
     }
     if message.setting == Some("cache flushes") {
         let sentence = "a warning, not a failure: the GPU is nearly full, so PyTorch had to give back what it keeps for \
@@ -735,6 +745,14 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
             "exact",
         )],
     }
+}
+
+/// Whether others hold a good part of a GPU that is full.
+fn is_full_of_others(message: &OomMessage) -> bool {
+    message
+        .outside_pytorch()
+        .zip(message.total)
+        .is_some_and(|(outside, total)| outside.0 as f64 > FOREIGN * total.0 as f64)
 }
 
 /// How much was free, where more was than asked for, and no limit is named; and whether it was far more.

@@ -17,14 +17,14 @@ pub struct NextStep {
     pub command: Option<String>,
 }
 
-fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
+pub(super) fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: Some(command.into()),
     }
 }
 
-fn advice(what: impl Into<String>) -> NextStep {
+pub(super) fn advice(what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: None,
@@ -33,6 +33,9 @@ fn advice(what: impl Into<String>) -> NextStep {
 
 /// The steps for a message, the one that helps most first.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
+    if let MessageKind::Fault(fault) = message.kind {
+        return super::faults::steps(message, fault);
+    }
     if message.memory == Memory::Host {
         return on_the_host(message);
     }
@@ -111,16 +114,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "a larger share has a larger cache (the default is about 0.88)",
             ),
         ],
-        Program::Sglang => vec![
-            step(
-                "--mem-fraction-static 0.92",
-                "the weights alone use up SGLang's share of the GPU: let it take more (the default is about 0.88)",
-            ),
-            step(
-                "--tp 2",
-                "split the model over more GPUs, or load it quantised",
-            ),
-        ],
+        Program::Sglang => sglang(message),
         Program::TextGenerationInference => inside_tgi(),
         Program::LlamaCpp | Program::Ollama => llama(message),
         Program::Cupy => cupy(message),
@@ -211,13 +205,36 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("lower settings: textures first, then resolution and shadows"),
             advice("close other programs that use the GPU (browsers, recorders)"),
         ],
+        Uses::Chats if named.id == "lmdeploy" => vec![
+            step(
+                "--cache-max-entry-count 0.5",
+                "a smaller share of the free memory for keys and values (the default is 0.8)",
+            ),
+            step("--tp 2", "split the model over more GPUs"),
+            step(
+                "--session-len 8192 --max-batch-size 32",
+                "shorter and fewer requests",
+            ),
+            advice("a smaller model, or weights in fewer bits (AWQ: lmdeploy lite auto_awq)"),
+        ],
         Uses::Chats => vec![
-            advice("a shorter context, and a smaller cache of keys and values"),
+            advice(
+                "a shorter context, and a smaller cache of keys and values; where it trains, a smaller batch",
+            ),
             advice("a smaller model or quantisation, or fewer of its layers on the GPU"),
         ],
         Uses::Paints => vec![
             advice("a smaller image, fewer images or frames at once, tiles"),
             advice("a model in fewer bits, or the program's setting for little memory"),
+        ],
+        // Its pool, which is full, is a setting.
+        Uses::Models if message.text.contains("CNMEM_STATUS_OUT_OF_MEMORY") => vec![
+            step(
+                "tritonserver --cuda-memory-pool-byte-size=0:536870912",
+                "a larger pool on GPU 0 for inputs and outputs (the default is 64 MiB); without room there they go through \
+                 the host's memory",
+            ),
+            advice("a smaller batch, fewer requests at once, or fewer instances of a model"),
         ],
         Uses::Models => vec![advice(
             "a smaller batch (or fewer instances of a model), smaller inputs, a smaller model or one in fewer bits",
@@ -351,8 +368,14 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             "keep keys and values in 8 bits",
         ),
     ];
+    if message.during == Some("buffers for computing were set aside") {
+        steps.swap(0, 1);
+    }
     // Whatever the layers hold, one request may be too large by itself.
-    let cache = message.during == Some("the cache of keys and values was set aside");
+    let cache = matches!(
+        message.during,
+        Some("the cache of keys and values was set aside" | "buffers for computing were set aside")
+    );
     let first = usize::from(
         cache
             || message
@@ -405,6 +428,12 @@ fn others_on_the_gpu(message: &OomMessage) -> NextStep {
         Hardware::Gpu => "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
         Hardware::Amd => "rocm-smi --showpids --showmeminfo vram",
         Hardware::Intel => "xpu-smi ps",
+        Hardware::Jetson => {
+            return step(
+                "sudo tegrastats",
+                "how much of the memory, which CPU and GPU share, is free (close the desktop; more swap for the CPU's part)",
+            );
+        }
         Hardware::Ascend => "npu-smi info",
         Hardware::Apple => {
             return step(
@@ -424,7 +453,10 @@ fn others_on_the_gpu(message: &OomMessage) -> NextStep {
 }
 
 /// The script of a traceback, or a name that stands for it.
-fn script(message: &OomMessage) -> String {
+pub(super) fn script(message: &OomMessage) -> String {
+    if in_notebook(message) {
+        return "notebook.ipynb".to_owned();
+    }
     message
         .traceback
         .iter()
@@ -442,6 +474,17 @@ fn script(message: &OomMessage) -> String {
         })
         .unwrap_or("train.py")
         .to_owned()
+}
+
+/// Whether the traceback is one of a notebook's cells.
+fn in_notebook(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter();
+    frames.any(|frame| {
+        ["Cell In", "Input In", "<ipython-input-"]
+            .iter()
+            .any(|name| frame.file.starts_with(name))
+            || frame.file.contains("/ipykernel_")
+    })
 }
 
 fn pytorch(message: &OomMessage) -> Vec<NextStep> {
@@ -505,6 +548,20 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
+    if message.setting == Some("device_map") {
+        return vec![
+            advice("a smaller model, or weights in fewer bits (load_in_4bit=True)"),
+            others_on_the_gpu(message),
+            step(
+                "device_map=\"auto\", max_memory={0: \"22GiB\", \"cpu\": \"48GiB\"}",
+                "what each device may take, if accelerate left more free than it has to",
+            ),
+            step(
+                "BitsAndBytesConfig(load_in_8bit=True, llm_int8_enable_fp32_cpu_offload=True)",
+                "the rest on the CPU in 32 bits, which is slow",
+            ),
+        ];
+    }
     let script = script(message);
     // What the process may use, where it limited itself.
     let memory = message
@@ -522,8 +579,15 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
-    if matches!(message.hardware, Hardware::Ascend | Hardware::Intel) {
+    if matches!(message.hardware, Hardware::Ascend | Hardware::Intel)
+        || (super::is_full_of_others(message) && message.allowed.is_none())
+    {
         steps.insert(0, others_on_the_gpu(message));
+    }
+    if in_notebook(message) {
+        steps.push(advice(
+            "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
+        ));
     }
     steps.push(advice(match message.during {
         Some("weights were loaded") => {
@@ -641,6 +705,30 @@ fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
     ]
 }
 
+/// The weights leave nothing of SGLang's share for keys and values.
+fn sglang(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        step(
+            "--mem-fraction-static 0.92",
+            "the weights alone use up SGLang's share of the GPU: let it take more (the default is about 0.88)",
+        ),
+        step(
+            "--tp 2",
+            "split the model over more GPUs, or load it quantised",
+        ),
+        advice("a smaller model, or weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)"),
+        others_on_the_gpu(message),
+    ];
+    // Beside such weights no share has room for activations.
+    let little = message
+        .in_use
+        .map_or(Bytes::gib(2), |weights| Bytes(weights.0 / 12));
+    if message.free.is_some_and(|left| left < little) {
+        steps.swap(0, 1);
+    }
+    steps
+}
+
 fn jax(message: &OomMessage) -> Vec<NextStep> {
     let recompute = step(
         "jax.checkpoint",
@@ -651,6 +739,16 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "what holds the memory, by line (for pprof)",
     );
     let batch = advice("a smaller batch, or shard it over more devices");
+    if message.setting == Some("what is free") {
+        return vec![
+            others_on_the_gpu(message),
+            step(
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                "take memory as needed instead of a share at the start",
+            ),
+            batch,
+        ];
+    }
     if message.hardware == Hardware::Tpu {
         return vec![recompute, batch, profile];
     }
@@ -689,15 +787,24 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     } else {
         "take memory as needed instead of all at the start, so that libraries and other processes find some"
     };
-    vec![
-        step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow),
-        step(
-            "TF_GPU_ALLOCATOR=cuda_malloc_async",
-            "an allocator that loses less to pieces",
-        ),
-        advice("a smaller batch or smaller inputs"),
-        others_on_the_gpu(message),
-    ]
+    let growth = step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow);
+    let pieces = step(
+        "TF_GPU_ALLOCATOR=cuda_malloc_async",
+        "an allocator that loses less to pieces",
+    );
+    let smaller = advice(
+        "a smaller batch or smaller inputs; 16 bits: tf.keras.mixed_precision.set_global_policy(\"mixed_float16\")",
+    );
+    let others = others_on_the_gpu(message);
+    let first = advice("end what holds the GPU: an earlier run, a notebook, a server");
+    // A library beside the pool, or the pool's own start, wants what other processes or the pool took.
+    if message.setting == Some("what is free") {
+        vec![others, first, growth, smaller]
+    } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
+        vec![smaller, pieces, others, growth]
+    } else {
+        vec![growth, others, smaller, pieces]
+    }
 }
 
 fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
@@ -891,6 +998,16 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
+    if message.during == Some(PINNED) {
+        return vec![
+            others_on_the_gpu(message),
+            step("free -h", "how much of the host's memory is free"),
+            step(
+                "pin_memory=False",
+                "in the DataLoader, with fewer workers; of DeepSpeed: \"pin_memory\": false beside an offload's \"device\"",
+            ),
+        ];
+    }
     let mut steps = match message.inside {
         // It asked beside XLA's own allocator, which takes most of the GPU at the start.
         Some(Program::Jax) if message.program == Program::Cuda => vec![
@@ -918,6 +1035,13 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::CTranslate2) => vec![
             advice("a smaller model, or weights in fewer bits: compute_type=\"int8\""),
             advice("fewer files at once, a smaller beam (beam_size=1), shorter pieces of audio"),
+            others_on_the_gpu(message),
+        ],
+        Some(Program::Xgboost) => vec![
+            advice(
+                "fewer rows at once (QuantileDMatrix, external memory), a smaller max_bin or max_depth, \
+                 sampling_method=\"gradient_based\" with a smaller subsample",
+            ),
             others_on_the_gpu(message),
         ],
         Some(Program::Numba) => vec![
@@ -958,6 +1082,9 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
     }
     steps
 }
+
+/// What a thread of the `DataLoader` does with a batch.
+pub(super) const PINNED: &str = "host memory was pinned";
 
 /// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
 fn is_perhaps_pytorch(message: &OomMessage) -> bool {
@@ -1017,7 +1144,10 @@ fn systemd(message: &OomMessage) -> Vec<NextStep> {
     vec![
         look_at_the_kernel(),
         step(
-            "systemctl show UNIT -p MemoryMax -p MemoryPeak",
+            format!(
+                "systemctl show {} -p MemoryMax -p MemoryPeak",
+                shell_word(message.process.as_deref()).unwrap_or("UNIT")
+            ),
             "the unit's limit, and the most that it held",
         ),
         look_at_the_host(),
@@ -1136,6 +1266,26 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "do not build the whole model in each rank",
             ),
         ],
+        Program::Shell
+            if message.inside == Some(Program::Kubernetes)
+                && message.setting == Some("not its limit") =>
+        {
+            let pod = shell_word(message.host.as_deref()).unwrap_or("POD");
+            vec![
+                step(
+                    format!("kubectl describe pod {pod}"),
+                    "its events (also `kubectl get events`): whether a probe failed, or it was evicted or deleted",
+                ),
+                step(
+                    format!("kubectl logs {pod} --previous"),
+                    "what it said last",
+                ),
+                step(
+                    "dmesg -T | grep -iE 'killed process|out of memory'",
+                    "on its node: whether the kernel ended one of its processes (a child of a shell is not the container's own)",
+                ),
+            ]
+        }
         Program::Shell if message.inside == Some(Program::Kubernetes) => vec![
             step(
                 format!(
@@ -1225,6 +1375,14 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                 "ollama ps",
                 "which models are loaded: `ollama stop NAME` frees one",
             ),
+            look_at_the_host(),
+        ],
+        Program::LlamaCpp if message.during == Some("weights were loaded") => vec![
+            advice("a smaller model, or a smaller quantisation of it: its weights did not fit"),
+            advice(
+                "leave --no-mmap out (mmap = false): weights are then read from the file as they are needed",
+            ),
+            step("-c 4096", "a shorter context has a smaller cache"),
             look_at_the_host(),
         ],
         Program::LlamaCpp => vec![
@@ -1318,6 +1476,13 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// The unit of systemd that a group of processes is, if it is no container's.
+fn unit_of(group: &str) -> Option<&str> {
+    let unit = group.rsplit('/').next()?;
+    let own = [".service", ".slice"].iter().any(|end| unit.ends_with(end));
+    (own && shell_word(Some(unit)).is_some() && !group.contains("docker")).then_some(unit)
+}
+
 fn kernel(message: &OomMessage) -> Vec<NextStep> {
     let Some(group) = message.allocator.as_deref() else {
         return vec![
@@ -1347,6 +1512,44 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "kubectl describe pod POD",
                 "its limit, and which container was ended",
             ),
+        ];
+    }
+    if let Some(unit) = unit_of(group) {
+        // A unit of a user's own manager.
+        let unit = if group.contains("/user@") {
+            format!("--user {unit}")
+        } else {
+            unit.to_owned()
+        };
+        return vec![
+            step(
+                format!("systemctl show {unit} -p MemoryMax -p MemoryHigh -p MemoryPeak"),
+                "the unit's limit was reached, not that of the host: the limit, and the most that it held",
+            ),
+            step(
+                format!(
+                    "systemctl set-property {unit} MemoryMax={}",
+                    more_than(message.total)
+                ),
+                "a higher limit",
+            ),
+            advice(needs_less(message)),
+        ];
+    }
+    if group.contains("slurm") {
+        return slurm(message);
+    }
+    if group.contains("docker") {
+        return vec![
+            step(
+                format!("docker run --memory={} …", more_than(message.total)),
+                "a higher limit: that of the container was reached, not that of the host",
+            ),
+            step(
+                "cat /sys/fs/cgroup/memory.max",
+                "the limit, as a process in the container reads it",
+            ),
+            advice(needs_less(message)),
         ];
     }
     vec![

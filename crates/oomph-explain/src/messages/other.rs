@@ -3,11 +3,12 @@
 use oomph_trace::Bytes;
 use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Tokens};
 
-use super::next::{held_by_others, memory_name, program_name};
+use super::next::{PINNED, held_by_others, memory_name, program_name};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
     match message.kind {
+        MessageKind::Fault(fault) => ("not_memory", 0.9, super::faults::verdict(message, fault)),
         MessageKind::Killed => ("host_memory", killed_confidence(message), killed(message)),
         MessageKind::Budget => budget(message),
         MessageKind::OnChip => ("on_chip_memory", 0.95, on_chip(message)),
@@ -45,6 +46,13 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 asked(message, "its buffers"),
                 device(message)
             ),
+        ),
+        MessageKind::Cuda if message.during == Some(PINNED) => (
+            "not_enough_evidence",
+            0.6,
+            "memory of the host could not be pinned: it could not be locked, or the GPU had no room for the context of the \
+             thread that pins; the text does not say which"
+                .to_owned(),
         ),
         MessageKind::Cuda if is_context(message) => (
             "other_process",
@@ -283,6 +291,8 @@ fn figures_in_words(message: &OomMessage) -> String {
         message.total.map(|total| {
             if message.setting == Some("one allocation") {
                 format!("{total} is the most that one buffer may have")
+            } else if message.program == Program::Cupy {
+                format!("{total} is the limit that was set for its pool")
             } else {
                 format!("{total} is all there is")
             }
@@ -370,6 +380,15 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    if message.setting == Some("maximum_pool_size") {
+        return (
+            "memory_budget",
+            0.9,
+            format!(
+                "{sentence}: its pool reached the size that was set for it, and the GPU may have more"
+            ),
+        );
+    }
     if message.setting == Some("one allocation") {
         return (
             "memory_budget",
@@ -396,6 +415,48 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
                 }
             ),
         );
+    }
+    if message.setting == Some("what is free") && !message.handled {
+        if held_by_others(message) {
+            return (
+                "other_process",
+                0.85,
+                format!(
+                    "{name}'s pool asks at its start for what the driver says is free, and that was {} of {}: other \
+                     processes, or an earlier run, hold the rest",
+                    message.free.unwrap_or_default(),
+                    message.total.unwrap_or_default()
+                ),
+            );
+        }
+        if message.program == Program::Jax
+            && message
+                .requested
+                .is_some_and(|asked| !is_larger_than_gpus(asked))
+        {
+            return (
+                "other_process",
+                0.7,
+                format!(
+                    "{sentence}: its pool asks at its start for a share of the whole GPU (0.75, unless set), so other processes \
+                     hold too much of it; the program may have gone on with less"
+                ),
+            );
+        }
+        if message
+            .requested
+            .is_some_and(|asked| !is_larger_than_gpus(asked))
+        {
+            return (
+                id,
+                0.7,
+                format!(
+                    "{sentence}: its pool asks at its start for what the driver says is free, and then for less and less, \
+                     so another process took memory at the same time, or the driver kept a part; the program may have \
+                     gone on with less"
+                ),
+            );
+        }
     }
     // Next to no GPU has so much.
     if message.memory == Memory::Device
@@ -554,8 +615,13 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"
             ),
             None => format!(
-                "{name}'s share of the GPU is used up by the model and what its trial run needs: nothing is left for keys and \
-                 values"
+                "{name}'s share of the GPU is used up by the model{}: nothing is left for keys and values",
+                match (message.in_use, message.free) {
+                    (Some(weights), Some(left)) => format!(
+                        " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
+                    ),
+                    _ => " and what its trial run needs".to_owned(),
+                }
             ),
         },
     };
@@ -618,6 +684,11 @@ fn on_chip(message: &OomMessage) -> String {
         );
     }
     let sizes = match (message.requested, message.total) {
+        // Blackwell's, whose rows the compiler counts.
+        (Some(asked), Some(total)) if message.text.contains("tensor memory") => format!(
+            "{} of the tensor memory of a multiprocessor, which has {}",
+            asked.0, total.0
+        ),
         (Some(asked), Some(total)) => format!(
             "{} bytes of the shared memory of a multiprocessor, which has {}",
             asked.0, total.0
@@ -694,6 +765,16 @@ fn killed(message: &OomMessage) -> String {
              but a fault or a limit of time ends one, too",
             message.line
         ),
+        _ if message.setting == Some("not its limit")
+            && message.inside == Some(Program::Kubernetes) =>
+        {
+            format!(
+                "{process} was ended by signal 9 (exit code 137), and Kubernetes does not say OOMKilled: so its container \
+                 hardly reached its limit of host memory (RAM){}; a probe that failed, a deletion, an eviction or the \
+                 node's own OOM killer may have ended it",
+                limit("of")
+            )
+        }
         _ if message.setting == Some("not its limit") => format!(
             "{process} was ended by signal 9, and not at its container's limit (OOMKilled: false): the kernel may have \
              ended it because the host's memory (RAM) was used up, or somebody stopped it"
@@ -756,6 +837,7 @@ fn killed(message: &OomMessage) -> String {
                 message
                     .process
                     .as_ref()
+                    .filter(|_| message.pid.is_none())
                     .map_or_else(|| process.clone(), |name| format!("container {name}"))
             )
         }
@@ -896,6 +978,9 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
 
 /// What a reader may look for in the text, and does not find there.
 pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
+    if let MessageKind::Fault(fault) = message.kind {
+        return super::faults::unsaid(fault);
+    }
     let mut unsaid = Vec::new();
     if message.memory == Memory::Unknown {
         unsaid.push("whether it was the GPU's memory or the host's");

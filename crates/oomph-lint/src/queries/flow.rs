@@ -550,7 +550,7 @@ impl<'a> Read<'_, '_, 'a> {
             info.callee.is_model()
                 || matches!(info.callee.kind, Kind::Criterion { .. })
                 || info.recv.is_model() && runs_a_model(name)
-        });
+        }) && !takes_optimizer(node);
         let target = known.and_then(|info| info.target);
         let effect = if is_pass {
             Effect::Carries
@@ -676,6 +676,13 @@ impl<'a> Read<'_, '_, 'a> {
             self.expr(&keyword.value, &sink);
         }
     }
+}
+
+/// `loss_scaler(loss=loss, optimizer=optimizer)`: no model is given an optimizer, and what is may run backward.
+fn takes_optimizer(call: &ExprCall) -> bool {
+    call.arguments
+        .iter_source_order()
+        .any(|each| last_name(each.value()).is_some_and(|name| name.contains("optim")))
 }
 
 /// A method of a model that runs it: `decoder.sample(features)`.

@@ -174,9 +174,15 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         .filter(|call| moves(call) && moved_place(call).as_deref() == Some(place))
         .map(|call| call.node.start())
         .collect();
+    // `net = restore(net)` binds the name when `restore` is done.
+    let is_done = |expr: &Expr| !expr.range().contains(before);
     let made = model
         .assigns_to(func, place)
-        .filter(|assign| assign.target.start() < before && assign.bind == Bind::Set)
+        .filter(|assign| {
+            assign.target.start() < before
+                && assign.bind == Bind::Set
+                && assign.expr.is_none_or(is_done)
+        })
         .last();
     // What was moved before the name was bound anew is another model.
     let since = made.map_or(TextSize::new(0), |made| made.target.start());
@@ -197,8 +203,14 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
     let moved_later =
         moved.iter().any(|start| *start > before) || is_moved_by_callers(model, func, place);
     if let Some(made) = made {
+        // `Net(device=device)` that the function moves afterwards only remembers it.
+        let is_told = || {
+            let text = made.expr.map_or("", |expr| model.text(expr));
+            !text.contains(".to(") && !text.contains("cuda(")
+        };
         return match made_on_gpu(model, func, made, depth) {
             Tri::Unknown if moved_later => Tri::No,
+            Tri::Yes if moved_later && is_told() => Tri::No,
             known => known,
         };
     }
@@ -210,16 +222,26 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
     }
     match func {
         Some(id) if parameter(model, id, place).is_some() => of_parameter(model, id, place, depth),
-        // A name of the module: by the time that the function runs, the module has run.
-        Some(_) => at(
-            model,
-            None,
-            place,
-            TextSize::of(model.module.text()),
-            depth + 1,
-        ),
+        Some(id) => at(model, None, place, runs_at(model, id), depth + 1),
         None => Tri::Unknown,
     }
+}
+
+/// How far the module has run by the time that a function of it runs: as far as its last call there if nothing else of
+/// the file calls it, or to the end.
+fn runs_at(model: &Model<'_>, func: FuncId) -> TextSize {
+    let name = model.func(func).node.name.as_str();
+    let mut calls = model
+        .calls
+        .iter()
+        .filter(|call| call.target == Some(func) || last_name(&call.node.func) == Some(name));
+    calls
+        .try_fold(None, |last: Option<TextSize>, call| {
+            let at_top = model.func_of(call.ctx).is_none();
+            at_top.then(|| last.max(Some(call.node.start())))
+        })
+        .flatten()
+        .unwrap_or_else(|| TextSize::of(model.module.text()))
 }
 
 /// Whether the functions of the file that call a method on `self` move an attribute, and only after that.

@@ -1,5 +1,6 @@
-use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{dotted_name, last_name, last_part};
+use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
+use oomph_python_source::ast::{Expr, ExprCall, Stmt};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part};
 
 use crate::project::decodes_files;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
@@ -14,7 +15,8 @@ declare_rule! {
     ///
     /// Looks for a `DataLoader` for training without `num_workers`, over a data set that opens and decodes a file for
     /// each item: `ImageFolder` and its like, or a class of the project whose `__getitem__` reads images, sound or
-    /// volumes. Loaders that are given other settings by `**`, tests, and jobs on the CPU are left out.
+    /// volumes. Loaders that are given other settings by `**` or that no loop reads, files that name a drive of Windows and have no
+    /// main guard, tests, and jobs on the CPU are left out.
     ///
     /// ## Why it costs memory
     ///
@@ -75,6 +77,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !call.has_star_args()
             && !call.has_star_kwargs();
         let Some(data) = call.arg("dataset", 0) else { continue };
+        if is_never_looped_over(model, call) || starts_no_processes(model) {
+            continue;
+        }
         if !is_bare || !is_for_training(model, call, data) || in_unit_test(model, call.ctx) {
             continue;
         }
@@ -102,6 +107,80 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether nothing reads a loader batch by batch: its function only asks for its length, or looks at the first batch.
+fn is_never_looped_over(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Stmt::Assign(assign) = model.stmt(call.stmt).node else { return false };
+    let [Expr::Name(target)] = &*assign.targets else { return false };
+    let name = target.id.as_str();
+    let func = model.func_of(call.ctx);
+    // Until the name is bound anew, other than by `model, loader = accelerator.prepare(model, loader)`.
+    let is_prepared = |stmt: &Stmt| matches!(stmt, Stmt::Assign(again) if matches!(&*again.value, Expr::Call(call) if last_name(&call.func) == Some("prepare")));
+    let until = model
+        .assigns_to(func, name)
+        .filter(|each| each.target.start() > assign.end() && !is_prepared(model.stmt(each.stmt).node))
+        .map(|each| each.target.start())
+        .min();
+    let mut uses = Uses { name, after: assign.end(), until, all: 0, idle: 0, in_function: func.is_some(), depth: 0 };
+    for stmt in model.module.body() {
+        uses.visit_stmt(stmt);
+    }
+    uses.all > 0 && uses.all == uses.idle
+}
+
+/// How often a name is read in a range, and how often only for the length or the first batch of what it means.
+struct Uses<'m> {
+    name: &'m str,
+    after: TextSize,
+    until: Option<TextSize>,
+    all: usize,
+    idle: usize,
+    /// Functions read a name of the module whenever they are called.
+    in_function: bool,
+    depth: usize,
+}
+
+impl<'a> Visitor<'a> for Uses<'_> {
+    fn visit_stmt(&mut self, stmt: &'a Stmt) {
+        let inner = usize::from(matches!(stmt, Stmt::FunctionDef(_)));
+        self.depth += inner;
+        walk_stmt(self, stmt);
+        self.depth -= inner;
+    }
+
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        let is_within = |at: TextSize| at > self.after && self.until.is_none_or(|until| at < until);
+        match expr {
+            Expr::Name(name) if name.ctx.is_load() && name.id.as_str() == self.name => {
+                let anywhere = !self.in_function && self.depth > 0;
+                self.all += usize::from(anywhere || is_within(name.start()));
+            }
+            Expr::Call(call) if is_within(call.start()) => {
+                let is_it = |arg: &Expr| matches!(arg, Expr::Name(name) if name.id.as_str() == self.name);
+                let args = &call.arguments.args;
+                let idle = match last_name(&call.func) {
+                    Some("len" | "prepare") => args.iter().any(is_it),
+                    // `next(iter(loader))`
+                    Some("next") => matches!(args.first(), Some(Expr::Call(iter)) if iter.arguments.args.iter().any(is_it)),
+                    _ => false,
+                };
+                self.idle += usize::from(idle);
+            }
+            _ => {}
+        }
+        walk_expr(self, expr);
+    }
+}
+
+/// Whether workers cannot be started: Windows starts them by importing the script again, which takes a main guard.
+fn starts_no_processes(model: &Model<'_>) -> bool {
+    let text = model.module.text();
+    let names_a_drive = text.match_indices(":/").chain(text.match_indices(":\\")).any(|(at, _)| {
+        let mut before = text[..at].chars().rev();
+        before.next().is_some_and(|drive| drive.is_ascii_uppercase()) && matches!(before.next(), Some('"' | '\''))
+    });
+    names_a_drive && !text.contains("__main__")
 }
 
 /// Whether a loader is there for training: it shuffles, or its name or that of its data says so.
@@ -135,7 +214,8 @@ fn made<'a>(model: &Model<'a>, func: Option<FuncId>, data: &'a Expr, depth: usiz
     }
     let name = dotted_name(data)?;
     let of_self = name.starts_with("self.");
-    let mut bound = model
+    // The nearest one before it comes first: each branch makes its own.
+    let mut bound: Vec<&Expr> = model
         .assigns
         .iter()
         .filter(|assign| {
@@ -144,9 +224,13 @@ fn made<'a>(model: &Model<'a>, func: Option<FuncId>, data: &'a Expr, depth: usiz
         })
         .filter_map(|assign| assign.expr)
         .filter(|expr| !std::ptr::eq(*expr, data))
-        .peekable();
-    bound.peek()?;
-    let made: Vec<Option<&ExprCall>> = bound.map(|expr| made(model, func, expr, depth + 1)).collect();
+        .collect();
+    bound.sort_by_key(|expr| {
+        let at = expr.start();
+        (at > data.start(), std::cmp::Reverse(at))
+    });
+    bound.first()?;
+    let made: Vec<Option<&ExprCall>> = bound.into_iter().map(|expr| made(model, func, expr, depth + 1)).collect();
     // In one branch a folder of images, in another an array.
     made.iter().all(|each| each.is_some_and(|each| decodes(model, each))).then(|| made[0])?
 }

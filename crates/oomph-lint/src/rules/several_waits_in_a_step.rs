@@ -78,6 +78,8 @@ struct Step {
     func: Option<FuncId>,
     looped: Option<CtxId>,
     range: TextRange,
+    /// Where it runs backward: the branches around that are the step's own.
+    ctx: CtxId,
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -139,7 +141,7 @@ fn waits_in_comprehensions<'m, 'a>(model: &'m Model<'a>) -> Vec<&'m Call<'a>> {
         let Some(looped) = model.loops_around(call.ctx).next().filter(|each| each.trains) else {
             continue;
         };
-        let step = Step { func: model.func_of(call.ctx), looped: Some(looped.ctx), range: looped.range };
+        let step = Step { func: model.func_of(call.ctx), looped: Some(looped.ctx), range: looped.range, ctx: looped.ctx };
         let stmt = model.stmt(call.stmt).node;
         let again = found.iter().any(|other| other.stmt == call.stmt);
         // `all()` gives a tensor: what asks for its truth is `any(… for p in …)` around it.
@@ -205,6 +207,7 @@ fn step_of(model: &Model<'_>, backward: &Backward<'_>) -> Option<Step> {
             func,
             looped: Some(looped.ctx),
             range: looped.range,
+            ctx: backward.ctx,
         });
     }
     // A function that runs backward and steps once: somebody calls it for each batch.
@@ -214,17 +217,18 @@ fn step_of(model: &Model<'_>, backward: &Backward<'_>) -> Option<Step> {
         func,
         looped: None,
         range: info.node.range,
+        ctx: backward.ctx,
     })
 }
 
 fn is_always_run(model: &Model<'_>, ctx: CtxId, step: &Step) -> bool {
     let own = |id: &CtxId| Some(*id) != step.looped;
     let mut inside = model.within_function(ctx).take_while(own);
-    !inside.any(|id| {
-        matches!(
-            model.ctx(id).kind,
-            CtxKind::Branch(_) | CtxKind::Handler | CtxKind::For | CtxKind::While
-        )
+    !inside.any(|id| match model.ctx(id).kind {
+        // `if step % 2 == 0:` around the step of a discriminator.
+        CtxKind::Branch(_) => !model.is_inside(step.ctx, id),
+        CtxKind::Handler | CtxKind::For | CtxKind::While => true,
+        _ => false,
     })
 }
 
@@ -298,6 +302,8 @@ fn comes_from_the_gpu(model: &Model<'_>, expr: &Expr) -> bool {
 
 /// `torch.cuda.synchronize()` in every step, unless it is there for times: of a part of the step, or of events.
 fn waits_for_all<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Option<&'m Call<'a>> {
+    /// A clock is read this many statements later, or never for this wait.
+    const NEAR: usize = 2;
     const MEASURES: &[&str] = &["bench", "profile", "time", "latency", "warm"];
     let mut all = model.calls_in_function(step.func).filter(|call| {
         call.is("torch.cuda.synchronize") && step.range.contains_range(call.node.range())
@@ -305,8 +311,14 @@ fn waits_for_all<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Option<&'m Call<'
     let only = all.next().filter(|_| all.next().is_none())?;
     let name = step.func.map_or("", |id| model.func(id).node.name.as_str()).to_ascii_lowercase();
     let measures = MEASURES.iter().any(|word| name.contains(word)) || model.text(step.range).contains("elapsed_time");
+    // `torch.cuda.synchronize()`, `end = time.time()`: the time would be wrong without it.
+    let info = model.stmt(only.stmt);
+    let is_timed = info.block.iter().skip(info.index + 1).take(NEAR).any(|next| {
+        let next = model.text(next).to_ascii_lowercase();
+        ["time()", "perf_counter", "tic()", "toc("].iter().any(|clock| next.contains(clock))
+    });
     // A function of the project's own has the step around it.
-    (!measures && step.looped.is_some() && is_always_run(model, only.ctx, step)).then_some(only)
+    (!measures && !is_timed && step.looped.is_some() && is_always_run(model, only.ctx, step)).then_some(only)
 }
 
 /// `for p in model.parameters(): total += p.grad.norm().item() ** 2`

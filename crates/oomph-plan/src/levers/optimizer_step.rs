@@ -15,8 +15,8 @@ use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 
-/// Optimizers with a fused implementation.
-const FUSED: [&str; 4] = ["Adam", "AdamW", "SGD", "Adagrad"];
+/// Optimizers with a fused implementation on a GPU; Adagrad has one on the CPU alone.
+const FUSED: [&str; 3] = ["Adam", "AdamW", "SGD"];
 
 /// How an optimizer goes over its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
@@ -162,4 +162,43 @@ fn passes(optimizer: &str) -> f64 {
         _ => 1.0,
     };
     2.0 * (1.0 + states) + 1.0
+}
+
+#[cfg(test)]
+mod tests {
+    use oomph_run::record::Optimizer;
+
+    use super::*;
+    use crate::model::Tensor;
+
+    #[test]
+    fn adagrad_has_no_fused_step_on_a_gpu() {
+        let mut model = Model {
+            trains: true,
+            ..Model::default()
+        };
+        model.template.tensors.push(Tensor {
+            bytes: 1 << 30,
+            stream: 0,
+            category: Category::Temporary,
+            phase: Phase::Optimizer,
+            call: 0,
+            op: 0,
+            scope: 0,
+            batched: false,
+        });
+        let mut offered = |kind: &str| {
+            model.facts.optimizers = vec![Optimizer {
+                kind: kind.to_owned(),
+                ..Optimizer::default()
+            }];
+            let found = OptimizerStep::candidates(&model, &Options::default());
+            found
+                .into_iter()
+                .map(|found| found.kind)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(offered("Adagrad"), [Kind::SingleTensor]);
+        assert_eq!(offered("AdamW"), [Kind::Fused]);
+    }
 }

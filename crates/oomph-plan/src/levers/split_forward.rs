@@ -53,7 +53,7 @@ impl Facets for SplitForward {
     }
 
     fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
-        if !model.trains || model.facts.compiled || model.couples_samples() {
+        if !model.trains || model.facts.compiled || all_couple_samples(model) {
             return Vec::new();
         }
         let samples = samples(model);
@@ -67,7 +67,7 @@ impl Facets for SplitForward {
     fn excluded(model: &Model) -> Option<&'static str> {
         if !model.trains {
             None
-        } else if model.couples_samples() {
+        } else if all_couple_samples(model) {
             Some(
                 "batch normalization would see parts of the batch: put it into evaluation mode or use another normalization",
             )
@@ -195,15 +195,25 @@ fn samples(model: &Model) -> u64 {
     }
 }
 
-/// The outermost models that are trained, or through which something is.
+/// Whether no model is left that computes each sample by itself.
+fn all_couple_samples(model: &Model) -> bool {
+    model.couples_samples() && outermost(model).is_empty()
+}
+
+/// The outermost models that are trained, or through which something is, and whose samples do not depend on each other: others
+/// stay whole beside them.
 fn outermost(model: &Model) -> Vec<String> {
     let has_parameters = |name: &str| {
         (model.modules.iter())
             .any(|module| module.parameters > 0 && units::is_inside(&module.name, name))
     };
+    let couples = |name: &str| {
+        (model.modules.iter()).any(|module| module.coupled && units::is_inside(&module.name, name))
+    };
     let mut names: Vec<String> = Vec::new();
     for call in model.calls.iter().skip(1) {
-        if call.parent == 0 && !names.contains(&call.module) && has_parameters(&call.module) {
+        let is_new = call.parent == 0 && !names.contains(&call.module);
+        if is_new && has_parameters(&call.module) && !couples(&call.module) {
             names.push(call.module.clone());
         }
     }
@@ -340,5 +350,49 @@ fn split(
     rest.sort_unstable();
     for copy in rest {
         edits.insert(at, Event::Free(copy));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oomph_run::record::Module;
+
+    use super::*;
+    use crate::model::Call;
+
+    /// A call of each of these models, which have one layer of this kind.
+    fn job(models: &[(&str, bool)]) -> Model {
+        let mut model = Model {
+            trains: true,
+            batch: 8,
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        for &(name, coupled) in models {
+            model.calls.push(Call {
+                module: name.to_owned(),
+                ..Call::default()
+            });
+            model.modules.push(Module {
+                name: format!("{name}.0"),
+                coupled,
+                parameters: 1,
+                ..Module::default()
+            });
+        }
+        model
+    }
+
+    #[test]
+    fn models_beside_one_that_couples_samples_are_split() {
+        let offered = |model: &Model| {
+            let found = SplitForward::candidates(model, &Options::default());
+            assert_eq!(SplitForward::excluded(model).is_some(), found.is_empty());
+            !found.is_empty()
+        };
+        assert!(!offered(&job(&[("Generator", true)])));
+        let both = job(&[("Generator", true), ("Discriminator", false)]);
+        assert!(offered(&both));
+        assert_eq!(outermost(&both), ["Discriminator"]);
     }
 }

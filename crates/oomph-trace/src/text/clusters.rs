@@ -116,6 +116,26 @@ pub(super) const READERS: &[Reader] = &[
         read: pod,
     },
     Reader {
+        // Of a container that reached its limit, Kubernetes says `OOMKilled`.
+        markers: &["Reason:", "\"reason\":", "reason: Error"],
+        read: |line, noted, before| {
+            /// Lines between the exit code and the reason, which stands behind it in YAML.
+            const STATE: usize = 4;
+            let value = after(line.from, ":").map(|rest| rest.trim().trim_matches(['"', ',']));
+            let error = value == Some("Error");
+            noted.reason_line = error.then_some(line.part);
+            if error
+                && let Some(before) = before
+                && before.program == Program::Shell
+                && before.inside == Some(Program::Kubernetes)
+                && line.part - before.last <= STATE
+            {
+                before.setting = before.setting.or(Some("not its limit"));
+            }
+            None
+        },
+    },
+    Reader {
         markers: &["OOM-killed", "OOM killed"],
         read: |line, _, before| or_join(before, stopped(line, Program::Kubernetes)),
     },

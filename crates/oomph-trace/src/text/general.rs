@@ -539,6 +539,11 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     {
         memory = Memory::Host;
     }
+    // All of these are limits of the host's, whatever file the line names.
+    let pool = pool(&lower);
+    if pool.is_some() {
+        memory = memory.or(Memory::Host);
+    }
     let cuda = thrown || lower.contains("cuda") || lower.contains("cumem");
     let setting = match kind {
         Says::Stopped => Some("no reason"),
@@ -565,7 +570,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     message.pid = pid(&lower);
     message.handled = handled || goes_on(&lower);
     message.setting = setting;
-    message.allocator = pool(&lower).map(str::to_owned);
+    message.allocator = pool.map(str::to_owned);
     Some(message)
 }
 

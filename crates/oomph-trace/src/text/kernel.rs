@@ -27,13 +27,12 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         // All that a log has of it may be where the kernel was.
         markers: TRACE,
-        read: |line, _, before| {
+        read: |line, noted, before| {
+            // The kernel calls it for a group's limit alone.
             let group = line.text.contains("mem_cgroup_out_of_memory");
             if let Some(before) = before.filter(|before| before.program == Program::Kernel) {
-                if group && is_trace(&before.text) {
-                    before.allocator = Some("memory cgroup".to_owned());
-                } else if group {
-                    before.setting = Some("perhaps a group");
+                if group {
+                    name_group(before, noted);
                 }
                 before.last = line.part;
                 return None;
@@ -41,7 +40,9 @@ pub(super) const READERS: &[Reader] = &[
             let mut message = line.message(Program::Kernel, MessageKind::Killed);
             message.memory = Memory::Host;
             message.host = host(line.text);
-            message.allocator = group.then(|| "memory cgroup".to_owned());
+            if group {
+                name_group(&mut message, noted);
+            }
             Some(message)
         },
     },
@@ -83,10 +84,14 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &["Memory cgroup stats for /"],
-        read: |line, noted, _| {
+        read: |line, noted, before| {
             if noted.cgroup_path.is_none() {
                 let path = after(line.from, "stats for ").and_then(|rest| rest.split(':').next());
                 noted.cgroup_path = path.and_then(word);
+            }
+            if let Some(before) = before.filter(|before| before.program == Program::Kernel) {
+                name_group(before, noted);
+                before.last = line.part;
             }
             None
         },
@@ -109,11 +114,18 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &["memory: usage "],
-        read: |line, noted, _| {
+        read: |line, noted, before| {
             noted.cgroup = [
                 size_after(line.from, "usage "),
                 size_after(line.from, "limit "),
             ];
+            if let Some(before) = before
+                && before.program == Program::Kernel
+                && before.allocator.is_some()
+            {
+                name_group(before, noted);
+                before.last = line.part;
+            }
             None
         },
     },
@@ -128,10 +140,6 @@ const TRACE: &[&str] = &[
     " out_of_memory.part",
     "mem_cgroup_out_of_memory+0x",
 ];
-
-fn is_trace(text: &str) -> bool {
-    TRACE.iter().any(|name| text.contains(name))
-}
 
 /// `Out of memory: Killed process 42 (python) total-vm:9kB, anon-rss:8kB, file-rss:1kB, shmem-rss:0kB`.
 fn killed(
@@ -187,6 +195,13 @@ fn killed(
             before.line = message.line;
             before.text.clone_from(&message.text);
             before.at = message.at;
+            if message
+                .allocator
+                .as_deref()
+                .is_some_and(|name| name != "memory cgroup")
+            {
+                before.allocator = message.allocator.take();
+            }
             join(before, message);
             None
         }
@@ -198,10 +213,31 @@ fn killed(
 fn of_group(message: &mut OomMessage, noted: &mut Noted) {
     let [_, limit] = std::mem::take(&mut noted.cgroup);
     message.total = limit;
+    message.job = noted.cgroup_path.as_deref().and_then(job);
     message.allocator = Some(match noted.cgroup_path.take() {
         Some(path) => format!("memory cgroup {path}"),
         None => "memory cgroup".to_owned(),
     });
+}
+
+/// The job of SLURM whose group it is: `/slurm/uid_1001/job_42/step_0`.
+fn job(path: &str) -> Option<String> {
+    let number = after(path, "/job_").and_then(integer)?;
+    path.contains("slurm").then(|| number.to_string())
+}
+
+/// The same for a message whose lines before the group's name are read already.
+fn name_group(message: &mut OomMessage, noted: &Noted) {
+    let [_, limit] = noted.cgroup;
+    message.total = message.total.or(limit);
+    let path = noted.cgroup_path.as_ref();
+    message.job = message.job.take().or_else(|| job(path?.as_str()));
+    match (&message.allocator, path) {
+        (None, None) => message.allocator = Some("memory cgroup".to_owned()),
+        (Some(name), Some(_)) if name.contains(' ') && name != "memory cgroup" => {}
+        (_, Some(path)) => message.allocator = Some(format!("memory cgroup {path}")),
+        _ => {}
+    }
 }
 
 /// `May 15 23:09:30 HOST kernel: [518.05] …` of the system's log.

@@ -104,7 +104,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "catboost" "CatBoost" Models Unknown: "catboost";
     "faiss" "Faiss" Models Unknown: "faiss";
     "deepstream" "DeepStream" Models Unknown: "deepstream", "nvbufsurf", "gst-nvinfer";
-    "triton-server" "Triton Inference Server" Models Unknown: "tritonserver", "triton-inference-server", "tritonclient";
+    "triton-server" "Triton Inference Server" Models Unknown: "tritonserver", "triton-inference-server", "cnmem_status", "tritonclient";
     "gromacs" "GROMACS" Simulates Unknown: "gromacs", "gmx ";
     "openmm" "OpenMM" Simulates Unknown: "openmm";
     "amber" "AMBER" Simulates Unknown: "pmemd", "ambertools";

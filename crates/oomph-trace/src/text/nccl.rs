@@ -20,7 +20,11 @@ pub(super) const READERS: &[Reader] = &[
             let mut message = buffers(line);
             let rest = after(line.from, "calloc ")?;
             message.requested = size(rest.strip_prefix("async ").unwrap_or(rest));
-            or_join(before, message)
+            // A rank's error quotes the line of its own process, which is not always the last one.
+            or_join(
+                before.filter(|before| before.pid.is_none() || message.pid.is_some()),
+                message,
+            )
         },
     },
     Reader {
@@ -160,6 +164,18 @@ mod tests {
             "node2:24881:25568 [2] NCCL WARN Cuda failure 'out of memory'\nnode2:24882:25569 [3] NCCL WARN Cuda failure 'out of memory'\n",
         );
         assert_eq!(found.len(), 2);
+    }
+
+    #[test]
+    fn a_quoted_figure_is_not_of_the_process_before() {
+        let found = all(
+            "n2:81:8 [2] NCCL WARN Cuda failure 2 'out of memory'\nn2:82:9 [3] NCCL WARN Cuda failure 2 'out of memory'\n[rank2]: Failed to CUDA calloc async 33554432 bytes",
+        );
+        let of_third = found
+            .iter()
+            .find(|message| message.device == Some(3))
+            .unwrap();
+        assert_eq!(of_third.requested, None);
     }
 
     #[test]

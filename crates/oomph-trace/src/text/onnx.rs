@@ -8,6 +8,15 @@ use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
+        markers: &["ExecutionProvider"],
+        read: |line, noted, _| {
+            let gpu = ["CUDAExec", "TensorrtExec", "ROCMExec", "MIGraphXExec"];
+            noted.providers[0] |= gpu.iter().any(|name| line.text.contains(name));
+            noted.providers[1] |= line.text.contains("CPUExec");
+            None
+        },
+    },
+    Reader {
         markers: &[
             "Failed to allocate memory for requested buffer of size ",
             "is smaller than requested bytes of ",

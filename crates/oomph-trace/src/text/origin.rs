@@ -437,6 +437,10 @@ pub(super) fn container(text: &str) -> Option<Program> {
 /// What a program was doing, by the words of its functions and of its log; each completes `while …`.
 const DURING: &[(&str, &[&str])] = &[
     (
+        "host memory was pinned",
+        &["pin_memory(", "_utils/pin_memory.py"],
+    ),
+    (
         "the GPU's context was made",
         &["cuCtxCreate", "PrimaryCtxRetain", "cuInit", "_cuda_init"],
     ),

@@ -178,6 +178,8 @@ pub(super) const READERS: &[Reader] = &[
             "status=9/KILL",
         ],
         read: |line, noted, before| {
+            /// Lines of a container's state, whatever their order.
+            const STATE: usize = 4;
             if line.from.starts_with("xit") {
                 let number = line.from.get("xit code".len() - 1..)?;
                 let number = number.trim_start_matches(|c: char| !c.is_ascii_digit() && c != '-');
@@ -207,6 +209,12 @@ pub(super) const READERS: &[Reader] = &[
                         message.inside = Some(Program::Kubernetes);
                         message.host.clone_from(&noted.pod);
                         message.total = noted.limit;
+                        if noted
+                            .reason_line
+                            .is_some_and(|reason| line.part - reason <= STATE)
+                        {
+                            message.setting = Some("not its limit");
+                        }
                     }
                     or_join(before, message)
                 }

@@ -199,6 +199,8 @@ pub enum Memory {
     OnChip,
     /// The message does not say.
     Unknown,
+    /// None: the error is about something else.
+    None,
 }
 
 impl Memory {
@@ -209,6 +211,7 @@ impl Memory {
             Self::Host => "host",
             Self::OnChip => "on_chip",
             Self::Unknown => "unknown",
+            Self::None => "none",
         }
     }
 
@@ -228,6 +231,7 @@ impl Memory {
             Self::Host => "host memory (RAM)",
             Self::OnChip => "shared memory on the chip",
             Self::Unknown => "memory",
+            Self::None => "no matter of memory",
         }
     }
 }
@@ -251,6 +255,7 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
         Hardware::Tpu,
         &["XLA:TPU", "space hbm", "libtpu", "TPU v", "TpuDevice"],
     ),
+    (Hardware::Jetson, &["NvMap", "Jetson", "tegra"]),
     (
         Hardware::Ascend,
         &["NPU out of memory", "Ascend", "torch_npu", "aclrt"],
@@ -277,6 +282,8 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
             "HIP ",
             "hipMalloc",
             "hipError",
+            "access fault by GPU",
+            "HSA_STATUS",
             "ROCm",
             "rocm",
             "Radeon",
@@ -322,6 +329,8 @@ pub enum Hardware {
     Apple,
     /// Google's TPU.
     Tpu,
+    /// NVIDIA's small computers, whose GPU shares the host's memory.
+    Jetson,
     /// Intel's.
     Intel,
     /// Huawei's NPU.

@@ -172,6 +172,15 @@ pub(super) const READERS: &[Reader] = &[
         read: host,
     },
     Reader {
+        // Weights that are quantised have to fit into the GPUs, and were counted before they were loaded.
+        markers: &["modules are dispatched on the CPU or the disk"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Pytorch, MessageKind::Budget);
+            message.setting = Some("device_map");
+            Some(message)
+        },
+    },
+    Reader {
         markers: &[
             "is killed by signal: Bus error",
             "insufficient shared memory (shm)",

@@ -131,6 +131,14 @@ pub(super) struct Noted {
     pub(super) ended: Vec<u64>,
     /// The end of a process that a launcher ended, if nothing else tells of it.
     pub(super) launcher: Option<Box<OomMessage>>,
+    /// What a device has, and what of it is free, as TensorFlow says at its start.
+    pub(super) device: [Option<Bytes>; 2],
+    /// Weights of a model and what is left beside them, as a server says after it loaded them.
+    pub(super) weights: [Option<Bytes>; 2],
+    /// Whether ONNX Runtime's providers of a GPU, and of the CPU, were named.
+    pub(super) providers: [bool; 2],
+    /// The line that gives no more than `Error` as the reason why a container ended.
+    pub(super) reason_line: Option<usize>,
     /// The last line of an error of TensorFlow.
     pub(super) tensorflow_line: Option<usize>,
     /// The last line `Limits:` of a pod.

@@ -60,7 +60,30 @@ pub(super) const READERS: &[Reader] = &[
             "Not enough memory. Please try to increase --mem-fraction-static",
             "Not enough memory; please try to increase --mem-fraction-static",
         ],
-        read: |line, _, _| Some(line.message(Program::Sglang, MessageKind::Budget)),
+        read: |line, noted, before| {
+            let mut message = line.message(Program::Sglang, MessageKind::Budget);
+            beside_weights(&mut message, noted);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // What was left for the cache of keys and values came out negative.
+        markers: &["is larger than the profiled value -"],
+        read: |line, noted, before| {
+            let mut message = line.message(Program::Sglang, MessageKind::Budget);
+            beside_weights(&mut message, noted);
+            or_join(before, message)
+        },
+    },
+    Reader {
+        markers: &["Load weight end."],
+        read: |line, noted, _| {
+            noted.weights = [
+                size_after(line.from, "mem usage="),
+                size_after(line.from, "avail mem="),
+            ];
+            None
+        },
     },
     Reader {
         markers: &[
@@ -69,13 +92,14 @@ pub(super) const READERS: &[Reader] = &[
             "alloc_req_slots runs out of memory",
             "alloc_token_slots runs out of memory",
         ],
-        read: |line, _, _| {
+        read: |line, _, before| {
             let mut message = line.message(Program::Sglang, MessageKind::Budget);
             message.setting = Some("--max-running-requests");
             message.tokens = Some(Tokens::default());
             // It takes requests back and computes them again later.
             message.handled = line.from.contains("retracted");
-            Some(message)
+            // The exception says it once more, below the figures.
+            or_join(before, message)
         },
     },
     Reader {
@@ -110,6 +134,11 @@ pub(super) const READERS: &[Reader] = &[
         read: prefill,
     },
 ];
+
+/// Takes over what the weights hold, and what they left.
+fn beside_weights(message: &mut OomMessage, noted: &Noted) {
+    [message.in_use, message.free] = noted.weights;
+}
 
 /// `Free memory on device cuda:0 (19.77/22.05 GiB) on startup is less than desired … (0.9, 19.84 GiB)`.
 fn at_startup(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {

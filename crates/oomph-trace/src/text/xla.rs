@@ -291,6 +291,24 @@ pub(super) const READERS: &[Reader] = &[
         markers: &["Limit:  ", "InUse:  "],
         read: figures,
     },
+    Reader {
+        // What the driver says of a GPU when TensorFlow starts; the first versions have a line for each figure.
+        markers: &[
+            "totalMemory: ",
+            "freeMemory: ",
+            "Total memory: ",
+            "Free memory: ",
+        ],
+        read: |line, noted, _| {
+            let [total, free] = &mut noted.device;
+            let either = |one: &str, other: &str| {
+                size_after(line.text, one).or_else(|| size_after(line.text, other))
+            };
+            *total = either("totalMemory: ", "Total memory: ").or(*total);
+            *free = either("freeMemory: ", "Free memory: ").or(*free);
+            None
+        },
+    },
 ];
 
 /// `OOM when allocating tensor with shape[…] and type float on /job:…/device:GPU:0 by allocator GPU_0_bfc`.
@@ -419,7 +437,11 @@ fn allocator(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> 
 }
 
 /// `failed to allocate 2.12G (2282521344 bytes) from device: …`: the arena asks for less and less.
-fn driver(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Option<OomMessage> {
+fn driver(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
     // ROCm's older versions print the number alone.
     let statuses = [
         "OUT_OF_MEMORY",
@@ -434,6 +456,7 @@ fn driver(line: &Line<'_>, _: &mut Noted, before: Option<&mut OomMessage>) -> Op
     let rest = after(line.text, "failed to allocate ")?;
     message.requested = between(rest, "(", ")").and_then(size);
     message.setting = Some("what is free");
+    [message.total, message.free] = noted.device;
     or_join(before, message)
 }
 

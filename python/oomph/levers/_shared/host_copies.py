@@ -10,6 +10,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph.levers._shared.base import failure
+from oomph.levers._shared.recomputation import without_graph
 from oomph.levers._shared.streams import copy_stream
 
 SMALLEST = 256 << 10
@@ -143,11 +144,11 @@ class Transfers:
         if entry is None:
             stays = self._stays.get(key)
             if stays is not None and not stays.expired():
-                return tensor
+                return without_graph(tensor)
             source = _bytes_of(storage, tensor.device) if whole else tensor.detach()
             if self.most is not None and not self._goes(source.nbytes, self.most):
                 self._stays[key] = StorageWeakRef(storage)
-                return tensor
+                return without_graph(tensor)
             self.held += source.nbytes
             entry = Entry(self, source, tensor)
             entry.number = len(self.order)

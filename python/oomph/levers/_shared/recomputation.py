@@ -51,6 +51,15 @@ def recomputed_in_backward(
         return forward(*args, **kwargs)
 
 
+def without_graph(tensor: torch.Tensor) -> torch.Tensor:
+    """What a hook keeps of a saved tensor that stays as it is.
+
+    The tensor may be its operator's own output. Kept as that, it would keep the graph that keeps it, until a backward pass frees
+    what was saved: for ever, where a graph is dropped.
+    """
+    return tensor if tensor.is_leaf else tensor.detach()
+
+
 def has_saved_tensor_hooks() -> bool:
     """Whether hooks see what is saved for the backward pass; False if they are forbidden."""
     top = torch_features.find("saved_tensor_hooks_top")
@@ -131,9 +140,7 @@ class _Call:
                     f"its saved tensor {number} was {_kind(kinds[number])} and is now "
                     f"{_kind((tensor.shape, tensor.dtype))}"
                 )
-            if tensor.requires_grad:
-                # Avoids a reference cycle with its node.
-                tensor = tensor.detach()
+            tensor = without_graph(tensor)
             saved.append(tensor)
             if len(saved) == len(kinds):
                 raise _Done

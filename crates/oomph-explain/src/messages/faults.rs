@@ -1,0 +1,323 @@
+//! Errors that are no matter of memory: what they are, and what to do next.
+
+use oomph_trace::text::{Fault, Hardware, OomMessage};
+
+use super::next::{NextStep, advice, script, step};
+
+/// What happened, in a sentence.
+pub(super) fn verdict(message: &OomMessage, fault: Fault) -> String {
+    format!(
+        "no matter of memory: {} (line {})",
+        what(fault),
+        message.line
+    )
+}
+
+const fn what(fault: Fault) -> &'static str {
+    match fault {
+        Fault::Hardware => {
+            "the driver reports that the GPU itself or its connection failed: its hardware, power or cooling, seldom the driver"
+        }
+        Fault::DriverMismatch => {
+            "the driver's kernel module and its library have different versions, mostly after an upgrade without a restart"
+        }
+        Fault::DriverTooOld => {
+            "the GPU's driver is older than the CUDA version that the program was built for"
+        }
+        Fault::NoKernelImage => {
+            "the program, or a library in it, was built without code for this GPU's architecture"
+        }
+        Fault::DeviceAssert => {
+            "a kernel's own check failed on the GPU: nearly always an index that is out of range (a token beyond the \
+             vocabulary, a label beyond the classes, a position beyond the maximum), or probabilities that are NaN"
+        }
+        Fault::IllegalAccess => {
+            "a kernel read or wrote outside of its memory: a bug in a kernel or a library, or an index out of range, and \
+             no shortage"
+        }
+        Fault::LaunchFailure => {
+            "a kernel ended with an error that the driver does not name: mostly an access outside of its memory, or a \
+             fault of the GPU"
+        }
+        Fault::LaunchResources => {
+            "a kernel was launched with more threads, blocks or registers than the GPU allows"
+        }
+        Fault::NoDevice => {
+            "the program sees no GPU, or not the one that it asks for: the driver, the container, CUDA_VISIBLE_DEVICES \
+             or a build without GPU support"
+        }
+        Fault::SharedGpu => "two ranks use the same GPU, which NCCL does not allow",
+        Fault::LibraryCall => {
+            "a call of cuDNN or cuBLAS failed: an earlier kernel broke something, sizes or types are not supported, or \
+             versions do not fit"
+        }
+        Fault::MixedDevices => {
+            "tensors that meet in one operation are on different devices (the CPU and a GPU, or two GPUs)"
+        }
+        Fault::Shapes => "tensors that meet in one operation have shapes or types that do not fit",
+        Fault::Libraries => "a library is missing, or two do not fit together",
+        Fault::PortTaken => {
+            "the port that the job listens on is taken: by an earlier run that still lives, or by another job"
+        }
+        Fault::CollectiveTimeout => {
+            "a collective operation waited for all ranks until its time was up: one rank was late, had failed, or did not \
+             make the same call"
+        }
+        Fault::Rendezvous => {
+            "the processes of the job did not all meet at its start: some were not started, or could not reach the first \
+             one's address in time"
+        }
+        Fault::PeerGone => {
+            "the process at the other end of a connection is gone, or the network failed: what ended it stands in that \
+             rank's log, and may well be memory"
+        }
+        Fault::DiskFull => "a disk, or a quota on one, is full",
+        Fault::Segfault => {
+            "a process read or wrote memory that is not its own (SIGSEGV): a bug in a native library, or libraries that do \
+             not fit together"
+        }
+    }
+}
+
+/// What such a text does not say.
+pub(super) fn unsaid(fault: Fault) -> Vec<&'static str> {
+    match fault {
+        Fault::DeviceAssert | Fault::IllegalAccess | Fault::LaunchFailure | Fault::LibraryCall => {
+            vec!["which call it comes from: kernels run later than they are called"]
+        }
+        Fault::CollectiveTimeout => vec!["which rank was late, and why"],
+        Fault::Rendezvous => vec!["which process was missing, and why"],
+        Fault::PeerGone => vec!["why the other process ended"],
+        _ => Vec::new(),
+    }
+}
+
+/// What to do next, the step that tells the most first.
+pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
+    match fault {
+        Fault::Hardware | Fault::DriverMismatch | Fault::DriverTooOld | Fault::NoDevice => {
+            about_the_driver(message, fault)
+        }
+        Fault::CollectiveTimeout
+        | Fault::Rendezvous
+        | Fault::PeerGone
+        | Fault::PortTaken
+        | Fault::SharedGpu => about_the_ranks(fault),
+        Fault::NoKernelImage if message.hardware == Hardware::Amd => vec![
+            step("rocminfo | grep gfx", "which architecture the GPU is"),
+            step(
+                "HSA_OVERRIDE_GFX_VERSION=11.0.0",
+                "use the code for a close architecture, where there is one (11.0.0 for RDNA 3, 10.3.0 for RDNA 2)",
+            ),
+            advice("a build for it (PYTORCH_ROCM_ARCH), or a newer one"),
+        ],
+        Fault::NoKernelImage => vec![
+            step(
+                "python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",
+                "what PyTorch was built for, and what the GPU is",
+            ),
+            advice(
+                "a newer build for a new GPU, an older one for an old GPU; extensions built again with TORCH_CUDA_ARCH_LIST",
+            ),
+        ],
+        Fault::DeviceAssert => vec![
+            one_by_one(message),
+            advice(
+                "compare the largest index with the size of its table: tokens and positions with the embeddings, labels \
+                 with the classes",
+            ),
+            advice(
+                "or run the step on the CPU, whose message names the index; the process cannot use the GPU after it, so \
+                 start it again",
+            ),
+        ],
+        Fault::IllegalAccess | Fault::LaunchFailure | Fault::LibraryCall => vec![
+            one_by_one(message),
+            if message.hardware == Hardware::Amd {
+                step("AMD_LOG_LEVEL=3", "which kernels ran last")
+            } else {
+                step(
+                    "compute-sanitizer --tool memcheck python …",
+                    "which kernel it is, and which address",
+                )
+            },
+            advice(
+                "another version of the library whose kernel it is, or that kernel switched off \
+                 (torch.backends.cudnn.enabled = False); `dmesg` for an Xid of the driver",
+            ),
+        ],
+        Fault::LaunchResources => vec![
+            one_by_one(message),
+            advice(
+                "fewer threads in a block, or a smaller batch where one dimension of the grid is its size",
+            ),
+        ],
+        Fault::MixedDevices => vec![advice(
+            "move what the message names to the same device (`.to(x.device)`); with device_map=\"auto\" the inputs to the \
+             first layer's",
+        )],
+        Fault::Shapes => vec![advice(
+            "print shapes and types at the user's line of the traceback; of a checkpoint: the model's configuration is \
+             another one than that it was saved with",
+        )],
+        Fault::Libraries => vec![
+            step(
+                "ldd FILE | grep 'not found'",
+                "which library the file that the message names lacks",
+            ),
+            advice(
+                "the extension built again for this torch, or all from one release in a fresh environment",
+            ),
+        ],
+        Fault::DiskFull => vec![
+            step("df -h", "which disk is full (df -i: of files)"),
+            advice(
+                "fewer checkpoints kept, caches on another disk (HF_HOME, TMPDIR, TRITON_CACHE_DIR)",
+            ),
+        ],
+        Fault::Segfault => vec![
+            step(
+                format!("python -X faulthandler {}", script(message)),
+                "the Python line at which it ended",
+            ),
+            advice(
+                "libraries of one release (torch, its extensions, CUDA's packages) in a fresh environment",
+            ),
+        ],
+    }
+}
+
+/// The error stands at the call that causes it, if kernels do not run in the background.
+fn one_by_one(message: &OomMessage) -> NextStep {
+    step(
+        if message.hardware == Hardware::Amd {
+            "AMD_SERIALIZE_KERNEL=3"
+        } else {
+            "CUDA_LAUNCH_BLOCKING=1"
+        },
+        "set it and run the job again: the traceback then ends at the call that fails",
+    )
+}
+
+fn about_the_driver(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
+    let driver = if message.hardware == Hardware::Amd {
+        step(
+            "rocm-smi",
+            "whether the driver works, and which GPUs it sees",
+        )
+    } else {
+        step(
+            "nvidia-smi",
+            "whether the driver works, its version and the newest CUDA that it runs",
+        )
+    };
+    match fault {
+        Fault::Hardware => vec![
+            step(
+                "sudo dmesg -T | grep -i xid",
+                "which error, when, and on which GPU",
+            ),
+            advice(
+                "restart the machine; if it comes again: power, cooling, the slot, or another card",
+            ),
+            step(
+                "nvidia-smi -q -d ECC,PERFORMANCE",
+                "errors of its memory, and whether it slowed down for heat or power (dcgmi diag -r 3 tests it)",
+            ),
+        ],
+        Fault::DriverMismatch => vec![
+            advice(
+                "restart the machine, so that the new kernel module is loaded (or unload the old one: rmmod nvidia)",
+            ),
+            step(
+                "cat /proc/driver/nvidia/version",
+                "the version of the loaded module",
+            ),
+            advice(
+                "in a container: no library of the driver in the image; the runtime puts in the host's",
+            ),
+        ],
+        Fault::DriverTooOld => vec![
+            driver,
+            advice(
+                "a newer driver, or a build of the program for an older CUDA (pytorch.org: previous versions)",
+            ),
+        ],
+        _ if message.text.contains("could not select device driver") => vec![
+            step(
+                "sudo apt install nvidia-container-toolkit && sudo nvidia-ctk runtime configure --runtime=docker",
+                "what passes GPUs on to containers is missing; restart Docker after it",
+            ),
+            driver,
+        ],
+        _ => vec![
+            driver,
+            step(
+                "echo $CUDA_VISIBLE_DEVICES",
+                "which GPUs the process may see",
+            ),
+            step(
+                "docker run --gpus all …",
+                "in a container: the GPUs have to be passed on",
+            ),
+            step(
+                "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())'",
+                "None: a build of PyTorch for the CPU",
+            ),
+        ],
+    }
+}
+
+fn about_the_ranks(fault: Fault) -> Vec<NextStep> {
+    match fault {
+        Fault::CollectiveTimeout => vec![
+            advice(
+                "read the logs of all ranks for the first error: a rank that ran out of memory lets the others wait",
+            ),
+            step(
+                "TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+                "records which collective each rank was in (`py-spy dump --pid PID` shows it while it hangs)",
+            ),
+            step("NCCL_DEBUG=INFO", "which connections NCCL made"),
+            advice(
+                "if one rank only takes long (a download, an evaluation, a checkpoint): init_process_group(timeout=…)",
+            ),
+        ],
+        Fault::Rendezvous => vec![
+            step(
+                "nc -zv $MASTER_ADDR $MASTER_PORT",
+                "on the other nodes: whether the first one's address and port can be reached (firewalls, names, interfaces)",
+            ),
+            advice(
+                "all nodes started with the same --nnodes, --rdzv-endpoint and --rdzv-id, and each with its own --node-rank",
+            ),
+            advice("the logs of the other nodes: one may have ended before it came so far"),
+        ],
+        Fault::PortTaken => vec![
+            step("ss -ltnp | grep PORT", "which process listens on it"),
+            step(
+                "torchrun --rdzv-endpoint=localhost:0 …",
+                "a port that is free (MASTER_PORT for others)",
+            ),
+        ],
+        Fault::SharedGpu => vec![
+            step(
+                "torch.cuda.set_device(int(os.environ[\"LOCAL_RANK\"]))",
+                "a GPU for each rank, before the first communicator is made",
+            ),
+            advice(
+                "no more ranks on a node than it has GPUs, and the same CUDA_VISIBLE_DEVICES for all of them",
+            ),
+        ],
+        _ => vec![
+            advice(
+                "find the rank that ended first, in the logs of all nodes, and explain that log",
+            ),
+            step(
+                "dmesg -T | grep -iE 'killed process|out of memory|xid'",
+                "on its node: whether the kernel ended it, or the GPU failed",
+            ),
+            step("NCCL_DEBUG=INFO", "which connection broke"),
+        ],
+    }
+}

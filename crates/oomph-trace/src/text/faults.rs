@@ -1,0 +1,360 @@
+//! Errors that are no matter of memory, though they end the same jobs: what they are, by the words that name them.
+
+use std::sync::LazyLock;
+
+use super::program::{Hardware, Memory, Program};
+use super::readers::{Line, Place};
+use super::words::Vocabulary;
+use super::{MessageKind, OomMessage};
+
+/// An error that is no matter of memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Fault {
+    /// The GPU itself failed, as the driver says.
+    Hardware,
+    /// Kernel module and library of the driver are of different versions.
+    DriverMismatch,
+    /// The driver is older than the CUDA that a program was built for.
+    DriverTooOld,
+    /// The program has no code for this GPU.
+    NoKernelImage,
+    /// A kernel's own check failed, mostly that of an index.
+    DeviceAssert,
+    /// A kernel reached outside of its memory.
+    IllegalAccess,
+    /// A kernel failed in a way that the driver does not name.
+    LaunchFailure,
+    /// A launch asks for more threads or registers than a multiprocessor has.
+    LaunchResources,
+    /// No GPU is to be seen.
+    NoDevice,
+    /// Two ranks use one GPU.
+    SharedGpu,
+    /// A call of cuBLAS or cuDNN failed, and not for want of memory.
+    LibraryCall,
+    /// Tensors that meet are on different devices.
+    MixedDevices,
+    /// Tensors that meet do not have shapes, or types, that fit.
+    Shapes,
+    /// Libraries do not fit together.
+    Libraries,
+    /// A port is taken.
+    PortTaken,
+    /// A collective operation waited too long for a rank.
+    CollectiveTimeout,
+    /// Not all processes of a job met at its start.
+    Rendezvous,
+    /// A rank at the other end of a connection is gone.
+    PeerGone,
+    /// A disk is full.
+    DiskFull,
+    /// A process read or wrote where it may not.
+    Segfault,
+}
+
+/// The more an error says of the reason, the earlier it stands: of several in one text the first is kept.
+const FAULTS: &[(Fault, &[&str])] = &[
+    (
+        Fault::Hardware,
+        &[
+            "fallen off the bus",
+            "GPU is lost",
+            "uncorrectable ECC error",
+            "cudaErrorECCUncorrectable",
+            "CUDA_ERROR_ECC_UNCORRECTABLE",
+            "NVRM: Xid",
+            "hardware stack error",
+            "NVLink error was detected",
+            "HW Exception by GPU node",
+        ],
+    ),
+    (
+        Fault::DriverMismatch,
+        &[
+            "Driver/library version mismatch",
+            "forward compatibility was attempted on non supported HW",
+            "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
+            "cudaErrorSystemDriverMismatch",
+            "does not match DSO version",
+        ],
+    ),
+    (
+        Fault::DriverTooOld,
+        &[
+            "driver on your system is too old",
+            "driver version is insufficient for CUDA runtime version",
+            "cudaErrorInsufficientDriver",
+            "provided PTX was compiled with an unsupported toolchain",
+            "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
+            "unsatisfied condition: cuda",
+        ],
+    ),
+    (
+        Fault::NoKernelImage,
+        &[
+            "no kernel image is available",
+            "cudaErrorNoKernelImageForDevice",
+            "CUDA_ERROR_NO_BINARY_FOR_GPU",
+            "invalid device function",
+            "hipErrorNoBinaryForGpu",
+            "is not compatible with the current PyTorch installation",
+        ],
+    ),
+    (
+        Fault::DeviceAssert,
+        &[
+            "device-side assert triggered",
+            "cudaErrorAssert",
+            "CUDA_ERROR_ASSERT",
+            "] Assertion `",
+        ],
+    ),
+    (
+        Fault::IllegalAccess,
+        &[
+            "an illegal memory access was encountered",
+            "cudaErrorIllegalAddress",
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+            "misaligned address",
+            "CUDA_ERROR_MISALIGNED_ADDRESS",
+            "Memory access fault by GPU",
+            "hipErrorIllegalAddress",
+        ],
+    ),
+    (
+        Fault::LaunchResources,
+        &[
+            "too many resources requested for launch",
+            "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+            "invalid configuration argument",
+        ],
+    ),
+    (
+        Fault::LaunchFailure,
+        &[
+            "unspecified launch failure",
+            "CUDA_ERROR_LAUNCH_FAILED",
+            "cudaErrorLaunchFailure",
+            "an illegal instruction was encountered",
+            "CUDA_ERROR_ILLEGAL_INSTRUCTION",
+        ],
+    ),
+    (
+        Fault::NoDevice,
+        &[
+            "no CUDA-capable device is detected",
+            "CUDA_ERROR_NO_DEVICE",
+            "cudaErrorNoDevice",
+            "No CUDA GPUs are available",
+            "Found no NVIDIA driver",
+            "CUDA unknown error - this may be due to an incorrectly set up environment",
+            "invalid device ordinal",
+            "couldn't communicate with the NVIDIA driver",
+            "Torch not compiled with CUDA enabled",
+            "could not select device driver",
+            "No HIP GPUs are available",
+        ],
+    ),
+    (Fault::SharedGpu, &["Duplicate GPU detected"]),
+    (
+        Fault::LibraryCall,
+        &[
+            "CUDNN_STATUS_EXECUTION_FAILED",
+            "CUDNN_STATUS_MAPPING_ERROR",
+            "CUDNN_STATUS_NOT_SUPPORTED",
+            "CUDNN_STATUS_BAD_PARAM",
+            "CUDNN_STATUS_SUBLIBRARY",
+            "CUDNN_STATUS_VERSION_MISMATCH",
+            "CUBLAS_STATUS_EXECUTION_FAILED",
+            "CUBLAS_STATUS_INTERNAL_ERROR",
+            "CUBLAS_STATUS_INVALID_VALUE",
+            "CUBLAS_STATUS_NOT_SUPPORTED",
+            "CUBLAS_STATUS_ARCH_MISMATCH",
+        ],
+    ),
+    (
+        Fault::MixedDevices,
+        &["Expected all tensors to be on the same device"],
+    ),
+    (
+        Fault::Shapes,
+        &[
+            "shapes cannot be multiplied",
+            "must match the size of tensor b",
+            "size mismatch for ",
+            "Sizes of tensors must match",
+            "expected scalar type",
+            "must have the same dtype",
+            "is invalid for input of size",
+        ],
+    ),
+    (
+        Fault::Libraries,
+        &[
+            "undefined symbol: ",
+            "cannot open shared object file",
+            "version `GLIBC",
+            "DLL load failed",
+        ],
+    ),
+    (
+        Fault::PortTaken,
+        &[
+            "Address already in use",
+            "EADDRINUSE",
+            "address already in use",
+        ],
+    ),
+    (
+        Fault::CollectiveTimeout,
+        &[
+            "collective operation timeout",
+            "Some NCCL operations have failed or timed out",
+            "ms for recv operation",
+            "ms for send operation",
+            "monitoredBarrier",
+        ],
+    ),
+    (
+        Fault::Rendezvous,
+        &[
+            "waiting for clients",
+            "client socket has failed to connect",
+            "client socket has timed out",
+            "RendezvousTimeoutError",
+            "RendezvousConnectionError",
+        ],
+    ),
+    (
+        Fault::PeerGone,
+        &[
+            "ncclRemoteError",
+            "remote process exited or there was a network error",
+            "Connection closed by remote peer",
+            "Connection closed by peer",
+            "ncclSystemError",
+            "recvValue failed",
+        ],
+    ),
+    (
+        Fault::DiskFull,
+        &[
+            "No space left on device",
+            "Disk quota exceeded",
+            "no space left on device",
+        ],
+    ),
+    (
+        Fault::Segfault,
+        &[
+            "Segmentation fault",
+            "segmentation fault",
+            "(SIGSEGV)",
+            "exitcode: -11",
+            "return code = -11",
+        ],
+    ),
+];
+
+impl Fault {
+    /// Whose error it is.
+    const fn program(self) -> Program {
+        match self {
+            Self::CollectiveTimeout | Self::PeerGone | Self::SharedGpu => Program::Nccl,
+            Self::MixedDevices | Self::Shapes => Program::Pytorch,
+            Self::Rendezvous => Program::Torchrun,
+            Self::DiskFull | Self::Segfault | Self::Libraries | Self::PortTaken => Program::Unknown,
+            _ => Program::Cuda,
+        }
+    }
+}
+
+/// The fault that a line names.
+pub(super) fn read(text: &str, place: &Place<'_>) -> Option<OomMessage> {
+    static WORDS: LazyLock<Vocabulary<Fault>> =
+        LazyLock::new(|| Vocabulary::new(FAULTS.iter().copied(), false));
+    let (fault, at, _) = WORDS.all(text).min_by_key(|(fault, ..)| rank(*fault))?;
+    let line = Line::new(text, at, place)?;
+    let mut message = line.message(fault.program(), MessageKind::Fault(fault));
+    message.memory = Memory::None;
+    message.hardware = Hardware::of(line.near());
+    message.rank = place.origin.rank;
+    message.ranks = Vec::from_iter(message.rank);
+    message.pid = place.origin.pid;
+    message.host.clone_from(&place.origin.host);
+    Some(message)
+}
+
+/// Where a fault stands in the table.
+pub(super) fn rank(fault: Fault) -> usize {
+    FAULTS
+        .iter()
+        .position(|(other, _)| *other == fault)
+        .unwrap_or(FAULTS.len())
+}
+
+/// Keeps of two faults the one that says more, and with it the ranks that report it.
+pub(super) fn keep(kept: &mut Option<Box<OomMessage>>, next: OomMessage) {
+    let of = |message: &OomMessage| match message.kind {
+        MessageKind::Fault(fault) => rank(fault),
+        _ => usize::MAX,
+    };
+    match kept {
+        Some(kept) if of(kept) == of(&next) => {
+            kept.add_ranks(&next.ranks);
+            if kept.traceback.is_empty() {
+                kept.traceback = next.traceback;
+            }
+        }
+        Some(kept) if of(kept) < of(&next) => {}
+        _ => *kept = Some(Box::new(next)),
+    }
+}
+
+impl OomMessage {
+    /// Whether it may be what another error caused: a warning, a handle of a library that could not be made, words that
+    /// no reader knows.
+    pub fn is_vague(&self) -> bool {
+        self.handled
+            || matches!(
+                self.kind,
+                MessageKind::Cublas
+                    | MessageKind::Cudnn
+                    | MessageKind::NoAlgorithm
+                    | MessageKind::Fault(_)
+            )
+            || (self.kind == MessageKind::Unknown && self.requested.is_none())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::tests::{all, one};
+
+    #[test]
+    fn what_says_more_of_the_reason_is_kept() {
+        let message = one(
+            "[rank1]: CUDA error: unspecified launch failure\n[rank0]: Indexing.cu:7: block: [0,0,0], thread: [1,0,0] Assertion `i < n` failed.\n[rank2]: CUDA error: device-side assert triggered",
+        );
+        assert_eq!(message.kind, MessageKind::Fault(Fault::DeviceAssert));
+        assert_eq!((message.memory, message.ranks), (Memory::None, vec![0, 2]));
+    }
+
+    #[test]
+    fn memory_that_ran_out_comes_before_what_it_caused() {
+        let message = one(
+            "[rank0]: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 8.00 GiB of which 1.00 GiB is free.\n[rank1]: ncclRemoteError: A call failed possibly due to a network error",
+        );
+        assert_eq!(message.kind, MessageKind::Native);
+        // A handle that cannot be made says less than the error before it.
+        let found = all(
+            "CUDA error: device-side assert triggered\nCUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        );
+        let kinds: Vec<MessageKind> = found.iter().map(|message| message.kind).collect();
+        assert!(
+            kinds.contains(&MessageKind::Fault(Fault::DeviceAssert)),
+            "{kinds:?}"
+        );
+    }
+}
