@@ -6,9 +6,10 @@ use std::path::Path;
 use anyhow::Context as _;
 use oomph_allocator::Config;
 use oomph_plan::Dtype;
-use oomph_plan::draft::Pace;
+use oomph_plan::draft::{Draft, Pace};
 use oomph_plan::model::Model;
 use oomph_plan::search::{Base, Options, search};
+use oomph_plan::segments;
 use oomph_run::Record;
 
 fn main() -> anyhow::Result<()> {
@@ -33,6 +34,14 @@ fn main() -> anyhow::Result<()> {
             "{}: {} MiB, {events} events",
             directory.display(),
             device.peak_used_bytes >> 20
+        );
+        let draft = Draft::new(&base.model, Pace::default());
+        let started = std::time::Instant::now();
+        let fronts = segments::fronts(&draft, &|_, _| true);
+        println!(
+            " {} choices for its segments in {:?}",
+            fronts.iter().map(Vec::len).sum::<usize>(),
+            started.elapsed()
         );
         for share in [75, 50, 35, 25] {
             let options = Options {

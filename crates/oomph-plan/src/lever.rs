@@ -9,6 +9,7 @@ use crate::draft::Draft;
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
+use crate::segments::Segment;
 use crate::sharding::{Fabric, Passes, Sharing, Volume};
 use crate::units::Sequence;
 
@@ -205,6 +206,14 @@ pub(crate) trait Facets {
         Self: Sized,
     {
         Sequence::default()
+    }
+
+    /// What it does for each module that it may be for, by itself.
+    fn segments(_draft: &Draft<'_>) -> Vec<Segment>
+    where
+        Self: Sized,
+    {
+        Vec::new()
     }
 
     /// The lever for these modules, if it is for some of a sequence.

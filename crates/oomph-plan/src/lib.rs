@@ -20,6 +20,7 @@ mod optimizers;
 pub mod play;
 pub mod result;
 pub mod search;
+pub mod segments;
 pub mod sharding;
 mod stop;
 mod streamed;

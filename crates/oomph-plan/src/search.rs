@@ -3,6 +3,8 @@
 //! Which combinations are looked at depends on the job alone, never on the capacity, and a larger
 //! capacity only ever adds to those that fit: more memory never gives a worse plan.
 
+use std::borrow::Borrow;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oomph_allocator::{Config, Device};
@@ -13,6 +15,7 @@ use crate::lever::{Dtype, Group, Results, Stage, StepChange};
 use crate::levers::{KINDS, Kind, Lever};
 use crate::model::Model;
 use crate::play::{self, Played, play};
+use crate::segments;
 use crate::sharding::{self, Fabric, Passes, Volume};
 use crate::stop::{Stop, Stopped};
 use crate::units::{Sequence, is_inside};
@@ -65,7 +68,11 @@ struct Memory {
     pace: Pace,
     timed: HashMap<Vec<Lever>, Timed>,
     played: HashMap<Vec<Lever>, Played>,
+    fronts: HashMap<Permitted, Vec<Vec<Combination>>>,
 }
+
+/// Names of the levers that may be used and that may not, and those that are not for a module.
+type Permitted = (Option<Vec<String>>, Vec<String>, Vec<(String, String)>);
 
 impl Base {
     /// A run, and its peaks in tensors and of the allocator in bytes.
@@ -504,7 +511,6 @@ impl<'a> Searcher<'a> {
 
     fn base(&mut self, base: &Base, plays: usize, precision: bool) {
         const LEAST_GRID: usize = 4;
-        const MOST_THREADS: usize = 8;
         let draft = Draft::new(&base.model, self.options.pace);
         let offers = Offers::new(base, self.options, precision);
         let permitted =
@@ -523,30 +529,47 @@ impl<'a> Searcher<'a> {
         let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
         let grid =
             (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
-        // Each combination is looked at by itself, so they can be shared out.
+        self.look_at(&combinations, |own, combination| {
+            own.attempt(base, combination);
+            for (kind, sequence) in &sequences {
+                if !has_kind(combination, kind.name) {
+                    own.sequence(base, combination, kind, sequence, grid);
+                }
+            }
+        });
+        // Beside these, and after them: few of the solver's plans may still win then.
+        let fronts = self.fronts(base, &draft);
+        self.look_at(&combinations, |own, combination| {
+            for front in &fronts {
+                own.front(base, combination, front);
+            }
+        });
+    }
+
+    /// Looks at each combination by itself, shared out among threads.
+    fn look_at(
+        &mut self,
+        combinations: &[Combination],
+        look: impl Fn(&mut Self, &Combination) + Sync,
+    ) {
+        const MOST_THREADS: usize = 8;
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(MOST_THREADS).min(combinations.len());
         let (options, plain_time, quickest) = (self.options, self.plain_time, self.quickest);
-        let (combinations, sequences) = (&combinations, &sequences);
-        let found: Vec<Searcher<'_>> = std::thread::scope(|scope| {
+        let look = &look;
+        let found: Vec<Self> = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|first| {
                     scope.spawn(move || {
-                        let mut own = Searcher {
+                        let mut own = Self {
                             quickest,
-                            ..Searcher::new(options, plain_time)
+                            ..Self::new(options, plain_time)
                         };
                         for combination in combinations.iter().skip(first).step_by(threads) {
                             if options.stop.check().is_err() {
                                 break;
                             }
-                            own.attempt(base, combination);
-                            for (kind, sequence) in sequences {
-                                if combination.iter().any(|lever| lever.name() == kind.name) {
-                                    continue;
-                                }
-                                own.sequence(base, combination, kind, sequence, grid);
-                            }
+                            look(&mut own, combination);
                         }
                         own
                     })
@@ -689,13 +712,9 @@ impl<'a> Searcher<'a> {
         if let Some(whole) = plans.last() {
             self.attempt(base, whole);
         }
-        let promises: Vec<[Option<Promise>; 2]> = plans
+        let promises: Vec<Vec<Promise>> = plans
             .iter()
-            .map(|levers| {
-                let quicker = self.quicker(base, levers);
-                [Some(self.price(base, levers)), quicker]
-                    .map(|price| price.map(|price| (price.results, price.cost())))
-            })
+            .map(|levers| self.promises(base, levers))
             .collect();
         let points = grid.min(plans.len());
         let mut begin = 0;
@@ -703,11 +722,7 @@ impl<'a> Searcher<'a> {
             let end = (plans.len() * point).div_ceil(points);
             for count in (begin..end).rev() {
                 let left = promises.get(begin..=count).into_iter().flatten();
-                if !left
-                    .flatten()
-                    .flatten()
-                    .any(|&promise| self.may_win(promise))
-                {
+                if !left.flatten().any(|&promise| self.may_win(promise)) {
                     break;
                 }
                 if !plans
@@ -719,6 +734,42 @@ impl<'a> Searcher<'a> {
             }
             begin = end;
         }
+    }
+
+    /// Tries the plans of a solver beside a combination: the cheapest of them that fits, by bisection, as one that costs more leaves
+    /// less. Those that could not be chosen are not played.
+    fn front(&mut self, base: &Base, combination: &Combination, front: &[Vec<Lever>]) {
+        let mut plans: Vec<(Vec<Promise>, Combination)> = front
+            .iter()
+            .filter_map(|levers| with_levers(combination, levers.clone()))
+            .map(|levers| (self.promises(base, &levers), levers))
+            .collect();
+        let cost = |promises: &[Promise]| {
+            promises
+                .iter()
+                .map(|one| one.1)
+                .fold(f64::INFINITY, f64::min)
+        };
+        plans.sort_by(|a, b| cost(&a.0).total_cmp(&cost(&b.0)));
+        let mut left = &plans[..];
+        while let Some((promises, _)) = left.first()
+            && promises.iter().any(|&promise| self.may_win(promise))
+        {
+            let middle = left.len() / 2;
+            let (before, after) = left.split_at(middle);
+            left = if self.attempt(base, &after[0].1) {
+                before
+            } else {
+                &after[1..]
+            };
+        }
+    }
+
+    /// What levers come to, and what they do with those that buy time.
+    fn promises(&self, base: &Base, levers: &[Lever]) -> Vec<Promise> {
+        let prices = [Some(self.price(base, levers)), self.quicker(base, levers)];
+        let prices = prices.into_iter().flatten();
+        prices.map(|price| (price.results, price.cost())).collect()
     }
 
     /// Whether a plan that fits at this cost would be among the quickest.
@@ -842,13 +893,18 @@ impl<'a> Searcher<'a> {
     }
 
     /// What was found before, if it was under the same settings; else it is found and kept.
-    fn remembered<T: Clone>(
+    fn remembered<Q, K, T>(
         &self,
         base: &Base,
-        levers: &[Lever],
-        of: impl Fn(&mut Memory) -> &mut HashMap<Vec<Lever>, T>,
+        key: &Q,
+        of: impl Fn(&mut Memory) -> &mut HashMap<K, T>,
         find: impl FnOnce() -> T,
-    ) -> T {
+    ) -> T
+    where
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        K: Hash + Eq + Borrow<Q>,
+        T: Clone,
+    {
         let mut memory = base.memory.lock().unwrap_or_else(PoisonError::into_inner);
         if memory.config != self.options.config || memory.pace != self.options.pace {
             *memory = Memory {
@@ -857,14 +913,14 @@ impl<'a> Searcher<'a> {
                 ..Memory::default()
             };
         }
-        if let Some(known) = of(&mut memory).get(levers) {
+        if let Some(known) = of(&mut memory).get(key) {
             return known.clone();
         }
         // Other threads go on meanwhile.
         drop(memory);
         let found = find();
         let mut memory = base.memory.lock().unwrap_or_else(PoisonError::into_inner);
-        of(&mut memory).insert(levers.to_vec(), found.clone());
+        of(&mut memory).insert(key.to_owned(), found.clone());
         found
     }
 
@@ -876,6 +932,27 @@ impl<'a> Searcher<'a> {
             draft.apply(lever);
         }
         draft
+    }
+
+    /// What the solver chooses for the modules of a base.
+    fn fronts(&self, base: &Base, draft: &Draft<'_>) -> Vec<Vec<Combination>> {
+        let Options {
+            allow,
+            forbid,
+            left,
+            ..
+        } = self.options;
+        let permits = |lever: &str, module: &str| {
+            self.options.wants(lever)
+                && !has_kind(&base.applied, lever)
+                && !self.options.leaves(lever, module)
+        };
+        self.remembered(
+            base,
+            &(allow.clone(), forbid.clone(), left.clone()),
+            |memory| &mut memory.fronts,
+            || segments::fronts(draft, &permits),
+        )
     }
 
     /// What levers do to the time of a base.
@@ -1046,18 +1123,39 @@ fn with_blocks(
     sequence: &Sequence,
     count: usize,
 ) -> Combination {
-    let mut blocks = sequence.prefix(&base.model, count);
+    let lever = (kind.of_modules)(sequence.prefix(&base.model, count));
+    with_levers(combination, lever.into_iter().collect()).unwrap_or_else(|| combination.clone())
+}
+
+/// A combination with levers for modules; `None` if it has one of them.
+fn with_levers(combination: &Combination, mut added: Vec<Lever>) -> Option<Combination> {
+    if added
+        .iter()
+        .any(|lever| has_kind(combination, lever.name()))
+    {
+        return None;
+    }
     let chunked = combination
         .iter()
         .flat_map(|lever| lever.facets().chunked());
-    blocks.retain(|block| !chunked.clone().any(|module| is_inside(block, module)));
+    let mut blocks = Vec::new();
+    added.retain_mut(|lever| {
+        lever.without(|block| chunked.clone().any(|module| is_inside(block, module)));
+        let own = lever.modules_mut().cloned().unwrap_or_default();
+        let names_any = !own.is_empty();
+        blocks.extend(own);
+        names_any
+    });
     let mut levers = combination.clone();
     // What lies inside of those blocks is theirs.
     levers.retain_mut(|lever| lever.facets_mut().leave_to(&blocks));
-    if !blocks.is_empty() {
-        levers.extend((kind.of_modules)(blocks));
-    }
-    levers
+    levers.extend(added);
+    Some(levers)
+}
+
+/// Whether one of the levers has this name.
+fn has_kind(levers: &[Lever], name: &str) -> bool {
+    levers.iter().any(|lever| lever.name() == name)
 }
 
 /// Levers in the order in which they are listed.

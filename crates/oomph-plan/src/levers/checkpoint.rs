@@ -17,6 +17,7 @@ use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Results, Stage, Switches, comments, places};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Template};
+use crate::segments::{self, Segment};
 use crate::units::{self, Sequence};
 
 /// Nanoseconds of the host for a call: random states and modes are kept, compared and set back.
@@ -58,6 +59,19 @@ impl Facets for Checkpoint {
         units::most_for_their_time(draft)
     }
 
+    fn segments(draft: &Draft<'_>) -> Vec<Segment> {
+        let of_level = |modules: &Vec<String>| {
+            let (found, positions) = blocks::find(draft, modules);
+            let kept = results(draft, &found);
+            segments::whole(draft, &found, |block| {
+                let last = last_needed(&draft.template, block, &positions, &kept);
+                load(draft, block, last)
+            })
+        };
+        let levels = segments::levels(draft.model);
+        levels.iter().flat_map(of_level).collect()
+    }
+
     fn of_modules(modules: Vec<String>) -> Option<Self> {
         Some(Self { modules })
     }
@@ -72,10 +86,9 @@ impl Facets for Checkpoint {
         let mut edits = Edits::default();
         // Until where arguments of checkpointed blocks are needed.
         let mut needed: HashMap<u32, usize> = HashMap::default();
-        let mut kept: HashSet<u32> = HashSet::default();
+        let kept = results(draft, &found);
         for block in &found {
             if let Some(call) = draft.model.calls.get(block.call as usize) {
-                kept.extend(&call.outputs);
                 for &input in &call.inputs {
                     let until = needed.entry(input).or_default();
                     *until = (*until).max(block.backward.end);
@@ -83,22 +96,18 @@ impl Facets for Checkpoint {
             }
         }
         for block in &found {
-            let mut load = draft.forward_load(block.call);
-            let rest = recompute(
+            let last = last_needed(&draft.template, block, &positions, &kept);
+            let load = load(draft, block, last);
+            draft.body.add(load);
+            recompute(
                 &mut draft.template,
                 block,
+                last,
                 &positions,
                 &uses,
                 &kept,
                 &mut edits,
             );
-            if let Some(rest) = rest {
-                let rest = only_in(draft, &block.forward, rest);
-                load.busy -= rest.busy;
-                load.launches -= rest.launches;
-            }
-            load.lever += HOST_NS;
-            draft.body.add(load);
         }
         // In the order of the body, so that the outcome is the same every time.
         let mut needed: Vec<(u32, usize)> = needed.into_iter().collect();
@@ -157,6 +166,50 @@ impl Facets for Checkpoint {
     }
 }
 
+/// What blocks return.
+fn results(draft: &Draft<'_>, blocks: &[Block]) -> HashSet<u32> {
+    let calls = blocks
+        .iter()
+        .filter_map(|block| draft.model.calls.get(block.call as usize));
+    calls
+        .flat_map(|call| call.outputs.iter().copied())
+        .collect()
+}
+
+/// What a block takes to compute again up to there in its forward pass.
+fn load(draft: &Draft<'_>, block: &Block, last: Option<usize>) -> Load {
+    let mut load = draft.forward_load(block.call);
+    if let Some(last) = last {
+        let rest = only_in(draft, &block.forward, last + 1..block.forward.end);
+        load.busy -= rest.busy;
+        load.launches -= rest.launches;
+    }
+    load.lever += HOST_NS;
+    load
+}
+
+/// Whether a block itself saves one of the tensors that wait for its backward pass: a result only where that frees it.
+fn saves(number: u32, block: &Block, positions: &Positions, kept: &HashSet<u32>) -> bool {
+    let freed = positions.frees.get(&number);
+    block.saved.contains(&number)
+        && (!kept.contains(&number)
+            || freed.is_some_and(|at| (block.backward.start..=block.backward.end).contains(at)))
+}
+
+/// The position of the last thing in a block's forward pass that its backward pass needs.
+fn last_needed(
+    template: &Template,
+    block: &Block,
+    positions: &Positions,
+    kept: &HashSet<u32>,
+) -> Option<usize> {
+    let events = template.body.get(block.forward.clone()).unwrap_or_default();
+    let last = events.iter().rposition(
+        |event| matches!(event, Event::Alloc(number) if saves(*number, block, positions, kept)),
+    );
+    Some(block.forward.start + last?)
+}
+
 /// The work of what a block's forward pass does in the last part of it and nowhere before.
 fn only_in(draft: &Draft<'_>, forward: &Range<usize>, rest: Range<usize>) -> Load {
     let template = &draft.template;
@@ -181,36 +234,27 @@ fn only_in(draft: &Draft<'_>, forward: &Range<usize>, rest: Range<usize>) -> Loa
     load
 }
 
-/// Returns where in the body the part of the forward begins and ends that is not repeated.
+/// A block whose forward pass is repeated up to the `last` thing that its backward pass needs.
 fn recompute(
     template: &mut Template,
     block: &Block,
+    last: Option<usize>,
     positions: &Positions,
     uses: &Uses<'_>,
     kept: &HashSet<u32>,
     edits: &mut Edits,
-) -> Option<Range<usize>> {
-    let saved: HashSet<u32> = block.saved.iter().copied().collect();
+) {
+    let Some(last) = last else { return };
     let casts: HashSet<u32> = block.casts.iter().copied().collect();
-    let in_own_backward = |number: &u32| {
-        positions
-            .frees
-            .get(number)
-            .is_some_and(|&at| at >= block.backward.start && at <= block.backward.end)
-    };
-    // Results are saved by the block itself only where its own backward frees them.
-    let is_saved = |number: u32| {
-        saved.contains(&number) && (!kept.contains(&number) || in_own_backward(&number))
-    };
+    let saved: HashSet<u32> = (block.saved.iter().copied())
+        .filter(|&number| saves(number, block, positions, kept))
+        .collect();
+    let is_saved = |number: u32| saved.contains(&number);
     let forward: Vec<Event> = template
         .body
-        .get(block.forward.clone())
+        .get(block.forward.start..=last)
         .unwrap_or_default()
         .to_vec();
-    let last = forward
-        .iter()
-        .rposition(|event| matches!(event, Event::Alloc(number) if is_saved(*number)));
-    let last = last?;
     let at = block.backward.start;
     // A result that the block saves itself waited for the operator that took it; from here on the copy that
     // is computed again stands for it.
@@ -220,7 +264,7 @@ fn recompute(
         }
     }
     let mut passing: HashMap<u32, u32> = HashMap::default();
-    for event in forward.iter().take(last + 1) {
+    for event in &forward {
         match *event {
             Event::Alloc(number) => {
                 let Some(copy) = blocks::again(template, number) else {
@@ -260,5 +304,4 @@ fn recompute(
     for copy in rest {
         edits.insert(at, Event::Free(copy));
     }
-    Some(block.forward.start + last + 1..block.forward.end)
 }

@@ -49,6 +49,7 @@ use crate::draft::Draft;
 use crate::lever::{Dtype, Facets, Group, Results, Stage};
 use crate::model::Model;
 use crate::search::Options;
+use crate::segments::Segment;
 use crate::sharding::Sharing;
 use crate::units::Sequence;
 
@@ -71,6 +72,8 @@ pub(crate) struct Kind {
     pub(crate) candidates: fn(&Model, &Options) -> Vec<Lever>,
     /// The modules that it may be for.
     pub(crate) sequence: fn(&Draft<'_>) -> Sequence,
+    /// What it does for each of them by itself.
+    pub(crate) segments: fn(&Draft<'_>) -> Vec<Segment>,
     /// The lever for these modules.
     pub(crate) of_modules: fn(Vec<String>) -> Option<Lever>,
 }
@@ -88,6 +91,7 @@ impl Kind {
                 found.into_iter().map(Into::into).collect()
             },
             sequence: L::sequence,
+            segments: L::segments,
             of_modules: |modules| L::of_modules(modules).map(Into::into),
         }
     }

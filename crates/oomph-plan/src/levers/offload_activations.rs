@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, Block, Edits};
 use crate::by_hand::{Script, Work, modules};
-use crate::draft::Draft;
+use crate::draft::{Draft, Load};
 use crate::host_copies::{self, IN_FLIGHT, LEAST_BYTES, Moved};
 use crate::lever::{Facets, Results, Stage, comments, places};
 use crate::levers::Lever;
 use crate::model::{Call, Event, Model};
+use crate::segments::{self, Segment};
 use crate::sharding::Sharing;
 use crate::units::{self, Sequence};
 
@@ -56,6 +57,31 @@ impl Facets for OffloadActivations {
             return Sequence::default();
         }
         units::first_to_last(draft)
+    }
+
+    fn segments(draft: &Draft<'_>) -> Vec<Segment> {
+        let of_level = |modules: &Vec<String>| {
+            let (found, _) = blocks::find(draft, modules);
+            segments::whole(draft, &found, |_| Load::default())
+        };
+        let bytes = |number: &u32| {
+            draft
+                .template
+                .tensors
+                .get(*number as usize)
+                .map_or(0, |one| one.bytes)
+        };
+        let mut found: Vec<Segment> = segments::levels(draft.model)
+            .iter()
+            .flat_map(of_level)
+            .collect();
+        for segment in &mut found {
+            let moved: u64 = segment.dropped.iter().map(bytes).sum();
+            segment.at_once = Some(moved.min(2 * IN_FLIGHT));
+            // There and back.
+            segment.link = 2.0 * moved as f64 / draft.pace().link_bytes_per_s * 1e9;
+        }
+        found
     }
 
     fn of_modules(modules: Vec<String>) -> Option<Self> {

@@ -20,6 +20,7 @@ use crate::levers::Lever;
 use crate::levers::checkpoint::Checkpoint;
 use crate::model::{Event, Model};
 use crate::search::Options;
+use crate::segments::Segment;
 use crate::units::{self, Sequence};
 
 /// Classes of modules whose forward reads and writes little more than their result.
@@ -113,7 +114,7 @@ impl Facets for Recompute {
         if !draft.model.trains || draft.model.facts.compiled {
             return Sequence::default();
         }
-        let mut found = units_of(draft, &cheap(draft.model));
+        let mut found = units_of(draft);
         found.retain(|unit| unit.bytes > 0);
         found.sort_by(|a, b| {
             let class = |unit: &Unit| {
@@ -135,6 +136,16 @@ impl Facets for Recompute {
                 .collect()
         };
         Sequence::new(found.chunks(at_once).map(names).collect())
+    }
+
+    fn segments(draft: &Draft<'_>) -> Vec<Segment> {
+        let segment = |unit: Unit| Segment {
+            modules: unit.modules,
+            dropped: unit.dropped,
+            load: unit.load,
+            ..Segment::default()
+        };
+        units_of(draft).into_iter().map(segment).collect()
     }
 
     fn of_modules(modules: Vec<String>) -> Option<Self> {
@@ -357,7 +368,9 @@ fn cheap(model: &Model) -> Vec<String> {
 /// Modules that only help together, what they give up and what that costs.
 struct Unit {
     modules: Vec<String>,
-    /// What is no longer kept.
+    /// Tensors that are no longer kept.
+    dropped: Vec<u32>,
+    /// Their bytes.
     bytes: u64,
     /// What is computed again.
     load: Load,
@@ -365,9 +378,9 @@ struct Unit {
     place: usize,
 }
 
-/// The parts of `modules`, each with those that work in place on its result.
-fn units_of(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
-    let (found, positions) = find(draft, modules);
+/// The modules that it could be applied to, each with those that work in place on its result.
+fn units_of(draft: &Draft<'_>) -> Vec<Unit> {
+    let (found, positions) = find(draft, &cheap(draft.model));
     let model = draft.model;
     let name = |call: u32| {
         model
@@ -384,12 +397,14 @@ fn units_of(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
         let (unit, calls) = units.entry(name(one.call)).or_insert_with(|| {
             let unit = Unit {
                 modules: vec![name(one.call).to_owned()],
+                dropped: Vec::new(),
                 bytes: 0,
                 load: Load::default(),
                 place,
             };
             (unit, HashSet::default())
         });
+        unit.dropped.push(one.number);
         unit.bytes += tensor.bytes;
         // What is made first is freed last.
         unit.place = unit.place.max(place);
