@@ -395,6 +395,48 @@ def test_an_evaluation_before_the_first_step_is_a_floor(tmp_path):
     assert 0.97 < least["predicted"]["allocated_bytes"] / least["peak"]["allocated_bytes"] < 1.03
 
 
+ROLLED_OUT = """
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    class Policy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(16384, 256), nn.Linear(256, 16384)
+
+        def forward(self, ids):
+            return self.head(self.embed(ids).relu())
+
+    model = Policy().cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def log_probabilities(ids):
+        return F.log_softmax(model(ids).float(), -1).gather(-1, ids[..., None])
+
+    ids = torch.randint(0, 16384, (8, 1024), device="cuda")
+    with torch.no_grad():
+        old = log_probabilities(ids)
+    for _ in range(4):
+        loss = -(log_probabilities(ids[:2]) - old[:2]).exp().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_what_a_lever_does_to_an_evaluation_before_the_first_step_is_learned_from_its_run(tmp_path):
+    """A rollout's logits are as large as those of all steps; with them in parts, what else holds memory has its levers."""
+    (tmp_path / "script.py").write_text(textwrap.dedent(ROLLED_OUT))
+    plain = peak(tmp_path, "script.py")
+    budget = plain["used_bytes"] - plain["reserved_bytes"] + (180 << 20)
+    found = fit(tmp_path, ROLLED_OUT, "--memory", budget, "--margin", "0%", "--keep-results")
+    assert found.status == 0, found.err
+    assert found.chosen["verified"] and found.chosen["peak"]["used_bytes"] <= budget
+    names = {lever["name"] for lever in found.chosen["levers"]}
+    assert {"chunked_cross_entropy", "optimizer_on_cpu"} <= names
+
+
 LIGHTNING = """
     import lightning, torch, warnings
     from torch import nn

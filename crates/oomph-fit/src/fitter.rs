@@ -149,6 +149,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) measured: Vec<Tried>,
     /// Whether the job trains.
     pub(crate) trains: bool,
+    /// Whether it has passes without gradients before its first step only.
+    pub(crate) evaluates: bool,
     /// Whether no plan that keeps results was found, so that others are looked for.
     pub(crate) same_results_fail: bool,
     /// Nanoseconds of the plain job's step.
@@ -207,6 +209,7 @@ impl<'a> Fitter<'a> {
                 config: wanted.allocator.clone(),
                 pace: Pace::new(gpu),
                 lessons: Vec::new(),
+                evaluations: Vec::new(),
                 failed: Vec::new(),
                 clashes: Vec::new(),
                 left: Vec::new(),
@@ -222,6 +225,7 @@ impl<'a> Fitter<'a> {
             failures: Vec::new(),
             measured: Vec::new(),
             trains: false,
+            evaluates: false,
             same_results_fail: false,
             plain_time: 0.0,
             loading_ns: None,
@@ -407,6 +411,7 @@ impl<'a> Fitter<'a> {
         self.loading_ns = Some(base.model.facts.loading_ns);
         self.say_what_is_left_out(&base.model);
         self.trains = base.model.trains;
+        self.evaluates = base.model.evaluation > 0;
         if self.goes_all_the_way(plain) {
             self.first_steps = LONGER.max(self.wanted.steps);
         }

@@ -129,8 +129,7 @@ impl Fitter<'_> {
             // little less may not have to.
             if self.tight.len() < MOST_TIGHT {
                 let time_ratio = self.time_ratio(&run, plan);
-                self.overshot(plan, run.used_bytes());
-                self.options.learn(plan, run.reserved_bytes(), time_ratio);
+                self.learn_of_miss(plan, &run, run.used_bytes());
                 let mut tight = plan.clone();
                 tight.used = run.used_bytes();
                 tight.reserved = run.reserved_bytes();
@@ -255,8 +254,7 @@ impl Fitter<'_> {
                     return Ok(None);
                 };
                 if run.used_bytes() > self.options.budget && limited {
-                    let time_ratio = self.time_ratio(&run, plan);
-                    self.options.learn(plan, run.reserved_bytes(), time_ratio);
+                    self.learn(plan, &run, run.reserved_bytes());
                     return Ok(None);
                 }
                 if request.steps >= LONGER {
@@ -310,8 +308,7 @@ impl Fitter<'_> {
 
     /// A plan whose run went through, and what that teaches.
     fn holds(&mut self, plan: &search::Plan, run: &Measurement, limited: bool) -> PlanResult {
-        let time_ratio = self.time_ratio(run, plan);
-        self.options.learn(plan, run.reserved_bytes(), time_ratio);
+        self.learn(plan, run, run.reserved_bytes());
         self.tried.push(plan.clone());
         if !limited {
             self.floor = floor(run);
@@ -336,10 +333,7 @@ impl Fitter<'_> {
     fn missed(&mut self, plan: &search::Plan, run: &Measurement) {
         // A plan may fail for lack of one large piece even if its peak would fit.
         let used = run.used_bytes().max(self.options.budget + 1);
-        let time = self.time_ratio(run, plan);
-        self.overshot(plan, used);
-        let reserved = run.reserved_bytes() + (used - run.used_bytes());
-        self.options.learn(plan, reserved, time);
+        self.learn_of_miss(plan, run, used);
         if used == run.used_bytes() {
             let plan = self.measured(plan, run, true);
             let held = std::mem::take(&mut self.held);
@@ -351,11 +345,32 @@ impl Fitter<'_> {
         }
     }
 
-    /// Remembers by how much a plan that should have fitted exceeds its prediction.
-    fn overshot(&mut self, plan: &search::Plan, used: u64) {
-        if plan.used <= self.options.budget {
+    /// Learns from a plan's run that used too much, also by how much such plans exceed their predictions.
+    fn learn_of_miss(&mut self, plan: &search::Plan, run: &Measurement, used: u64) {
+        let reserved = run.reserved_bytes() + (used - run.used_bytes());
+        if self.learn(plan, run, reserved) && plan.used <= self.options.budget {
             self.caution.missed(used as f64 / plan.used.max(1) as f64);
         }
+    }
+
+    /// Learns from a plan's run, in which the allocator held `reserved` bytes. Whether that was in a step: what passes without
+    /// gradients held before the first one says nothing of the steps.
+    fn learn(&mut self, plan: &search::Plan, run: &Measurement, reserved: u64) -> bool {
+        let evaluation = self.evaluation(run);
+        if let Some(bytes) = evaluation {
+            self.options.learn_evaluation(&plan.levers, bytes);
+        }
+        let in_a_step = evaluation.is_none_or(|bytes| bytes <= plan.reserved);
+        let reserved = if in_a_step { reserved } else { plan.reserved };
+        let time_ratio = self.time_ratio(run, plan);
+        self.options.learn(plan, reserved, time_ratio);
+        in_a_step
+    }
+
+    /// What passes without gradients before the first step needed, if the plain job has any.
+    fn evaluation(&self, run: &Measurement) -> Option<u64> {
+        let model = || Model::new(run.trace.as_ref()?, &run.record).ok();
+        Some(self.evaluates.then(model)??.evaluation)
     }
 
     /// The time of a run's step relative to the plain job's.
@@ -457,13 +472,7 @@ impl Fitter<'_> {
             self.rejected
                 .retain(|known| known.lever != name || known.why != reason);
         }
-        let proved: Vec<&str> = self
-            .options
-            .lessons
-            .iter()
-            .flat_map(|lesson| lesson.levers.iter().copied())
-            .collect();
-        let suspect = suspect(&common, &proved).map(|lever| lever.name().to_owned());
+        let suspect = suspect(&common, &self.options.proved()).map(|lever| lever.name().to_owned());
         let again = self.failures.iter().any(|failure| alike(&failure));
         let blamed = blamed.or(suspect);
         if let Some(name) = &blamed {

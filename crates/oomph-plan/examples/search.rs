@@ -45,6 +45,7 @@ fn main() -> anyhow::Result<()> {
                 config: config.clone(),
                 pace: Pace::default(),
                 lessons: Vec::new(),
+                evaluations: Vec::new(),
                 failed: Vec::new(),
                 clashes: Vec::new(),
                 left: Vec::new(),

@@ -1,5 +1,5 @@
-//! What a job needs at once, wherever everything else waits: the memory outside the allocator, the parameters, and
-//! the largest operator with what goes into it and comes out.
+//! What a job needs at once, wherever everything else waits: the memory outside the allocator, the parameters, cuBLAS's
+//! workspaces, and the largest operator with what goes into it and comes out.
 //!
 //! Levers move or make again what a job keeps between two operators. None of them goes below this floor while the
 //! operators stay as large as they are.
@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use oomph_run::record::Module;
-use oomph_trace::Category;
+use oomph_trace::{Category, Phase};
 use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
@@ -23,6 +23,8 @@ pub struct Floor {
     pub outside_bytes: u64,
     /// Parameters, of a job that trains those of modules that are trained.
     pub parameter_bytes: u64,
+    /// Workspaces of cuBLAS, which stay from the first product on.
+    pub workspace_bytes: u64,
     /// What goes into the largest operator and comes out of it.
     pub operator_bytes: u64,
     /// The module that it belongs to, or the operator's name; empty if neither is known.
@@ -43,19 +45,32 @@ impl Floor {
         let found = model.parameters.iter().filter(|found| stay(&found.0));
         let stay: BTreeSet<u32> = found.map(|found| found.1).collect();
         let parameter_bytes = stay.iter().map(bytes).sum();
+        let workspace_bytes = workspaces(model);
         let (operator_bytes, operator) = largest_call(model, &parameters)
             .into_iter()
             .chain(largest_tensor(model, &parameters))
             .max()
             .unwrap_or_default();
         Self {
-            bytes: model.outside + parameter_bytes + operator_bytes,
+            bytes: model.outside + parameter_bytes + workspace_bytes + operator_bytes,
             outside_bytes: model.outside,
             parameter_bytes,
+            workspace_bytes,
             operator_bytes,
             operator,
         }
     }
+}
+
+/// What cuBLAS keeps of the forward pass: the backward pass may run in the same thread and need no other.
+fn workspaces(model: &Model) -> u64 {
+    let kept = model.template.setup.iter().filter_map(|event| match event {
+        Event::Alloc(number) => model.template.tensors.get(*number as usize),
+        _ => None,
+    });
+    kept.filter(|tensor| tensor.category == Category::Workspace && tensor.phase != Phase::Backward)
+        .map(|tensor| tensor.bytes)
+        .sum()
 }
 
 /// The call of a module with the most bytes of arguments and results, where no other module is called inside: a
@@ -129,7 +144,6 @@ fn largest_tensor(model: &Model, parameters: &BTreeSet<u32>) -> Option<(u64, Str
 mod tests {
     use super::*;
     use crate::model::Tensor;
-    use oomph_trace::Phase;
 
     fn tensor(bytes: u64) -> Tensor {
         Tensor {
@@ -182,6 +196,23 @@ mod tests {
         let floor = Floor::of(&job());
         assert_eq!((floor.bytes, floor.operator.as_str()), (160, "Net.fc"));
         assert_eq!((floor.parameter_bytes, floor.operator_bytes), (10, 50));
+    }
+
+    #[test]
+    fn what_cublas_keeps_is_there_beside_every_operator() {
+        let mut model = job();
+        let kept = model.template.tensors.len() as u32;
+        for phase in [Phase::Forward, Phase::Backward] {
+            model.template.tensors.push(Tensor {
+                category: Category::Workspace,
+                phase,
+                ..tensor(8)
+            });
+        }
+        model.template.setup = vec![Event::Alloc(kept), Event::Alloc(kept + 1)];
+        let floor = Floor::of(&model);
+        // The backward pass may do without its own.
+        assert_eq!((floor.bytes, floor.workspace_bytes), (168, 8));
     }
 
     /// A convolution that is trained has its argument, the result's gradient and the argument's gradient at once.

@@ -260,6 +260,11 @@ pub(crate) trait Facets {
         false
     }
 
+    /// Whether passes without gradients before the first step may need less with it, too; a run tells how much.
+    fn lessens_evaluation(&self) -> bool {
+        false
+    }
+
     /// Changes the allocator's settings.
     fn configure(&self, _config: &mut Config) {}
 

@@ -171,7 +171,7 @@ pub struct Model {
     pub trains: bool,
     /// Memory outside the allocator.
     pub outside: u64,
-    /// What an evaluation before the first step needs at once, in tensors: no lever of a step changes
+    /// What an evaluation before the first step needs at once, in tensors: most levers of a step do not change
     /// it. 0 where passes without gradients are part of each step, or there are none.
     pub evaluation: u64,
     /// Events that the model was made of.

@@ -218,6 +218,8 @@ pub struct Options {
     pub pace: Pace,
     /// What runs have taught of plans: where `levers` were in it, it needed so many times more.
     pub lessons: Vec<Lesson>,
+    /// What runs with these levers showed that passes without gradients before the first step need, in bytes of tensors.
+    pub evaluations: Vec<(Vec<Lever>, u64)>,
     /// Plans that failed and are not to be made again.
     pub failed: Vec<Vec<Lever>>,
     /// Names of levers that do not work together.
@@ -286,6 +288,19 @@ impl Options {
         let levers = taught(levers);
         self.lessons.retain(|lesson| lesson.levers != levers);
         self.lessons.push(Lesson { levers, factors });
+    }
+
+    /// The names of levers that plans have worked with.
+    pub fn proved(&self) -> Vec<&'static str> {
+        let levers = self.lessons.iter().flat_map(|lesson| &lesson.levers);
+        levers.copied().collect()
+    }
+
+    /// Learns what passes without gradients before the first step need with these levers.
+    pub fn learn_evaluation(&mut self, levers: &[Lever], bytes: u64) {
+        let levers = lessening(levers);
+        self.evaluations.retain(|known| known.0 != levers);
+        self.evaluations.push((levers, bytes));
     }
 
     /// Whether a lever is named among the only ones that may be used.
@@ -806,10 +821,9 @@ impl<'a> Searcher<'a> {
     /// A plan by its price and the memory of `levers` on the base.
     fn plan(&self, base: &Base, price: Price, levers: &[Lever]) -> Plan {
         let mut peak = self.played(base, levers);
-        // Where a lever makes passes without gradients smaller is known once it has run.
         let mut assumptions = price.timed.assumptions;
-        let evaluation = base.model.evaluation;
-        if evaluation > peak.reserved && !has_precision(levers) {
+        let evaluation = self.evaluation(base, levers);
+        if evaluation > peak.reserved {
             peak.allocated = peak.allocated.max(evaluation);
             peak.reserved = evaluation;
             assumptions.push(
@@ -839,6 +853,21 @@ impl<'a> Searcher<'a> {
             results: price.results,
             assumptions,
         }
+    }
+
+    /// What passes without gradients before the first step need with `levers`, in bytes of tensors. A lever that may lessen that is
+    /// taken to do so until a run tells.
+    fn evaluation(&self, base: &Base, levers: &[Lever]) -> u64 {
+        let before = base.model.evaluation;
+        if before == 0 || lessening(levers).is_empty() {
+            return before;
+        }
+        let all: Vec<Lever> = base.applied.iter().chain(levers).cloned().collect();
+        let all = lessening(&all);
+        let mut known = self.options.evaluations.iter();
+        known
+            .find(|known| known.0 == all)
+            .map_or(0, |known| known.1)
     }
 
     /// What was found before, if it was under the same settings; else it is found and kept.
@@ -1030,6 +1059,12 @@ fn all_or_none(all: &[Combination], cheap: impl Fn(&Lever) -> bool) -> Vec<usize
 fn has_precision(levers: &[Lever]) -> bool {
     let is = |lever: &Lever| lever.stage() == Stage::Combined(Group::Precision);
     levers.iter().any(is)
+}
+
+/// The levers that may make passes without gradients smaller, in one order.
+fn lessening(levers: &[Lever]) -> Vec<Lever> {
+    let may = |lever: &&Lever| lever.facets().lessens_evaluation();
+    order(levers.iter().filter(may).cloned().collect())
 }
 
 /// Whether a lever can be added to what a base ran with.
@@ -1350,6 +1385,33 @@ mod tests {
         all.sort_unstable();
         assert_eq!(all, (0..9).collect::<Vec<_>>());
         assert_eq!(spread(&[], 3), [0_usize; 0]);
+    }
+
+    /// A rollout or a validation before training: a run tells what a chunked loss does to it, and only what may lessen it differs.
+    #[test]
+    fn what_an_evaluation_needs_with_a_lever_is_known_by_a_run() {
+        let model = Model {
+            evaluation: 400 << 20,
+            ..Model::default()
+        };
+        let base = Base::new(model, Vec::new(), 0, 0, &Config::default());
+        let lever = |text: &str| serde_json::from_str::<Lever>(text).unwrap();
+        let chunked = lever(r#"{"name": "chunked_cross_entropy", "chunks": 8}"#);
+        let split = lever(r#"{"name": "split_forward", "parts": 2}"#);
+        let state = lever(r#"{"name": "optimizer_on_cpu"}"#);
+        let mib = |levers: &[&Lever], options: &Options| {
+            let levers: Vec<Lever> = levers.iter().copied().cloned().collect();
+            predict(&base, &base, &levers, options).reserved >> 20
+        };
+        let mut options = Options::default();
+        assert_eq!(mib(&[&state], &options), 400);
+        assert_eq!(mib(&[&chunked], &options), 0);
+        options.learn_evaluation(&[state.clone(), chunked.clone()], 300 << 20);
+        assert_eq!(mib(&[&chunked], &options), 300);
+        assert_eq!(mib(&[&state, &chunked], &options), 300);
+        // In parts of the batch, too, it may need less again.
+        assert_eq!(mib(&[&split, &chunked], &options), 0);
+        assert_eq!(mib(&[&state], &options), 400);
     }
 
     #[test]

@@ -412,10 +412,11 @@ fn floor_text(fit: &Fit, floor: &Floor) -> String {
         name => format!(" ({name})"),
     };
     format!(
-        "{}: {} outside the allocator, {} of parameters, {} for the largest operator{of}; {proof}",
+        "{}: {} outside the allocator, {} of parameters, {} of cuBLAS's workspaces, {} for the largest operator{of}; {proof}",
         format_bytes(floor.bytes),
         format_bytes(floor.outside_bytes),
         format_bytes(floor.parameter_bytes),
+        format_bytes(floor.workspace_bytes),
         format_bytes(floor.operator_bytes),
     )
 }
@@ -630,6 +631,7 @@ mod tests {
                 bytes,
                 outside_bytes: 1 << 30,
                 parameter_bytes: 2 << 30,
+                workspace_bytes: 0,
                 operator_bytes: bytes - (3 << 30),
                 operator: "Net.conv".to_owned(),
             });

@@ -26,8 +26,8 @@ pub enum Moved {
     Elements { argument: u8, bytes: u8 },
     /// A reduction of elements of so many bytes.
     Reduction { bytes: u8 },
-    /// A step over lists of tensors, so many deep.
-    Lists { depth: u8, bytes: u8, scalars: bool },
+    /// A step over lists of tensors, so many deep, with so many bytes beside each tensor's size.
+    Lists { depth: u8, bytes: u8, beside: u8 },
     /// The first two arguments are views of tensors with so many dimensions (`PackedTensorAccessor`).
     Viewed {
         dimensions: u8,
@@ -202,7 +202,13 @@ impl Moved {
             return Self::Lists {
                 depth: lists(name),
                 bytes,
-                scalars: name.contains("ScalarListMetadata"),
+                beside: if name.contains("ScalarListMetadata") {
+                    4
+                } else if name.contains("FusedOptimizerTensorListMetadata") {
+                    8 // the address of its count of steps
+                } else {
+                    0
+                },
             };
         }
         let kind = if name.contains("f32") {
@@ -394,12 +400,12 @@ impl Moved {
                     Self::Lists {
                         depth,
                         bytes: each,
-                        scalars,
+                        beside,
                     } => {
                         let elements = listed_elements(
                             *arguments,
                             usize::from(depth),
-                            scalars,
+                            usize::from(beside),
                             blocks as usize,
                         );
                         bytes = elements * u64::from(depth + 1) * u64::from(each);
@@ -511,26 +517,27 @@ unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<[u64; 4]> {
     sizes.iter().all(|&size| size > 0).then_some(sizes)
 }
 
-/// Elements of the pieces that a step over lists of tensors has (`TensorListMetadata` of `MultiTensorApply.cuh`).
+/// Elements of the pieces that a step over lists of tensors has (`TensorListMetadata` of `MultiTensorApply.cuh`; `beside` is how many bytes
+/// `TensorListScalarListMetadata` and `FusedOptimizerTensorListMetadata` have for each tensor between sizes and pieces).
 ///
 /// # Safety
 /// `metadata` must point to that structure.
 unsafe fn listed_elements(
     metadata: *const c_void,
     depth: usize,
-    scalars: bool,
+    beside: usize,
     blocks: usize,
 ) -> u64 {
     const PIECE: i64 = 65_536;
     const BLOCKS: usize = 320;
     const ROOM: [usize; 5] = [110, 64, 48, 36, 30];
-    let room = if scalars && depth == 1 {
+    let room = if beside > 0 && depth == 1 {
         96
     } else {
         ROOM[depth.clamp(1, 5) - 1]
     };
     let counts = depth.clamp(1, 5) * room * 8;
-    let tensors = counts + room * 8 + if scalars { room * 4 } else { 0 };
+    let tensors = counts + room * (8 + beside);
     let pieces = tensors + BLOCKS;
     let at = metadata.cast::<u8>();
     (0..blocks.min(BLOCKS))
@@ -544,7 +551,9 @@ unsafe fn listed_elements(
                     piece,
                 )
             };
-            (count - i64::from(piece) * PIECE).clamp(0, PIECE) as u64
+            count
+                .saturating_sub(i64::from(piece) * PIECE)
+                .clamp(0, PIECE) as u64
         })
         .sum()
 }
@@ -664,13 +673,27 @@ mod tests {
 
     #[test]
     fn lists_count_the_elements_of_their_pieces() {
-        let mut metadata = vec![0_u8; 4000];
-        let counts = 2 * 64 * 8;
-        metadata[counts..counts + 8].copy_from_slice(&70_000_i64.to_ne_bytes());
-        let pieces = counts + 64 * 8 + 320;
-        metadata[pieces + 4..pieces + 8].copy_from_slice(&1_i32.to_ne_bytes());
-        // SAFETY: as long as the structure.
-        let elements = unsafe { listed_elements(metadata.as_ptr().cast(), 2, false, 2) };
-        assert_eq!(elements, 70_000);
+        for (kind, depth, room, beside) in [
+            ("TensorListMetadataILi2E", 2, 64, 0),
+            ("TensorListScalarListMetadataIfLi1E", 1, 96, 4),
+            ("FusedOptimizerTensorListMetadataILi4E", 4, 36, 8),
+        ] {
+            let mut metadata = vec![0xee_u8; 4000];
+            let counts = depth * room * 8;
+            metadata[counts..counts + 8].copy_from_slice(&70_000_i64.to_ne_bytes());
+            let tensors = counts + room * (8 + beside);
+            metadata[tensors..tensors + 2].fill(0);
+            let pieces = tensors + 320;
+            metadata[pieces..pieces + 4].copy_from_slice(&0_i32.to_ne_bytes());
+            metadata[pieces + 4..pieces + 8].copy_from_slice(&1_i32.to_ne_bytes());
+            let name = format!("_ZN2at6native25multi_tensor_apply_kernelINS1_{kind}EEE");
+            let Moved::Lists { beside, .. } = of(&name) else {
+                panic!("{name}")
+            };
+            let (depth, beside) = (depth.try_into().unwrap(), usize::from(beside));
+            // SAFETY: as long as the structure.
+            let elements = unsafe { listed_elements(metadata.as_ptr().cast(), depth, beside, 2) };
+            assert_eq!(elements, 70_000, "{kind}");
+        }
     }
 }

@@ -20,6 +20,8 @@ use crate::search::Options;
 const LOSS: [&str; 4] = ["_log_softmax", "nll_loss", "cross_entropy", "logsumexp"];
 /// Operators of linear layers.
 const LINEAR: [&str; 3] = ["::mm", "::addmm", "::linear"];
+/// Operators that draw random numbers.
+const RANDOM: [&str; 4] = ["::rand", "::uniform", "::exponential", "::normal"];
 /// Smaller losses are not worth a change.
 const LEAST_BYTES: u64 = 64 << 20;
 /// How many parts: more save little and launch more.
@@ -125,6 +127,10 @@ impl Facets for ChunkedCrossEntropy {
         offered.then_some(Self { chunks }).into_iter().collect()
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let chunks = u64::from(self.chunks.max(1));
@@ -180,13 +186,23 @@ impl Facets for ChunkedCrossEntropy {
                 draft.body.busy += again.busy;
             }
         }
+        // Noise as wide as the logits (a sample of tokens) is drawn at once, and what is made of it there is as wide.
+        let is_wide =
+            |tensor: &Tensor| is_about(tensor.bytes, logits) || is_about(tensor.bytes, largest);
+        let noise: Vec<(Phase, u32)> = (draft.template.tensors.iter())
+            .filter(|tensor| {
+                is_wide(tensor) && RANDOM.iter().any(|name| model.op(tensor).contains(name))
+            })
+            .map(|tensor| (tensor.phase, tensor.call))
+            .collect();
         let mut gradient_kept = from_linear;
         for tensor in &mut draft.template.tensors {
             if tensor.bytes < LEAST_BYTES || tensor.bytes * 2 < largest {
                 continue;
             }
             let op = model.op(tensor);
-            let as_wide = is_about(tensor.bytes, logits) || is_about(tensor.bytes, largest);
+            let as_wide =
+                is_wide(tensor) && (is_linear(op) || !noise.contains(&(tensor.phase, tensor.call)));
             let backward = op.contains("_log_softmax_backward");
             if backward && !gradient_kept {
                 // The gradient of the logits is whole, in whatever type they have.
@@ -322,6 +338,23 @@ mod tests {
         ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
         let whole = (draft.template.tensors.iter()).filter(|tensor| tensor.bytes >= 100 * MIB);
         assert_eq!(whole.count(), 0);
+        // Noise that is added to sample tokens stays whole, and so does its logarithm.
+        let mut sampled = job();
+        for op in ["aten::rand_like", "aten::log"] {
+            sampled.ops.push(op.to_owned());
+            sampled.template.tensors.push(Tensor {
+                op: sampled.ops.len() as u32 - 1,
+                bytes: 400 * MIB,
+                phase: Phase::Inference,
+                ..sampled.template.tensors[1]
+            });
+        }
+        let mut draft = Draft::new(&sampled, Pace::default());
+        ChunkedCrossEntropy { chunks: 8 }.apply(&mut draft);
+        let made: Vec<u64> = (draft.template.tensors[5..7].iter())
+            .map(|tensor| tensor.bytes / MIB)
+            .collect();
+        assert_eq!(made, [400, 400]);
         // Frozen weights have none.
         model.template.body = (0..2).map(Event::Alloc).collect();
         let mut draft = Draft::new(&model, Pace::default());

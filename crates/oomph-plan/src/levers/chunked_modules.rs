@@ -133,6 +133,10 @@ impl Facets for ChunkedModules {
         &self.modules
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let chunks = u64::from(self.chunks.max(1));

@@ -68,6 +68,10 @@ impl Facets for Int8Frozen {
         false
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let found = of(model);

@@ -98,6 +98,10 @@ impl Facets for MixedPrecision {
         self.dtype == Dtype::Fp16
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         // Sums stay wide where a normalization over features keeps them so; convolutional networks

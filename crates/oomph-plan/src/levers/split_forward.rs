@@ -93,6 +93,10 @@ impl Facets for SplitForward {
         true
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let names = outermost(model);

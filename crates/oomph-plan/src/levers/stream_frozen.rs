@@ -77,6 +77,10 @@ impl Facets for StreamFrozen {
         !self.modules.is_empty()
     }
 
+    fn lessens_evaluation(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let frozen = frozen(model);
