@@ -194,9 +194,12 @@ class Worker:
         self.model_runner.capture_model()
 """
 
+# vLLM imports torch before its workers.
 SERVER = """
 import time
 from types import SimpleNamespace
+
+import torch
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.worker.gpu_worker import Worker
 
