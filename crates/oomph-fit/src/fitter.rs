@@ -149,8 +149,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) measured: Vec<Tried>,
     /// Whether the job trains.
     pub(crate) trains: bool,
-    /// Whether it has passes without gradients before its first step only.
-    pub(crate) evaluates: bool,
+    /// Bytes that its passes without gradients before the first step need, if it has any there only.
+    pub(crate) evaluation_bytes: u64,
     /// Whether no plan that keeps results was found, so that others are looked for.
     pub(crate) same_results_fail: bool,
     /// Nanoseconds of the plain job's step.
@@ -225,7 +225,7 @@ impl<'a> Fitter<'a> {
             failures: Vec::new(),
             measured: Vec::new(),
             trains: false,
-            evaluates: false,
+            evaluation_bytes: 0,
             same_results_fail: false,
             plain_time: 0.0,
             loading_ns: None,
@@ -411,7 +411,7 @@ impl<'a> Fitter<'a> {
         self.loading_ns = Some(base.model.facts.loading_ns);
         self.say_what_is_left_out(&base.model);
         self.trains = base.model.trains;
-        self.evaluates = base.model.evaluation > 0;
+        self.evaluation_bytes = base.model.evaluation;
         if self.goes_all_the_way(plain) {
             self.first_steps = LONGER.max(self.wanted.steps);
         }

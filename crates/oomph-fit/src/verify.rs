@@ -370,7 +370,7 @@ impl Fitter<'_> {
     /// What passes without gradients before the first step needed, if the plain job has any.
     fn evaluation(&self, run: &Measurement) -> Option<u64> {
         let model = || Model::new(run.trace.as_ref()?, &run.record).ok();
-        Some(self.evaluates.then(model)??.evaluation)
+        Some((self.evaluation_bytes > 0).then(model)??.evaluation)
     }
 
     /// The time of a run's step relative to the plain job's.

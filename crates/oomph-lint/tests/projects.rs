@@ -647,6 +647,20 @@ fn an_optimizer_that_was_just_made_has_no_state() {
 }
 
 #[test]
+fn a_copy_of_weights_that_is_on_the_cpu_or_dropped_at_once_takes_nothing_of_the_gpu() {
+    let script = |line: &str, copy: &str| {
+        format!(
+            "import torch\nfrom copy import deepcopy\ndef work(model, other, workers):\n    model.cuda()\n    model(torch.ones(1).cuda())\n{line}    kept = []\n    for worker in workers:\n        {copy}\nwork(1, 2, 3)\n"
+        )
+    };
+    let kept = "kept.append(worker(deepcopy(model.state_dict())))";
+    let found = |line: &str, copy: &str| found(&[("a.py", &script(line, copy))]);
+    assert_eq!(found("", kept), ["OOM504"]);
+    assert!(found("    model.to('cpu')\n", kept).is_empty());
+    assert!(found("", "other.load_state_dict(deepcopy(model.state_dict()))").is_empty());
+}
+
+#[test]
 fn a_project_that_pins_an_older_pytorch_gets_no_advice_for_a_newer_one() {
     let code = "import torch
 from torch.utils.checkpoint import checkpoint

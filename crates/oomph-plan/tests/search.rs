@@ -50,6 +50,7 @@ fn options(budget: u64) -> Options {
         config: Config::default(),
         pace: Pace::default(),
         lessons: Vec::new(),
+        evaluations: Vec::new(),
         failed: Vec::new(),
         clashes: Vec::new(),
         left: Vec::new(),

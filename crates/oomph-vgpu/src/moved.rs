@@ -690,7 +690,7 @@ mod tests {
             let Moved::Lists { beside, .. } = of(&name) else {
                 panic!("{name}")
             };
-            let (depth, beside) = (depth.try_into().unwrap(), usize::from(beside));
+            let beside = usize::from(beside);
             // SAFETY: as long as the structure.
             let elements = unsafe { listed_elements(metadata.as_ptr().cast(), depth, beside, 2) };
             assert_eq!(elements, 70_000, "{kind}");

@@ -243,6 +243,16 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller system or a coarser grid, lower precision"),
             advice("fewer tasks on each GPU or node, or more of them to share the work"),
         ],
+        Uses::Converts if message.text.contains("OpenEncodeSessionEx") => vec![
+            step(
+                "nvidia-smi --query-gpu=encoder.stats.sessionCount --format=csv",
+                "how many encodings run at once: the driver allows only a few on GPUs for consumers, and says out of memory \
+                 for one more",
+            ),
+            advice(
+                "fewer encodings at once, a newer driver, which allows more, or the CPU (libx264) for some",
+            ),
+        ],
         Uses::Converts => vec![advice(
             "smaller images or pieces of a recording, fewer at once (a batch, threads, workers); a smaller model, if it has one",
         )],
@@ -1167,6 +1177,19 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             advice(NOTEBOOK),
         ],
+        // Windows' own words, or its number in any language, whatever program says them.
+        _ if ["paging file", "not enough memory: you tried", "rror 1455"]
+            .iter()
+            .any(|words| message.text.contains(words)) =>
+        {
+            vec![
+                advice(
+                    "a larger page file (Windows: System, Advanced, Virtual memory), or more RAM",
+                ),
+                advice("close other programs: Task Manager shows what is committed, and the limit"),
+                advice("smaller inputs, a smaller model, fewer workers"),
+            ]
+        }
         Program::Named(named) if !shared && !locked => uses(named, message),
         _ if shared => vec![
             step(
@@ -1318,19 +1341,6 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::Torchrun | Program::Shell => ended(message),
         Program::Unknown if message.kind == MessageKind::Killed => ended(message),
-        // Windows' own words, whatever program says them.
-        _ if ["paging file", "not enough memory: you tried"]
-            .iter()
-            .any(|words| message.text.contains(words)) =>
-        {
-            vec![
-                advice(
-                    "a larger page file (Windows: System, Advanced, Virtual memory), or more RAM",
-                ),
-                advice("close other programs: Task Manager shows what is committed, and the limit"),
-                advice("smaller inputs, a smaller model, fewer workers"),
-            ]
-        }
         Program::Numpy if super::other::is_small(message) => vec![
             look_at_the_host(),
             advice(

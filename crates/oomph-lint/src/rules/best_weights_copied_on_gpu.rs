@@ -1,9 +1,10 @@
-use oomph_python_source::ast::Expr;
+use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{Ranged, dotted_name};
 
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::whereabouts::is_on_gpu;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::Kind;
+use crate::semantic::value::{Kind, Tri};
 use crate::semantic::{Call, Model};
 
 declare_rule! {
@@ -47,7 +48,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the model is on the CPU.
+    /// When the model is on the CPU by then and another function moved it there.
     ///
     /// ## Fix safety
     ///
@@ -76,6 +77,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !on_cpu_only(model)
             && !has_no_state_yet(model, call, &attribute.value)
             && !is_gone_back_to(model, call)
+            && !is_dropped_at_once(model, call)
+            && !is_of_the_cpu(model, inner)
         {
             out.push(
                 Report::new(call.node, format!("a copy of `{of}` is kept on the GPU"))
@@ -83,6 +86,20 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether another model's weights are filled with the copy, which nothing names.
+fn is_dropped_at_once(model: &Model<'_>, copy: &Call<'_>) -> bool {
+    model.calls.iter().any(|call| {
+        call.is_method("load_state_dict")
+            && call.node.arguments.range().contains_range(copy.node.range())
+    })
+}
+
+/// Whether what is copied was moved to the CPU before.
+fn is_of_the_cpu(model: &Model<'_>, copied: &ExprCall) -> bool {
+    let copied = model.calls.iter().find(|call| call.node.range() == copied.range());
+    copied.is_some_and(|call| is_on_gpu(model, call) == Tri::No)
 }
 
 /// Whether the same iteration loads the copy again: a step of meta-learning starts from it.

@@ -62,7 +62,6 @@ const FAULTS: &[(Fault, &[&str])] = &[
             "uncorrectable ECC error",
             "cudaErrorECCUncorrectable",
             "CUDA_ERROR_ECC_UNCORRECTABLE",
-            "NVRM: Xid",
             "hardware stack error",
             "NVLink error was detected",
             "HW Exception by GPU node",
@@ -273,7 +272,10 @@ impl Fault {
 pub(super) fn read(text: &str, place: &Place<'_>) -> Option<OomMessage> {
     static WORDS: LazyLock<Vocabulary<Fault>> =
         LazyLock::new(|| Vocabulary::new(FAULTS.iter().copied(), false));
-    let (fault, at, _) = WORDS.all(text).min_by_key(|(fault, ..)| rank(*fault))?;
+    let words = WORDS.all(text).map(|(fault, at, _)| (fault, at));
+    let (fault, at) = words
+        .chain(xid(text))
+        .min_by_key(|(fault, _)| rank(*fault))?;
     let line = Line::new(text, at, place)?;
     let mut message = line.message(fault.program(), MessageKind::Fault(fault));
     message.memory = Memory::None;
@@ -283,6 +285,20 @@ pub(super) fn read(text: &str, place: &Place<'_>) -> Option<OomMessage> {
     message.pid = place.origin.pid;
     message.host.clone_from(&place.origin.host);
     Some(message)
+}
+
+/// What the number of a driver's report (`NVRM: Xid (PCI:0000:01:00): 31, …`) stands for, and where it begins. Some numbers are mostly a
+/// program's own faults, as NVIDIA's list of Xid errors says; the others are the GPU's, or its connection's.
+fn xid(text: &str) -> Option<(Fault, usize)> {
+    let at = text.find("NVRM: Xid (")?;
+    let (_, rest) = text[at..].split_once("): ")?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let fault = match rest[..digits].parse().ok()? {
+        13 | 31 => Fault::IllegalAccess,
+        8 | 43 | 45 | 69 => Fault::LaunchFailure,
+        _ => Fault::Hardware,
+    };
+    Some((fault, at))
 }
 
 /// Where a fault stands in the table.
@@ -339,6 +355,23 @@ mod tests {
         );
         assert_eq!(message.kind, MessageKind::Fault(Fault::DeviceAssert));
         assert_eq!((message.memory, message.ranks), (Memory::None, vec![0, 2]));
+    }
+
+    #[test]
+    fn numbers_of_the_driver_tell_programs_from_hardware() {
+        let fault = |number: u32| {
+            one(&format!(
+                "NVRM: Xid (PCI:0000:01:00): {number}, pid=40100, name=server"
+            ))
+            .kind
+        };
+        assert_eq!(fault(31), MessageKind::Fault(Fault::IllegalAccess));
+        assert_eq!(fault(43), MessageKind::Fault(Fault::LaunchFailure));
+        assert_eq!(fault(79), MessageKind::Fault(Fault::Hardware));
+        let both = one(
+            "CUDA error: an illegal memory access was encountered\nNVRM: Xid (PCI:0000:01:00): 31, pid=40100, MMU Fault",
+        );
+        assert_eq!(both.kind, MessageKind::Fault(Fault::IllegalAccess));
     }
 
     #[test]

@@ -91,6 +91,8 @@ const PHRASES: &[(Says, &[&str])] = &[
             "ram full",
             "memory full",
             "paging file is too small",
+            "os error 1455",
+            "winerror 1455",
             "insufficient system resources",
             "more memory than is available",
             "more memory than available",
@@ -609,7 +611,7 @@ fn pool(lower: &str) -> Option<&'static str> {
         ),
         (
             "what Windows gives to programs (RAM and page file)",
-            &["paging file"],
+            &["paging file", "error 1455"],
         ),
         (
             "a container's memory",
@@ -781,6 +783,7 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "java",
         "heap",
         "paging file",
+        "error 1455",
         "cpu memory",
         "cpu_alloc",
         "alloc_cpu",

@@ -255,7 +255,10 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
         Hardware::Tpu,
         &["XLA:TPU", "space hbm", "libtpu", "TPU v", "TpuDevice"],
     ),
-    (Hardware::Jetson, &["NvMap", "Jetson", "tegra"]),
+    (
+        Hardware::Jetson,
+        &["NvMap", "Jetson", "Tegra", "tegra-", "tegra_", "tegrastats"],
+    ),
     (
         Hardware::Ascend,
         &["NPU out of memory", "Ascend", "torch_npu", "aclrt"],
