@@ -108,8 +108,15 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
                 thousands(start.flags.max_model_len)
             ),
         ),
-        None if starts.iter().any(|start| start.outcome == Outcome::OutOfMemory) => {
-            said(BAD, "✗", "what was asked for does not fit with any flags that were tried");
+        None if starts
+            .iter()
+            .any(|start| start.outcome == Outcome::OutOfMemory) =>
+        {
+            said(
+                BAD,
+                "✗",
+                "what was asked for does not fit with any flags that were tried",
+            );
         }
         None => said(BAD, "✗", "no start came up"),
     }
@@ -157,8 +164,16 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
 fn needed(asked: &Asked, needs: &Needs) -> String {
     let allowed = (asked.share() * asked.memory_bytes as f64) as u64;
     let missing = needs.total_bytes().saturating_sub(allowed);
-    let gpus = if needs.gpus == 1 { String::new() } else { format!(" on each of {} GPUs", needs.gpus) };
-    let short = if missing > 0 { format!(": {} are missing", format_bytes(missing)) } else { String::new() };
+    let gpus = if needs.gpus == 1 {
+        String::new()
+    } else {
+        format!(" on each of {} GPUs", needs.gpus)
+    };
+    let short = if missing > 0 {
+        format!(": {} are missing", format_bytes(missing))
+    } else {
+        String::new()
+    };
     format!(
         "{}{gpus}: weights {}, KV cache of {} {}, profile run and all else {}; vLLM may use {} of this GPU{short}",
         format_bytes(needs.total_bytes()),
@@ -178,7 +193,12 @@ fn would_fit(search: &Search) -> Option<String> {
         } else {
             format!(" with -- {} (which changes results)", found.flags.join(" "))
         };
-        format!("{} × {}{flags}: {}", found.gpus, found.gpu, format_bytes(found.needed_bytes))
+        format!(
+            "{} × {}{flags}: {}",
+            found.gpus,
+            found.gpu,
+            format_bytes(found.needed_bytes)
+        )
     };
     let all: Vec<String> = search.would_fit.iter().map(one).collect();
     (!all.is_empty()).then(|| format!("{} on each; calculated, not started", all.join("; ")))

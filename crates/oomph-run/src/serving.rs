@@ -558,7 +558,9 @@ mod tests {
             .to_vec();
         assert!(!Rung::Share.is_allowed(&asked) && !Rung::Eager.is_allowed(&asked));
         assert_eq!(asked.share(), 0.5);
-        asked.given = ["--gpu-memory-utilization", "0.8"].map(str::to_owned).to_vec();
+        asked.given = ["--gpu-memory-utilization", "0.8"]
+            .map(str::to_owned)
+            .to_vec();
         assert_eq!(asked.share(), 0.8);
     }
 

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use oomph_bytes::parse_capacity;
 use oomph_job::{
-    Attempt, Host, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks, shell_line, signals,
+    Attempt, Host, Job, Program, RunDirectory, RunFile, VirtualGpu, Watch, host, ranks, shell_line,
+    signals,
 };
 use oomph_plan::{Stop, Stopped};
 use oomph_report::serving::serving_report;
@@ -136,7 +137,14 @@ impl Args {
             RunDirectory::choose(self.out.as_deref(), &self.program(&asked, None, host)?)?;
         // `oomph clean` leaves the directory alone between two starts, too.
         let _lock = directory.lock();
-        let searching = Searching { args: &self, asked: &asked, spec: &spec, stop, directory: &directory, host };
+        let searching = Searching {
+            args: &self,
+            asked: &asked,
+            spec: &spec,
+            stop,
+            directory: &directory,
+            host,
+        };
         let (mut starts, mut ended) = (Vec::new(), None);
         while let Some(flags) = next(&asked, &starts) {
             let name = format!("start-{}", starts.len() + 1);
@@ -220,7 +228,8 @@ impl Args {
             .into_iter()
             .flat_map(|part| [&part["dtype"], &part["torch_dtype"]])
             .find_map(serde_json::Value::as_str);
-        let is_plain = config["quantization_config"].is_null() && of_text["quantization_config"].is_null();
+        let is_plain =
+            config["quantization_config"].is_null() && of_text["quantization_config"].is_null();
         Ok(is_plain && matches!(dtype, Some("float16" | "bfloat16")))
     }
 
@@ -289,9 +298,12 @@ impl Args {
             None if ready => ExitStatus::Findings,
             None => ExitStatus::Failed,
         };
-        let shows = measured.as_ref().map_or(starts.as_slice(), std::slice::from_ref);
+        let shows = measured
+            .as_ref()
+            .map_or(starts.as_slice(), std::slice::from_ref);
         let needs = needs(&asked, shows).filter(|_| !enough);
-        let in_16_bits = !asked.gives("--quantization") && !asked.gives("-q") && self.is_in_16_bits()?;
+        let in_16_bits =
+            !asked.gives("--quantization") && !asked.gives("-q") && self.is_in_16_bits()?;
         let search = Search {
             format: FORMAT,
             would_fit: needs.map_or_else(Vec::new, |needs| would_fit(&asked, needs, in_16_bits)),
@@ -317,7 +329,12 @@ impl Args {
 impl Searching<'_> {
     /// Starts the engine once, on GPUs of so much memory; its output goes into a directory of that name. `Err` says what
     /// ended the search meanwhile.
-    fn start(&self, flags: Flags, memory_bytes: u64, name: &str) -> anyhow::Result<Result<Start, End>> {
+    fn start(
+        &self,
+        flags: Flags,
+        memory_bytes: u64,
+        name: &str,
+    ) -> anyhow::Result<Result<Start, End>> {
         if let Some(end) = self.end() {
             return Ok(Err(end));
         }
@@ -339,7 +356,10 @@ impl Searching<'_> {
             }),
             // Each is a first start, which compiles: what a later one finds compiled leaves more for the cache.
             variables: vec![("VLLM_DISABLE_COMPILE_CACHE", "1")],
-            ..Job::new(self.host, self.args.program(self.asked, Some(&flags), self.host)?)
+            ..Job::new(
+                self.host,
+                self.args.program(self.asked, Some(&flags), self.host)?,
+            )
         };
         let log = place.file(RunFile::Log);
         let doing = format!("starting vLLM with {}", flags.words(self.asked).join(" "));
@@ -365,15 +385,27 @@ impl Searching<'_> {
             Stopped::MaxTime => ExitStatus::NoVerdict,
         };
         if let Some(signal) = signals::received() {
-            return Some(End { why: format!("ended by {signal}"), status: ExitStatus::NoVerdict });
+            return Some(End {
+                why: format!("ended by {signal}"),
+                status: ExitStatus::NoVerdict,
+            });
         }
         let why = self.stop.check().err()?;
-        Some(End { why: why.to_string(), status: status(why) })
+        Some(End {
+            why: why.to_string(),
+            status: status(why),
+        })
     }
 }
 
 /// How a start came out, by its record and its log.
-fn start_of(flags: Flags, attempt: &Attempt, log: &Path, limit: Option<u64>, took: Duration) -> Start {
+fn start_of(
+    flags: Flags,
+    attempt: &Attempt,
+    log: &Path,
+    limit: Option<u64>,
+    took: Duration,
+) -> Start {
     let said = fs::read(log).unwrap_or_default();
     let said = String::from_utf8_lossy(&said);
     let mut summary = attempt
@@ -417,12 +449,19 @@ fn would_fit(asked: &Asked, needs: Needs, in_16_bits: bool) -> Vec<Alternative> 
         flags: flags.iter().map(ToString::to_string).collect(),
         needed_bytes: needs.total_bytes(),
     };
-    let counts = || (0..).map(|power| 1 << power).take_while(|&gpus| gpus <= HOST);
+    let counts = || {
+        (0..)
+            .map(|power| 1 << power)
+            .take_while(|&gpus| gpus <= HOST)
+    };
     let more = counts()
         .filter(|&gpus| gpus > asked.gpus && asked.can_share(gpus))
         .map(|gpus| needs.on(gpus))
         .find(|&needs| holds(needs, asked.memory_bytes));
-    let mut found: Vec<_> = more.map(|needs| alternative(&asked.gpu, needs, &[])).into_iter().collect();
+    let mut found: Vec<_> = more
+        .map(|needs| alternative(&asked.gpu, needs, &[]))
+        .into_iter()
+        .collect();
     for needs in [1, needs.gpus].map(|gpus| needs.on(gpus)) {
         // vLLM's usual type, bfloat16, is there from Ampere on.
         let others = (oomph_gpus::catalogue().iter())
@@ -467,14 +506,20 @@ fn last_error(log: &str) -> Option<String> {
         }
         // pydantic counts its errors in the first line, and says the first one in the second.
         let of_pydantic = || lines.get(number + 1).map(|next| without_process(next));
-        let said = (said.contains(" validation error").then(of_pydantic).flatten()).unwrap_or(said);
+        let said = (said
+            .contains(" validation error")
+            .then(of_pydantic)
+            .flatten())
+        .unwrap_or(said);
         Some(said.to_owned())
     })
 }
 
 /// A line of a server without the process that wrote it.
 fn without_process(line: &str) -> &str {
-    let said = line.split_once(" pid=").and_then(|(_, rest)| rest.split_once(')'));
+    let said = line
+        .split_once(" pid=")
+        .and_then(|(_, rest)| rest.split_once(')'));
     said.map_or(line, |(_, said)| said).trim()
 }
 
@@ -499,7 +544,10 @@ mod tests {
         let of_pydantic = "(APIServer pid=7) pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig\n\
                            (APIServer pid=7)   Value error, the model has 14 heads\n\
                            (APIServer pid=7)     For further information visit https://errors.pydantic.dev\n";
-        assert_eq!(last_error(of_pydantic).as_deref(), Some("Value error, the model has 14 heads"));
+        assert_eq!(
+            last_error(of_pydantic).as_deref(),
+            Some("Value error, the model has 14 heads")
+        );
         let flags =
             "usage: vllm serve [options]\nvllm serve: error: unrecognized arguments: --eager\n";
         assert_eq!(
