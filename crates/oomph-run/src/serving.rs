@@ -377,6 +377,10 @@ pub struct Search {
 mod tests {
     use super::*;
 
+    fn near(found: f64, expected: f64) {
+        assert!((found - expected).abs() < 1e-9, "{found} {expected}");
+    }
+
     const GIB: u64 = 1 << 30;
 
     /// What an engine makes of GPUs of 48 GiB, as its starts show it: weights are shared, the rest is each GPU's own.
@@ -557,11 +561,11 @@ mod tests {
             .map(str::to_owned)
             .to_vec();
         assert!(!Rung::Share.is_allowed(&asked) && !Rung::Eager.is_allowed(&asked));
-        assert_eq!(asked.share(), 0.5);
+        near(asked.share(), 0.5);
         asked.given = ["--gpu-memory-utilization", "0.8"]
             .map(str::to_owned)
             .to_vec();
-        assert_eq!(asked.share(), 0.8);
+        near(asked.share(), 0.8);
     }
 
     #[test]
@@ -581,8 +585,8 @@ mod tests {
         let found = needs(&asked, &[measured]).unwrap();
         let gib = |bytes: u64| bytes as f64 / GIB as f64;
         // 61 of weights, two requests of 32, 1 of activations and 1 of graphs.
-        assert_eq!(gib(found.total_bytes()), 61.0 + 64.0 + 2.0);
-        assert_eq!(gib(found.on(4).total_bytes()), 125.0 / 4.0 + 2.0);
-        assert_eq!(gib(found.in_8_bits().total_bytes()), 30.5 + 64.0 + 2.0);
+        near(gib(found.total_bytes()), 61.0 + 64.0 + 2.0);
+        near(gib(found.on(4).total_bytes()), 125.0 / 4.0 + 2.0);
+        near(gib(found.in_8_bits().total_bytes()), 30.5 + 64.0 + 2.0);
     }
 }
