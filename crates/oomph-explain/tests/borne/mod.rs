@@ -73,7 +73,10 @@ pub fn is_borne_by(text: &str, found: &Explanation) {
         .collect();
     let steps = steps.join(" ");
     for (command, marks) in [
-        ("rocm-smi", &["hip", "rocm", "amd", "radeon"][..]),
+        (
+            "rocm-smi",
+            &["hip", "rocm", "amd", "radeon", "fault by gpu node"][..],
+        ),
         ("npu-smi", &["npu", "ascend", "acl"]),
         ("xpu-smi", &["xpu", "sycl", "level"]),
     ] {
