@@ -1,5 +1,7 @@
 //! Where a model is at one point of the file: on a GPU, or on the CPU still.
 
+use std::ops::Range;
+
 use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
@@ -17,6 +19,14 @@ pub(crate) fn is_on_gpu(model: &Model<'_>, call: &Call<'_>) -> Tri {
     };
     let place = place.strip_suffix(".module").unwrap_or(&place);
     at(model, model.func_of(call.ctx), place, call.node.start(), 0)
+}
+
+/// Whether what a call is made on was moved to the CPU before, in the same function, and not away again.
+pub(crate) fn is_back_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let until = TextSize::new(0)..call.node.start();
+    let func = model.func_of(call.ctx);
+    call.recv_place()
+        .is_some_and(|place| is_brought_back(model, func, &place, until))
 }
 
 /// Whether a pass runs a layer that an object of its own made from `torch.nn` and nothing moves: a transform of
@@ -186,15 +196,7 @@ fn at(model: &Model<'_>, func: Option<FuncId>, place: &str, before: TextSize, de
         .last();
     // What was moved before the name was bound anew is another model.
     let since = made.map_or(TextSize::new(0), |made| made.target.start());
-    let brought_back = model
-        .calls_in_function(func)
-        .filter(|call| brings_back(call) && moved_place(call).as_deref() == Some(place))
-        .map(|call| call.node.start())
-        .filter(|start| (since..before).contains(start))
-        .max();
-    if let Some(back) = brought_back
-        && !moved.iter().any(|start| (back..before).contains(start))
-    {
+    if is_brought_back(model, func, place, since..before) {
         return Tri::No;
     }
     if moved.iter().any(|start| (since..before).contains(start)) {
@@ -279,6 +281,24 @@ fn moves(call: &Call<'_>) -> bool {
         Some("to") => call.result.device != Device::Cpu && !is_to_cpu(call.node),
         _ => false,
     }
+}
+
+/// Whether a function moves what is at `place` to the CPU in this part of the file, and not away again.
+fn is_brought_back(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    place: &str,
+    part: Range<TextSize>,
+) -> bool {
+    let last = |kind: fn(&Call<'_>) -> bool| {
+        model
+            .calls_in_function(func)
+            .filter(|call| kind(call) && moved_place(call).as_deref() == Some(place))
+            .map(|call| call.node.start())
+            .filter(|start| part.contains(start))
+            .max()
+    };
+    last(brings_back).is_some_and(|back| last(moves).is_none_or(|away| away < back))
 }
 
 /// A call that moves what it is called on to the CPU.

@@ -2,9 +2,9 @@ use oomph_python_source::ast::{Expr, ExprCall};
 use oomph_python_source::{Ranged, dotted_name};
 
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
-use crate::queries::whereabouts::is_on_gpu;
+use crate::queries::whereabouts::is_back_on_cpu;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::value::{Kind, Tri};
+use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
 
 declare_rule! {
@@ -99,7 +99,7 @@ fn is_dropped_at_once(model: &Model<'_>, copy: &Call<'_>) -> bool {
 /// Whether what is copied was moved to the CPU before.
 fn is_of_the_cpu(model: &Model<'_>, copied: &ExprCall) -> bool {
     let copied = model.calls.iter().find(|call| call.node.range() == copied.range());
-    copied.is_some_and(|call| is_on_gpu(model, call) == Tri::No)
+    copied.is_some_and(|call| is_back_on_cpu(model, call))
 }
 
 /// Whether the same iteration loads the copy again: a step of meta-learning starts from it.
