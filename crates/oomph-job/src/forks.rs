@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use crate::caches::cache_directory;
 use crate::settings::variables;
 
 /// The fork server of a command. It starts with the first script and ends with this.
@@ -72,6 +73,7 @@ impl Server {
                 .env_remove("PYTHONPATH")
                 .args(["-m", "oomph._forks.server"])
                 .arg(std::process::id().to_string())
+                .args(cache_directory().map(|cache| cache.join("bytecode")))
                 // Signals for the command's group end it only once the command is gone, so that it can tidy up.
                 .process_group(0)
                 .stdin(OwnedFd::from(listener))

@@ -1,4 +1,4 @@
-"""The fork server of a command: `python -m oomph._forks.server PID`, with a listening socket as standard input.
+"""The fork server of a command: `python -m oomph._forks.server PID [CACHE]`, with a listening socket as standard input.
 
 It imports torch when somebody connects, and ends with the process that started it. A forked process
 looks to its script like one that was started, by the means of the fork server for ranks
@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -313,6 +314,20 @@ def _openblas() -> Iterator[ctypes.CDLL]:
             yield ctypes.CDLL(path)
 
 
+def _keep_bytecode(directory: str) -> None:
+    """Let Python keep compiled modules in `directory`, if torch has none beside its sources and Python may not write them there.
+
+    Compiling the sources takes longer than the rest of their import. Some installers leave it to the first import, and
+    images for containers often forbid it (`PYTHONDONTWRITEBYTECODE`): then each import of each run would compile.
+    """
+    torch = importlib.util.find_spec("torch")
+    if torch is None or torch.origin is None or torch.cached is None or sys.pycache_prefix:
+        return
+    may_write = not sys.dont_write_bytecode and os.access(os.path.dirname(torch.origin), os.W_OK)
+    if not may_write and not os.path.exists(torch.cached):
+        sys.pycache_prefix, sys.dont_write_bytecode = directory, False
+
+
 def _allow_threads(count: int) -> None:
     """Let OpenBLAS use as many threads as it would have started with."""
     names = [
@@ -353,6 +368,8 @@ def main(ended: Callable[[Request], None] = lambda request: None) -> None:
     del sys.path[0]  # of `-m`: the command's directory
     if owner in select.select([listener.fileno(), owner], [], [])[0]:
         _leave(path)  # nobody asked
+    for directory in sys.argv[2:]:
+        _keep_bytecode(directory)
     gc.disable()
     # OpenBLAS follows the variable of OpenMP, too.
     starts_threads = not os.environ.keys() & {learned.BLAS, "OMP_NUM_THREADS"}
