@@ -1008,7 +1008,11 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let known = (message.free.is_some() && message.total.is_some())
         || message.this_process.is_some()
         || message.tokens.is_some();
-    if message.memory == Memory::Device && !known && message.others.is_empty() {
+    let listed = message
+        .parts
+        .iter()
+        .any(|(name, _)| name.starts_with("process "));
+    if message.memory == Memory::Device && !known && message.others.is_empty() && !listed {
         unsaid.push("whether other processes held a part of it");
     }
     if message.setting != Some("lists what holds it") && message.parts.is_empty() {
