@@ -142,7 +142,8 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
 
 def used_by_all() -> int:
     """Bytes of the GPU that any process holds."""
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={gpu}"]  # fmt: skip
     return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 20
 
 
