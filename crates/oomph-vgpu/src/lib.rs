@@ -60,6 +60,7 @@ mod streams;
 mod stubs;
 mod sync;
 mod watchdog;
+mod walks;
 mod work;
 
 /// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of
