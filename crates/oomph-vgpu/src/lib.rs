@@ -59,8 +59,8 @@ mod shared;
 mod streams;
 mod stubs;
 mod sync;
-mod watchdog;
 mod walks;
+mod watchdog;
 mod work;
 
 /// Defines exported C functions: each counts its calls and turns a panic into `$panic` instead of

@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn many_short_rows_take_a_block_each() {
-        let scan = "_ZN2at6native32tensor_kernel_scan_innermost_dimIfSt4plusIfEEEvPT_PKS4_jjjS4_T1_";
+        let scan =
+            "_ZN2at6native32tensor_kernel_scan_innermost_dimIfSt4plusIfEEEvPT_PKS4_jjjS4_T1_";
         let (_, rows) = cycles(scan, [458_752, 1, 1], 512, vec![0, 0, 458_752, 16, 9]);
         assert_eq!(rows, 458_752 * 1_515);
         let (long, few) = cycles(scan, [64, 1, 1], 512, vec![0, 0, 64, 65_536, 9]);
