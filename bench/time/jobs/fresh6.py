@@ -480,7 +480,9 @@ def compiled_decoder(torch):
             x = self.blocks(self.words(x))
             return 15 * torch.tanh(self.head(F.rms_norm(x, x.shape[-1:])).float() / 15)
 
-    return torch.compile(Decoder())
+    decoder = Decoder()
+    decoder.compile()
+    return decoder
 
 
 def prefilled(torch):
