@@ -30,7 +30,7 @@ class ClaimBatch:
 
 class Retriever:
     def __init__(self, device: str = "cuda"):
-        config = DPRConfig(num_hidden_layers=6, projection_dim=256)
+        config = DPRConfig(num_hidden_layers=9, projection_dim=256)
         with torch.device(device):
             self.question = DPRQuestionEncoder(config).train()
             self.context = DPRContextEncoder(config).train()
@@ -61,7 +61,7 @@ def main():
     retriever = Retriever()
     for i in range(6):
         turn = "question" if i % 2 == 0 else "context"
-        print(i, turn, retriever.step(ClaimBatch.draw(40, "cuda"), turn))
+        print(i, turn, retriever.step(ClaimBatch.draw(12, "cuda"), turn))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ def main():
     torch.manual_seed(0)
     config = LiltConfig(
         vocab_size=50265,
-        num_hidden_layers=6,
+        num_hidden_layers=4,
         max_position_embeddings=LENGTH + 2,
         num_labels=len(TAGS),
     )
@@ -49,7 +49,7 @@ def main():
         args = TrainingArguments(
             output_dir=out,
             max_steps=5,
-            per_device_train_batch_size=10,
+            per_device_train_batch_size=14,
             bf16=True,
             optim="adafactor",
             learning_rate=5e-5,
@@ -63,7 +63,7 @@ def main():
         Trainer(
             model,
             args,
-            train_dataset=[permit(i) for i in range(60)],
+            train_dataset=[permit(i) for i in range(70)],
             data_collator=default_data_collator,
             callbacks=[Say()],
         ).train()

@@ -5,7 +5,7 @@ from torch import nn
 from transformers import XLNetConfig, XLNetModel
 
 ASPECTS = ("food", "service", "price", "place", "wait")
-config = XLNetConfig(vocab_size=32000, d_model=768, n_layer=6, n_head=12, d_inner=3072, mem_len=256)
+config = XLNetConfig(vocab_size=32000, d_model=768, n_layer=9, n_head=12, d_inner=3072, mem_len=256)
 
 
 class AspectNet(nn.Module):
@@ -20,7 +20,7 @@ class AspectNet(nn.Module):
         return {a: head(summary) for a, head in self.heads.items()}, out.mems
 
 
-def review(pages=2, batch=10, length=320):
+def review(pages=2, batch=4, length=320):
     """A long review is read in pages; the verdict on each aspect is due after every page."""
     verdict = {a: torch.randint(0, 3, (batch,), device="cuda") for a in ASPECTS}
     for _ in range(pages):
