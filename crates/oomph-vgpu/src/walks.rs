@@ -78,7 +78,7 @@ impl Walk {
                 let along = 1 << count(4).min(9);
                 let steps = size.div_ceil(2 * along) * if dear { 8 } else { 5 } / 5;
                 let beyond = if 8 * rows * size > 2 * CACHED { 2 } else { 1 };
-                (2_900 * steps * beyond, 1_515 * steps * blocks, 0)
+                (2_900 * steps * beyond, 1_400 * steps * blocks, 0)
             }
             Self::Softmax { backward, bytes } => {
                 let [outer, size, inner] = [2, 3, 4].map(count);
@@ -96,23 +96,23 @@ impl Walk {
                 (rounds * size.div_ceil(along) * each, 0, 3 * moved)
             }
             Self::Largest => {
-                let cycles = if count(1) <= 32 { 11_000 } else { 27_000 };
+                let cycles = if count(1) <= 32 { 10_000 } else { 25_000 };
                 let held = (2048 / threads.max(1)).clamp(1, 32);
                 (cycles, count(4).min(blocks) * cycles / held, 0)
             }
             Self::SortedShort => {
                 let rows = (threads / 16).max(1);
                 let blocks = count(1).div_ceil(rows).min(blocks);
-                (8_500, blocks * threads * 21 / 2, 0)
+                (8_500, blocks * threads * 10, 0)
             }
             Self::Sorted => {
                 let (rows, size) = (count(1).min(blocks), count(2));
-                let each = if threads <= 32 { 22 } else { 7 };
-                (6_000 + 20 * size, rows * size * each, 0)
+                let halves = if threads <= 32 { 40 } else { 13 };
+                (6_000 + 18 * size, rows * size * halves / 2, 0)
             }
             Self::Gathered => {
                 let [rows, size, of] = [3, 4, 5].map(count);
-                (0, blocks * 157, (rows + rows.min(of)) * size)
+                (0, blocks * 145, (rows + rows.min(of)) * size)
             }
             Self::Pooled { backward, bytes } => {
                 let [height, width, high, wide] = [2, 3, 4, 5].map(|index| count(index).max(1));
@@ -120,7 +120,7 @@ impl Walk {
                 let each = if bytes == 2 { 45 } else { 80 };
                 let rounds = wide.div_ceil(32) * high.div_ceil(8 * down);
                 let of_block = high.div_ceil(down) * wide.div_ceil(32) * window;
-                let work = blocks * of_block * if backward { 39 } else { 10 } / 2;
+                let work = blocks * of_block * if backward { 36 } else { 9 } / 2;
                 (rounds * window * each, work, 0)
             }
             Self::Enlarged { backward, half } => {
@@ -128,9 +128,9 @@ impl Walk {
                 let view = unsafe { viewed(*arguments.add(5), 5) };
                 let planes = view.map_or(0, |[images, channels, ..]| images * channels);
                 let (cycles, tenths) = match (backward, half) {
-                    (false, _) => (780, 18),
-                    (true, false) => (1_300, 37),
-                    (true, true) => (2_760, 76),
+                    (false, _) => (780, 16),
+                    (true, false) => (1_300, 34),
+                    (true, true) => (2_760, 70),
                 };
                 (planes * cycles, planes * count(0) * tenths / 10, 0)
             }
@@ -177,7 +177,7 @@ mod tests {
         let scan =
             "_ZN2at6native32tensor_kernel_scan_innermost_dimIfSt4plusIfEEEvPT_PKS4_jjjS4_T1_";
         let (_, rows) = cycles(scan, [458_752, 1, 1], 512, vec![0, 0, 458_752, 16, 9]);
-        assert_eq!(rows, 458_752 * 1_515);
+        assert_eq!(rows, 458_752 * 1_400);
         let (long, few) = cycles(scan, [64, 1, 1], 512, vec![0, 0, 64, 65_536, 9]);
         assert_eq!(long, 64 * 2_900);
         assert!(few < rows / 50);
