@@ -120,7 +120,7 @@ pub fn newest_torch_for_python(name: &str, text: &str) -> Option<Newest> {
         } else if let Some(version) = line.strip_prefix("from python:") {
             version
         } else if line.contains("conda create") || line.contains("conda install") {
-            line.split_once(" python=")?.1
+            return Some(newest_for_python(python_of_conda(line)?));
         } else {
             return None;
         };
@@ -146,6 +146,17 @@ pub fn newest_torch_for_python(name: &str, text: &str) -> Option<Newest> {
     });
     // One that has no last PyTorch yet allows any.
     newest.map(|newest| newest.unwrap_or(ANY)).max()
+}
+
+/// The newest Python that a command of conda's asks for: `conda create -n env "python<3.8"`.
+fn python_of_conda(line: &str) -> Option<Newest> {
+    const ENDS: [char; 4] = [' ', '"', '\'', '`'];
+    line.match_indices("python").find_map(|(at, name)| {
+        let spec = line[at + name.len()..].split(ENDS).next()?;
+        let begins = line[..at].ends_with(ENDS) && spec.starts_with(['=', '<', '>', '~']);
+        let clauses = spec.split(',').filter_map(newest_of);
+        begins.then(|| clauses.min())?
+    })
 }
 
 /// The last PyTorch that was built for a Python.
@@ -209,6 +220,10 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
     let is_image = trimmed.starts_with("from ") && trimmed.contains("torch:");
     if let Some((_, tag)) = trimmed.split_once("nvcr.io/nvidia/pytorch:") {
         return torch_of_nvidia(tag);
+    }
+    // Wheels of an extension are made for one: `-f https://…/whl/torch-1.6.0.html`.
+    if let Some((_, made_for)) = trimmed.split_once("/whl/torch-") {
+        return version_in(made_for).map(|(newest, _)| newest);
     }
     let is_asked = asked || is_image || asks(line) || begins && trimmed.len() <= MOST_OF_AN_ITEM;
     line.match_indices("torch")
@@ -416,6 +431,10 @@ mod tests {
                 "FROM pytorch/pytorch:1.4-cuda10.1-cudnn7-devel",
                 Some((1, 4)),
             ),
+            (
+                "pip install torch-scatter -f https://x.org/whl/torch-1.6.0+cu101.html",
+                Some((1, 6)),
+            ),
             ("We use `torch.compile` of PyTorch 2.0.", None),
             ("Code for PyTorch, see https://pytorch.org/1.7.0/", None),
             ("pip install torch", None),
@@ -446,6 +465,9 @@ mod tests {
             ("- Python 3.12", Some((ANY, ANY))),
             ("FROM python:3.7-slim", Some((1, 13))),
             ("conda install -y python=3.6 pip", Some((1, 10))),
+            ("conda create -n python_env \"python<3.8\"", Some((1, 13))),
+            ("conda create -n env 'python>=3.6,<3.7' pip", Some((1, 10))),
+            ("conda create -n env \"python>=3.6\"", None),
         ] {
             assert_eq!(newest_torch_for_python("README.md", line), newest, "{line}");
             assert_eq!(newest_torch_for_python("notes.txt", line), None, "{line}");
