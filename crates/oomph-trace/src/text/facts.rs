@@ -172,6 +172,9 @@ const BEFORE: &[(Role, &[&str])] = &[
             "capacity",
             "limit",
             "max",
+            "max alloc size",
+            "max allocation size",
+            "max alloc size supported by device",
             "maximum",
             "has",
             "budget",
@@ -335,6 +338,10 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
             return None;
         }
         return Some(Role::Total);
+    }
+    // `Exceeded max size …: requested 4 GiB`
+    if before.trim_end().ends_with("requested") && !before.contains("free") {
+        return Some(Role::Asked);
     }
     // `… would exceed the limit of …`: what is exceeded is all there is.
     if ["exceed", "greater than", "larger than"]

@@ -589,6 +589,7 @@ pub(super) fn is_one_buffer(lower: &str) -> bool {
         "invalid_buffer_size",
         "max allocation size",
         "maximum allocation size",
+        "max alloc size",
     ]
     .iter()
     .any(|words| lower.contains(words))
