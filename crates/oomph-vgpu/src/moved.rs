@@ -341,7 +341,11 @@ impl Moved {
                 };
                 match self {
                     Self::Unknown => {}
-                    Self::Walks(walk) => return walk.work(grid, threads, arguments),
+                    Self::Walks(walk) => {
+                        if let Some(work) = walk.work(grid, threads, arguments) {
+                            return work;
+                        }
+                    }
                     Self::Pointwise { bytes: each } => bytes = count(0) * u64::from(each),
                     Self::Casting { inputs } => {
                         let size = |index: u8, of: u8, count: u8| {

@@ -30,6 +30,8 @@ pub enum Walk {
 
 /// Elements that lie beyond the L2 cache take a thread twice as long to come by.
 const CACHED: u64 = 40 << 20;
+/// Cycles of a minute.
+const MOST: u64 = 120_000_000_000;
 
 impl Walk {
     /// By a kernel's mangled name and the bytes of its elements.
@@ -60,11 +62,16 @@ impl Walk {
         })
     }
 
-    /// The work of a launch.
+    /// The work of a launch; nothing if it would take a GPU minutes, as arguments do that are others than this expects.
     ///
     /// # Safety
     /// `arguments` must be those of the kernel that this was made for.
-    pub unsafe fn work(self, grid: [u32; 3], threads: u32, arguments: *const *mut c_void) -> Work {
+    pub unsafe fn work(
+        self,
+        grid: [u32; 3],
+        threads: u32,
+        arguments: *const *mut c_void,
+    ) -> Option<Work> {
         let blocks: u64 = grid.iter().map(|&size| u64::from(size)).product();
         let [across, down, _] = grid.map(u64::from);
         let threads = u64::from(threads);
@@ -81,7 +88,8 @@ impl Walk {
                 (2_900 * steps * beyond, 1_400 * steps * blocks, 0)
             }
             Self::Softmax { backward, bytes } => {
-                let [outer, size, inner] = [2, 3, 4].map(count);
+                // Behind the output and the input, and the gradient of a backward pass.
+                let [outer, size, inner] = [2, 3, 4].map(|at| count(at + usize::from(backward)));
                 let side = inner.clamp(1, 1024).min(threads);
                 let along = (threads / side).max(1);
                 let rounds = outer.div_ceil(across) * inner.div_ceil(side * down);
@@ -135,12 +143,12 @@ impl Walk {
                 (planes * cycles, planes * count(0) * tenths / 10, 0)
             }
         };
-        Work::Chain {
+        (cycles < MOST && work < MOST * 132 && bytes < 1 << 44).then(|| Work::Chain {
             cycles,
             work,
             bytes,
             what: self.what(),
-        }
+        })
     }
 
     fn what(self) -> &'static str {
@@ -167,9 +175,24 @@ mod tests {
         let walk = Walk::of(name, 4).expect(name);
         // SAFETY: as many arguments as these kernels read.
         match unsafe { walk.work(grid, threads, arguments.as_ptr()) } {
-            Work::Chain { cycles, work, .. } => (cycles, work),
+            Some(Work::Chain { cycles, work, .. }) => (cycles, work),
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn arguments_that_make_no_sense_are_not_believed() {
+        let softmax = "_ZN2at6native12_GLOBAL__N_126cunn_SpatialSoftMaxForwardIfffjNS1_21SoftMaxForwardEpilogueEEEvPT1_PKT_T2_S8_S8_";
+        let mut values = vec![0, 0, u64::from(u32::MAX), 1 << 20, 4096];
+        let arguments: Vec<_> = (values.iter_mut())
+            .map(|value: &mut u64| std::ptr::from_mut(value).cast::<c_void>())
+            .collect();
+        let walk = Walk::of(softmax, 4).unwrap();
+        // SAFETY: as many arguments as this kernel reads.
+        assert_eq!(
+            unsafe { walk.work([1, 1, 1], 32, arguments.as_ptr()) },
+            None
+        );
     }
 
     #[test]
@@ -188,6 +211,9 @@ mod tests {
         let softmax = "_ZN2at6native12_GLOBAL__N_126cunn_SpatialSoftMaxForwardIfffjNS1_21SoftMaxForwardEpilogueEEEvPT1_PKT_T2_S8_S8_";
         let (walked, _) = cycles(softmax, [8, 1, 1], 1024, vec![0, 0, 8, 2048, 1024]);
         assert_eq!(walked, 2048 * 2_300);
+        let backward = "_ZN2at6native12_GLOBAL__N_127cunn_SpatialSoftMaxBackwardIfffNS1_22SoftMaxBackwardEpilogueEEEvPT1_PKT0_S6_jjj";
+        let values = vec![0, 0, 1 << 40, 8, 2048, 1024];
+        assert_eq!(cycles(backward, [8, 1, 1], 1024, values).0, 2048 * 1_090);
         // Of a segmentation each thread takes few classes, and many places.
         let (short, _) = cycles(softmax, [8, 128, 1], 1024, vec![0, 0, 8, 21, 262_144]);
         assert_eq!(short, 2 * 21 * 2_300);
