@@ -183,16 +183,14 @@ mod tests {
     #[test]
     fn arguments_that_make_no_sense_are_not_believed() {
         let softmax = "_ZN2at6native12_GLOBAL__N_126cunn_SpatialSoftMaxForwardIfffjNS1_21SoftMaxForwardEpilogueEEEvPT1_PKT_T2_S8_S8_";
-        let mut values = vec![0, 0, u64::from(u32::MAX), 1 << 20, 4096];
-        let arguments: Vec<_> = (values.iter_mut())
-            .map(|value: &mut u64| std::ptr::from_mut(value).cast::<c_void>())
-            .collect();
+        let mut values = [0, 0, u64::from(u32::MAX), 1 << 20, 4096];
+        let arguments = values
+            .each_mut()
+            .map(|value| std::ptr::from_mut(value).cast::<c_void>());
         let walk = Walk::of(softmax, 4).unwrap();
         // SAFETY: as many arguments as this kernel reads.
-        assert_eq!(
-            unsafe { walk.work([1, 1, 1], 32, arguments.as_ptr()) },
-            None
-        );
+        let work = unsafe { walk.work([1, 1, 1], 32, arguments.as_ptr()) };
+        assert_eq!(work, None);
     }
 
     #[test]
