@@ -29,9 +29,9 @@ pub enum Walk {
 }
 
 /// Elements that lie beyond the L2 cache take a thread twice as long to come by.
-const CACHED: u64 = 40 << 20;
+const CACHED: u128 = 40 << 20;
 /// Cycles of a minute.
-const MOST: u64 = 120_000_000_000;
+const MOST: u128 = 120_000_000_000;
 
 impl Walk {
     /// By a kernel's mangled name and the bytes of its elements.
@@ -72,12 +72,13 @@ impl Walk {
         threads: u32,
         arguments: *const *mut c_void,
     ) -> Option<Work> {
-        let blocks: u64 = grid.iter().map(|&size| u64::from(size)).product();
-        let [across, down, _] = grid.map(u64::from);
-        let threads = u64::from(threads);
+        // In numbers so wide that no argument makes them overflow.
+        let blocks: u128 = grid.iter().map(|&size| u128::from(size)).product();
+        let [across, down, _] = grid.map(u128::from);
+        let threads = u128::from(threads);
         // SAFETY: the caller's contract; counts that are wider lie lower half first.
         let count = |index: usize| unsafe {
-            u64::from((*arguments.add(index)).cast::<u32>().read_unaligned())
+            u128::from((*arguments.add(index)).cast::<u32>().read_unaligned())
         };
         let (cycles, work, bytes) = match self {
             Self::Scan { dear } => {
@@ -93,7 +94,7 @@ impl Walk {
                 let side = inner.clamp(1, 1024).min(threads);
                 let along = (threads / side).max(1);
                 let rounds = outer.div_ceil(across) * inner.div_ceil(side * down);
-                let moved = outer * size * inner * u64::from(bytes);
+                let moved = outer * size * inner * u128::from(bytes);
                 let far = moved > CACHED || along > 1;
                 let each = match (backward, far) {
                     (false, false) => 1_200,
@@ -134,7 +135,9 @@ impl Walk {
             Self::Enlarged { backward, half } => {
                 // SAFETY: as above.
                 let view = unsafe { viewed(*arguments.add(5), 5) };
-                let planes = view.map_or(0, |[images, channels, ..]| images * channels);
+                let planes = view.map_or(0, |[images, channels, ..]| {
+                    u128::from(images) * u128::from(channels)
+                });
                 let (cycles, tenths) = match (backward, half) {
                     (false, _) => (780, 16),
                     (true, false) => (1_300, 34),
@@ -144,9 +147,9 @@ impl Walk {
             }
         };
         (cycles < MOST && work < MOST * 132 && bytes < 1 << 44).then(|| Work::Chain {
-            cycles,
-            work,
-            bytes,
+            cycles: cycles as u64,
+            work: work as u64,
+            bytes: bytes as u64,
             what: self.what(),
         })
     }
