@@ -1,7 +1,7 @@
-"""Steps that were measured beside what the clocks say: `python bench/time/compare.py HOST LOGS JOBS PROFILES`.
+"""Steps that were measured beside what the clocks say: `python bench/time/compare.py HOST LOGS JOBS PROFILES [GPU]`.
 
 HOST is the factor of the host (`oomph calibrate`); LOGS is what `logs.py` wrote, JOBS and PROFILES what `../gpu/step_time.py` did, on an
-H200. Build `cargo build --example price -p oomph-clock` before.
+H200 unless GPU says otherwise. Build `cargo build --example price -p oomph-clock` before.
 """
 
 import gzip
@@ -31,7 +31,7 @@ def summary(title, errors):
 
 def main():
     """Compare."""
-    host, logs, jobs, profiles = sys.argv[1:]
+    host, logs, jobs, profiles, gpu = [*sys.argv[1:], "h200"][:5]
     measured = {row["case"]: row for row in lines(jobs) if "step_s" in row}
     busy = {row["case"]: row["busy_us"] / 1e6 for row in lines(profiles)}
     steps, kernels, hosts, inside, waiting = [], [], [], 0, 0
@@ -43,7 +43,7 @@ def main():
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(dict(work=row["work"]), file)
             file.flush()
-            done = subprocess.run([PRICE, "--host", host, "h200", file.name], capture_output=True, text=True, check=True)  # fmt: skip
+            done = subprocess.run([PRICE, "--host", host, gpu, file.name], capture_output=True, text=True, check=True)  # fmt: skip
         told = json.loads(done.stdout)
         step, issue = (statistics.median(measured[case][name]) for name in ("step_s", "issue_s"))
         hit = told["low"] <= step <= told["high"]

@@ -1,11 +1,13 @@
 """Kernel time of each kind of operator, measured and priced: `python bench/time/compare_kinds.py MEASURED.jsonl.gz RUN…`.
 
-MEASURED is what `kinds.py --out` wrote; each RUN is the folder of `oomph run --gpu h200 --out RUN bench/time/kinds.py SECTION`. Build
+MEASURED is what `kinds.py --out` wrote; each RUN is the folder of `oomph run --gpu h200 --out RUN bench/time/kinds.py SECTION`, and is named
+after the section; a number behind it is what `--first` was. Build
 `cargo build --example price -p oomph-clock` before.
 """
 
 import gzip
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -26,14 +28,16 @@ def main():
         told = subprocess.run([PRICE, "--lines", "h200", record], capture_output=True, text=True, check=True)  # fmt: skip
         us = json.loads(told.stdout)["us"]
         steps = [step for count, step in work["steps"] for _ in range(count)]
-        section = next(name for name in ("moving", "reducing", "layers", "algebra") if name in run)
+        section, first = re.fullmatch(r"([a-z]+)(\d*)", Path(run).name).groups()
         own = [row for row in measured if row["section"] == section]
+        if first:
+            own = own[int(first) :][: len(steps) - 1]
         for row, step in zip(own, steps[-len(own) :], strict=True):
             kernels = [us[line] - GAP_US for line in step if us[line] > 0]
             error = sum(kernels) / row["us"] - 1
             off.append(abs(error))
             print(
-                f"{section:9} {row['case']:22} measured {row['us']:9.1f} us in {len(row['kernels']):4}, "
+                f"{section:9} {row['case']:38} measured {row['us']:9.1f} us in {len(row['kernels']):4}, "
                 f"priced {sum(kernels):9.1f} in {len(kernels):4} {error:+7.0%}"
             )
     off.sort()

@@ -282,8 +282,91 @@ def grouped():
     return cases
 
 
+def shapes():
+    """Kinds that depend on how long rows are, each in several shapes."""
+    cases = {}
+
+    def add(name, body, *leaves):
+        cases[name] = trained(body, *leaves) if leaves else body
+
+    for rows, size in ((458_752, 16), (1 << 20, 8), (65_536, 64), (16_384, 256), (2048, 2048), (64, 65_536), (16, 2048), (1, 4_000_000)):  # fmt: skip
+        x, leaf = r(rows, size), r(rows, size, grad=True)
+        add(f"cumsum_{rows}x{size}", lambda x=x: x.cumsum(-1))
+        add(f"sort_{rows}x{size}", lambda x=x: x.sort(-1))
+        add(f"sum_{rows}x{size}", lambda x=x: x.sum(-1))
+        add(f"argmax_{rows}x{size}", lambda x=x: x.argmax(-1))
+        add(f"amax_trained_{rows}x{size}", lambda leaf=leaf: leaf.amax(-1), leaf)
+        add(f"sum_first_{rows}x{size}", lambda x=x: x.sum(0))
+        if size <= 4096:
+            add(f"topk_{rows}x{size}", lambda x=x, k=min(8, size // 2): x.topk(k, -1))
+            add(f"softmax_trained_{rows}x{size}", lambda leaf=leaf: leaf.softmax(-1), leaf)
+    for batch, length, width in ((8, 2048, 1024), (64, 128, 512), (16, 4096, 16), (2048, 24, 64)):
+        x = r(batch, length, width)
+        add(f"cumsum_middle_{batch}x{length}x{width}", lambda x=x: x.cumsum(1))
+        add(f"sum_middle_{batch}x{length}x{width}", lambda x=x: x.sum(1))
+        add(f"flip_middle_{batch}x{length}x{width}", lambda x=x: x.flip(1))
+        add(f"max_middle_{batch}x{length}x{width}", lambda x=x: x.max(1))
+        add(f"softmax_middle_{batch}x{length}x{width}", lambda x=x: x.softmax(1))
+        add(
+            f"where_rows_{batch}x{length}x{width}", lambda x=x: torch.where(x[:, :, :1] > 0, x, 0.0)
+        )
+    for count, width, of in ((1_000_000, 64, 50_000), (200_000, 128, 20_000), (4_000_000, 3, 100_000), (65_536, 512, 4096), (30_000, 16, 2000)):  # fmt: skip
+        edges, values, nodes = ints(of, count), r(count, width), r(of, width, grad=True)
+        add(
+            f"index_add_{count}x{width}_{of}",
+            lambda e=edges, v=values, n=nodes: torch.zeros_like(n).index_add_(0, e, v),
+        )
+        add(
+            f"scatter_add_{count}x{width}_{of}",
+            lambda e=edges, v=values, n=nodes: torch.zeros_like(n).scatter_add_(
+                0, e[:, None].expand_as(v), v
+            ),
+        )
+        add(f"take_{count}x{width}_{of}", lambda e=edges, n=nodes: n[e], nodes)
+        add(f"select_{count}x{width}_{of}", lambda e=edges, n=nodes: n.index_select(0, e), nodes)
+        add(f"embedding_{count}x{width}_{of}", lambda e=edges, n=nodes: F.embedding(e, n), nodes)
+        add(
+            f"gather_{count}x{width}",
+            lambda v=values: v.gather(1, torch.zeros(len(v), 1, device="cuda", dtype=torch.int64)),
+        )
+        add(f"masked_{count}x{width}", lambda v=values: v[v[:, 0] > 0])
+    for dtype, name in ((fp32, "fp32"), (bf16, "bf16")):
+        for n, c, side, filters, window, stride in ((2, 1, 64, 32, 3, 1), (2, 32, 64, 32, 3, 1), (4, 64, 32, 64, 3, 1), (2, 64, 32, 128, 3, 2), (8, 128, 16, 128, 3, 1), (4, 256, 8, 256, 3, 1), (2, 32, 64, 64, 1, 1), (8, 3, 32, 64, 5, 2)):  # fmt: skip
+            x = r(n, c, side, side, side, dtype=dtype, grad=True)
+            w = r(filters, c, window, window, window, dtype=dtype, grad=True)
+            case = f"conv3d_{name}_{n}x{c}x{side}_{filters}_{window}_{stride}"
+            make = lambda x=x, w=w, s=stride, p=window // 2: F.conv3d(x, w, None, s, p)  # noqa: E731
+            add(case, lambda make=make: make().detach())
+            add(f"{case}_trained", make, x, w)
+        for n, c, side in ((2, 32, 64), (8, 64, 16)):
+            x = r(n, c, side, side, side, dtype=dtype, grad=True)
+            cases[f"batch_norm_3d_{name}_{n}x{c}x{side}"] = layer(torch.nn.BatchNorm3d(c), x)
+            add(f"max_pool_3d_{name}_{n}x{c}x{side}", lambda x=x: F.max_pool3d(x, 2), x)
+            add(
+                f"interpolate_3d_{name}_{n}x{c}x{side}",
+                lambda x=x: F.interpolate(x, scale_factor=2, mode="trilinear"),
+                x,
+            )
+        for kind, (b, t, d, h) in ((k, s) for k in ("LSTM", "GRU", "RNN") for s in ((64, 128, 256, 256), (16, 200, 512, 1024), (256, 32, 128, 128))):  # fmt: skip
+            x = r(b, t, d, grad=True)
+            module = getattr(torch.nn, kind)(d, h, batch_first=True)
+            cases[f"{kind}_{name}_{b}x{t}x{d}_{h}"] = layer(
+                module, x, cast=None if dtype is fp32 else bf16
+            )
+        for b, heads, t, d in ((8, 12, 512, 64), (32, 8, 128, 32), (2, 16, 2048, 64), (64, 4, 64, 64)):  # fmt: skip
+            q, k, v = (r(b, heads, t, d, dtype=dtype, grad=True) for _ in range(3))
+            mask = r(b, 1, t, t, dtype=dtype)
+            make = lambda q=q, k=k, v=v, m=mask: F.scaled_dot_product_attention(
+                q, k, v, attn_mask=m
+            )  # noqa: E731
+            add(f"attention_masked_{name}_{b}x{heads}x{t}x{d}", make, q, k, v)
+            add(f"products_{name}_{b}x{heads}x{t}x{d}", lambda q=q, k=k: q @ k.mT)
+            add(f"adaptive_pool_{name}_{b}x{heads}x{t}", lambda m=mask: F.adaptive_avg_pool2d(m, 4))
+    return cases
+
+
 SECTIONS = dict(
-    moving=moving, reducing=reducing, layers=layers, algebra=algebra, attention=attention, grouped=grouped
+    moving=moving, reducing=reducing, layers=layers, algebra=algebra, attention=attention, grouped=grouped, shapes=shapes
 )  # fmt: skip
 
 

@@ -118,6 +118,9 @@ fn exit_status_says_clean_findings_or_error() {
         0
     );
     assert_eq!(status(&[], broken.path()), 2);
+    // As with ruff: a file that does not parse is reported, and the status is 0 all the same.
+    assert_eq!(status(&["--exit-zero"], broken.path()), 0);
+    assert_eq!(status(&["--exit-zero", "--diff"], broken.path()), 0);
     assert_eq!(status(&["--select", "E501"], clean.path()), 2);
     assert_eq!(status(&[], &clean.path().join("missing.py")), 2);
 }

@@ -6,20 +6,28 @@ pub type Newest = (u32, u32);
 /// Whether a file of this name may say which packages a project needs.
 pub fn may_pin(name: &str) -> bool {
     let extension = extension(name);
-    matches!(name, "setup.py" | "setup.cfg" | "pyproject.toml")
-        || matches!(extension, Some("yml" | "yaml"))
-        || extension == Some("txt") && name.starts_with("require")
+    matches!(
+        name,
+        "setup.py" | "setup.cfg" | "pyproject.toml" | "Pipfile" | "runtime.txt" | ".python-version"
+    ) || matches!(extension, Some("yml" | "yaml"))
+        || extension == Some("txt") && names_an_environment(name)
         || is_prose(name)
 }
 
 /// Whether a file says it among other things: installation in a README or a Dockerfile.
 fn is_prose(name: &str) -> bool {
     name.starts_with("Dockerfile")
+        || name.to_ascii_lowercase().ends_with(".dockerfile")
         || name.to_ascii_lowercase().starts_with("readme")
-        || extension(name) == Some("sh")
-            && ["install", "require", "setup", "env"]
-                .iter()
-                .any(|word| name.starts_with(word))
+        || name.to_ascii_lowercase().starts_with("install")
+        || matches!(extension(name), Some("sh" | "bash")) && names_an_environment(name)
+}
+
+/// Whether a file's name says that it makes an environment: `requirements-gpu.txt`, `create_env.sh`.
+fn names_an_environment(name: &str) -> bool {
+    ["install", "require", "setup", "env", "conda"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 fn extension(name: &str) -> Option<&str> {
@@ -51,12 +59,50 @@ pub fn newest_torch(name: &str, text: &str) -> Option<Newest> {
     let torch = lines().filter_map(newest_in).max();
     // A torchvision goes with one PyTorch, and a Python has a last one.
     let beside = lines().filter_map(torch_of_vision).max();
-    let python = lines().filter_map(|line| {
-        let (before, rest) = line.split_once("python")?;
-        let version = rest.trim_start().strip_prefix('=')?.trim_start_matches('=');
-        (before.trim() == "-").then(|| newest_for_python(version))?
-    });
+    let python = lines().filter_map(|line| newest_for_python(python_of(name, line)?));
     [torch, beside, python.max()].into_iter().flatten().min()
+}
+
+/// The newest Python that a line allows: `- python<3.8`, `python_requires=">=3.6,<3.8"`, `requires-python = "==3.7.*"`,
+/// `python_version = "3.7"`, `python-3.7.9`.
+fn python_of(name: &str, line: &str) -> Option<Newest> {
+    const FIELDS: &[&str] = &[
+        "python_requires",
+        "requires-python",
+        "python_version",
+        "python",
+    ];
+    let line = line.trim().trim_start_matches(['-', ' ', '"', '\'']);
+    let spec = match name {
+        ".python-version" => line,
+        "runtime.txt" => line.strip_prefix("python-")?,
+        _ => {
+            // A call's arguments may stand on one line.
+            let (at, field) = FIELDS
+                .iter()
+                .find_map(|field| Some((line.find(field)?, field)))?;
+            let begins = at == 0 || *field == "python_requires";
+            line.get(at + field.len()..).filter(|_| begins)?
+        }
+    };
+    let spec = spec.trim_start();
+    // `python = ">=3.6"` has an equals sign of its own.
+    let inside = spec
+        .strip_prefix('=')
+        .map(str::trim_start)
+        .and_then(|rest| rest.strip_prefix(['"', '\'']))
+        .and_then(|rest| rest.split(['"', '\'']).next());
+    let is_spec = spec.starts_with(['=', '<', '>', '~', '!'])
+        || matches!(name, ".python-version" | "runtime.txt");
+    let spec = inside.or_else(|| is_spec.then_some(spec))?;
+    let spec = match name {
+        // `python_requires = >=3.6, <3.8`
+        "setup.cfg" => spec.strip_prefix("= ").unwrap_or(spec),
+        _ => spec,
+    };
+    spec.split(',')
+        .filter_map(|clause| newest_of(clause.trim().trim_matches(['"', '\''])))
+        .min()
 }
 
 /// The last PyTorch for the Python that a README asks for: `- Python 3.6`, `conda create -n env python=3.7`. Nothing if it
@@ -71,8 +117,10 @@ pub fn newest_torch_for_python(name: &str, text: &str) -> Option<Newest> {
         let line = line.trim_start_matches(|each: char| " \t-*+|>`".contains(each));
         let version = if line.starts_with("python") && line.len() <= MOST_OF_AN_ITEM {
             line.strip_prefix("python")?
-        } else if line.contains("conda create") {
-            line.split_once(" python=")?.1
+        } else if let Some(version) = line.strip_prefix("from python:") {
+            version
+        } else if line.contains("conda create") || line.contains("conda install") {
+            return Some(newest_for_python(python_of_conda(line)?));
         } else {
             return None;
         };
@@ -94,15 +142,26 @@ pub fn newest_torch_for_python(name: &str, text: &str) -> Option<Newest> {
             after.starts_with(|each: char| each == '_' || each.is_alphabetic() && each != 'x');
         // Of `3` alone any will do.
         let is_one = version.trim_end_matches('.').contains('.') && !goes_on && !is_name;
-        is_one.then(|| newest_for_python(version))
+        is_one.then(|| newest_for_python(newest_of(version)?))
     });
     // One that has no last PyTorch yet allows any.
     newest.map(|newest| newest.unwrap_or(ANY)).max()
 }
 
+/// The newest Python that a command of conda's asks for: `conda create -n env "python<3.8"`.
+fn python_of_conda(line: &str) -> Option<Newest> {
+    const ENDS: [char; 4] = [' ', '"', '\'', '`'];
+    line.match_indices("python").find_map(|(at, name)| {
+        let spec = line[at + name.len()..].split(ENDS).next()?;
+        let begins = line[..at].ends_with(ENDS) && spec.starts_with(['=', '<', '>', '~']);
+        let clauses = spec.split(',').filter_map(newest_of);
+        begins.then(|| clauses.min())?
+    })
+}
+
 /// The last PyTorch that was built for a Python.
-fn newest_for_python(version: &str) -> Option<Newest> {
-    match newest_of(version.trim())? {
+fn newest_for_python(python: Newest) -> Option<Newest> {
+    match python {
         (2, _) => Some((1, 4)),
         (3, 0..=5) => Some((1, 5)),
         (3, 6) => Some((1, 10)),
@@ -159,6 +218,13 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
             .iter()
             .any(|name| trimmed.starts_with(name));
     let is_image = trimmed.starts_with("from ") && trimmed.contains("torch:");
+    if let Some((_, tag)) = trimmed.split_once("nvcr.io/nvidia/pytorch:") {
+        return torch_of_nvidia(tag);
+    }
+    // Wheels of an extension are made for one: `-f https://…/whl/torch-1.6.0.html`.
+    if let Some((_, made_for)) = trimmed.split_once("/whl/torch-") {
+        return version_in(made_for).map(|(newest, _)| newest);
+    }
     let is_asked = asked || is_image || asks(line) || begins && trimmed.len() <= MOST_OF_AN_ITEM;
     line.match_indices("torch")
         .filter_map(|(at, name)| {
@@ -210,6 +276,35 @@ fn newest_in_prose(line: &str, asked: bool) -> Option<Newest> {
             }
         })
         .max()
+}
+
+/// The PyTorch in an image of NVIDIA's, by its year and month: `20.12-py3`.
+fn torch_of_nvidia(tag: &str) -> Option<Newest> {
+    const FIRST: [((u32, u32), Newest); 13] = [
+        ((19, 1), (1, 0)),
+        ((19, 5), (1, 1)),
+        ((19, 8), (1, 2)),
+        ((19, 10), (1, 3)),
+        ((20, 1), (1, 4)),
+        ((20, 3), (1, 5)),
+        ((20, 6), (1, 6)),
+        ((20, 8), (1, 7)),
+        ((20, 11), (1, 8)),
+        ((21, 4), (1, 9)),
+        ((21, 7), (1, 10)),
+        ((21, 11), (1, 11)),
+        ((22, 3), (1, 12)),
+    ];
+    let made = newest_of(tag.split('-').next()?)?;
+    // Later ones have 1.13 or newer.
+    if made >= (22, 7) {
+        return Some((2, u32::MAX));
+    }
+    FIRST
+        .iter()
+        .rev()
+        .find(|(first, _)| made >= *first)
+        .map(|(_, torch)| *torch)
 }
 
 /// The version that a text begins with, and what follows it.
@@ -336,6 +431,10 @@ mod tests {
                 "FROM pytorch/pytorch:1.4-cuda10.1-cudnn7-devel",
                 Some((1, 4)),
             ),
+            (
+                "pip install torch-scatter -f https://x.org/whl/torch-1.6.0+cu101.html",
+                Some((1, 6)),
+            ),
             ("We use `torch.compile` of PyTorch 2.0.", None),
             ("Code for PyTorch, see https://pytorch.org/1.7.0/", None),
             ("pip install torch", None),
@@ -364,6 +463,11 @@ mod tests {
             ("We use Python 3.6 for the plots.", None),
             ("python 3.6_tools.py", None),
             ("- Python 3.12", Some((ANY, ANY))),
+            ("FROM python:3.7-slim", Some((1, 13))),
+            ("conda install -y python=3.6 pip", Some((1, 10))),
+            ("conda create -n python_env \"python<3.8\"", Some((1, 13))),
+            ("conda create -n env 'python>=3.6,<3.7' pip", Some((1, 10))),
+            ("conda create -n env \"python>=3.6\"", None),
         ] {
             assert_eq!(newest_torch_for_python("README.md", line), newest, "{line}");
             assert_eq!(newest_torch_for_python("notes.txt", line), None, "{line}");
@@ -430,6 +534,51 @@ mod tests {
                 Some((1, 13)),
             ),
             ("environment.yml", "dependencies:\n  - python>=3.7\n", None),
+            (
+                "environment.yml",
+                "dependencies:\n  - python>=3.6,<3.8\n",
+                Some((1, 13)),
+            ),
+            (
+                "conda_env.yaml",
+                "dependencies:\n  - python=3.6.*\n",
+                Some((1, 10)),
+            ),
+            (
+                "setup.py",
+                "setup(name='a', python_requires='>=3.5, <3.7')\n",
+                Some((1, 10)),
+            ),
+            ("setup.py", "setup(python_requires=\">=3.6\")\n", None),
+            (
+                "setup.cfg",
+                "[options]\npython_requires = >=3.6, <3.8\n",
+                Some((1, 13)),
+            ),
+            (
+                "pyproject.toml",
+                "requires-python = \"==3.7.*\"\n",
+                Some((1, 13)),
+            ),
+            ("pyproject.toml", "python = \"^3.6\"\n", None),
+            ("Pipfile", "python_version = \"3.7\"\n", Some((1, 13))),
+            ("runtime.txt", "python-3.6.9\n", Some((1, 10))),
+            (".python-version", "3.7.12\n", Some((1, 13))),
+            (
+                "create_env.sh",
+                "conda create -n a python=3.8\npip install torch==1.6.0 torchvision\n",
+                Some((1, 6)),
+            ),
+            (
+                "train.dockerfile",
+                "FROM nvcr.io/nvidia/pytorch:20.12-py3\n",
+                Some((1, 8)),
+            ),
+            (
+                "Dockerfile.gpu",
+                "FROM pytorch/pytorch:1.6.0-cuda10.1-cudnn7-runtime\n",
+                Some((1, 6)),
+            ),
             (
                 "environment.yml",
                 "channels:\n- pytorch\ndependencies:\n- python\n",

@@ -1215,3 +1215,18 @@ def train(net, optimizer, kind):
         .collect();
     assert_eq!(named, [true, true]);
 }
+
+/// What a `return` works out runs, and what follows it does not.
+#[test]
+fn what_is_returned_is_reached() {
+    let step = |end: &str| {
+        format!(
+            "import torch\nfrom toolkit import build, make, read\ndef step(model, optimizer, x, y):\n    x, y = x.cuda(), y.cuda()\n    optimizer.zero_grad()\n    output = model(x)\n    fit = (output - y).mean()\n    size = output.abs().mean()\n    loss = fit + size\n    loss.backward()\n    optimizer.step()\n{end}\nfor x, y in read():\n    step(build(), make(), x, y)\n"
+        )
+    };
+    let all = "fit.item(), size.item(), loss.item()";
+    let returned = step(&format!("    return {all}"));
+    assert_eq!(found(&[("train.py", &returned)]), ["OOM614"]);
+    let after = step(&format!("    return loss\n    print({all})"));
+    assert_eq!(found(&[("train.py", &after)]), [""; 0]);
+}

@@ -8,6 +8,7 @@
 mod arrays;
 mod clusters;
 mod cuda;
+mod elsewhere;
 mod facts;
 mod faults;
 mod general;
@@ -35,6 +36,7 @@ use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
 
+pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
 use origin::Origin;
 pub use program::{Hardware, Memory, Named, Program, Uses};
@@ -278,6 +280,8 @@ pub struct OomMessage {
     pub around: Around,
     /// What the lines below it list, by name.
     pub parts: Vec<(String, Bytes)>,
+    /// The settings that command lines and configurations in the text show.
+    pub settings: Vec<Setting>,
     /// The traceback before the message, outermost frame first.
     pub traceback: Vec<TextFrame>,
     /// Lines below it that were looked at.
@@ -327,6 +331,7 @@ impl OomMessage {
             private_pools: None,
             around: Around::default(),
             parts: Vec::new(),
+            settings: Vec::new(),
             traceback: Vec::new(),
             below: 0,
             at: 0,
@@ -415,6 +420,15 @@ impl OomMessage {
             at: whole.at,
             ..std::mem::replace(self, Self::new(whole.kind, whole.line, ""))
         };
+    }
+
+    /// Whether a limit on its processes ended it: the machine's own memory says nothing then.
+    fn ends_at_a_limit(&self) -> bool {
+        self.kind == MessageKind::Killed
+            && matches!(
+                self.program,
+                Program::Slurm | Program::Kubernetes | Program::Docker | Program::Systemd
+            )
     }
 
     /// Adds ranks that printed it, too.
@@ -580,6 +594,8 @@ struct Log {
     error: Option<(usize, String)>,
     /// The error that is no matter of memory and says the most.
     fault: Option<Box<OomMessage>>,
+    /// What lines anywhere say.
+    elsewhere: elsewhere::Elsewhere,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
     rank: Option<u32>,
 }
@@ -634,6 +650,7 @@ impl Log {
         }
         let plain = origin::plain(part);
         let (mut origin, text) = origin::of_line(&plain);
+        self.elsewhere.read(text);
         origin.complete(&self.whole);
         if self.continues > 0 {
             self.continues -= 1;
@@ -1142,6 +1159,9 @@ impl Log {
         self.name_memories();
         self.name_devices();
         self.name_warnings();
+        for message in &mut self.messages {
+            self.elsewhere.complete(message);
+        }
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
         for message in &mut self.messages {
             if message.memory == Memory::Host {

@@ -59,6 +59,7 @@ mod shared;
 mod streams;
 mod stubs;
 mod sync;
+mod walks;
 mod watchdog;
 mod work;
 

@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 
 use crate::clock::Kind;
 use crate::families::{Family, lists, reduced_elements};
+use crate::walks::Walk;
 use crate::work::Work;
 
 /// How the work of a launch follows from its arguments.
@@ -51,6 +52,8 @@ pub enum Moved {
         channels: bool,
         tenths: u8,
     },
+    /// As its walk over rows says.
+    Walks(Walk),
     /// As the family says.
     Concatenation,
     /// Attention: products for each pair of a query and a key.
@@ -284,11 +287,8 @@ impl Moved {
                 bytes: 3 * bytes,
             };
         }
-        if name.contains("vectorized_gather_kernel") {
-            return Self::Area {
-                arguments: [3, 4],
-                bytes: 2,
-            };
+        if let Some(walk) = Walk::of(name, bytes) {
+            return Self::Walks(walk);
         }
         if name.contains("distribution_elementwise") {
             return Self::Elements {
@@ -341,6 +341,11 @@ impl Moved {
                 };
                 match self {
                     Self::Unknown => {}
+                    Self::Walks(walk) => {
+                        if let Some(work) = walk.work(grid, threads, arguments) {
+                            return work;
+                        }
+                    }
                     Self::Pointwise { bytes: each } => bytes = count(0) * u64::from(each),
                     Self::Casting { inputs } => {
                         let size = |index: u8, of: u8, count: u8| {
@@ -486,8 +491,7 @@ impl Moved {
 /// Kernels whose threads walk on alone, and those that are limited by their atomic or scattered accesses; cycles from
 /// `bench/time/results/h200_kinds.jsonl.gz`.
 #[rustfmt::skip]
-const ALONE: [(&str, Moved); 9] = [
-    ("tensor_kernel_scan_innermost_dim", Moved::Chain { argument: 3, view: false, cycles: 81 }),
+const ALONE: [(&str, Moved); 8] = [
     ("tensor_kernel_scan_outer_dim", Moved::Chain { argument: 4, view: false, cycles: 715 }),
     ("upsample_bilinear2d_out_frame", Moved::Chain { argument: 4, view: true, cycles: 800 }),
     ("upsample_bicubic2d_out_frame", Moved::Chain { argument: 4, view: true, cycles: 1270 }),
@@ -495,7 +499,7 @@ const ALONE: [(&str, Moved); 9] = [
     ("grid_sampler_2d_kernel", Moved::Worked { argument: 0, channels: true, tenths: 26 }),
     ("grid_sampler_2d_backward_kernel", Moved::Worked { argument: 0, channels: true, tenths: 127 }),
     ("indexFuncLargeIndex", Moved::Worked { argument: 5, channels: false, tenths: 17 }),
-    ("scatter_gather_elementwise_kernel", Moved::Worked { argument: 0, channels: false, tenths: 12 }),
+    ("scatter_gather_elementwise_kernel", Moved::Worked { argument: 0, channels: false, tenths: 8 }),
 ];
 
 /// Threads that go together, and what an image costs beside its pixels, as turns of these: fitted to `bench/time`.
@@ -506,7 +510,7 @@ const IDLE_TURNS: u64 = 2;
 ///
 /// # Safety
 /// `view` must point to a `PackedTensorAccessor` of so many dimensions.
-unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<[u64; 4]> {
+pub unsafe fn viewed(view: *const c_void, dimensions: usize) -> Option<[u64; 4]> {
     // SAFETY: sizes and strides follow the address.
     let word = |at: usize| unsafe { view.cast::<u32>().add(2 + at).read_unaligned() };
     let is_wide = word(1) == 0;

@@ -173,9 +173,11 @@ impl Args {
             .filter(|report| !report.problems.is_empty())
             .collect();
         eprint!("{}", output::text(&problems, text_options(false)));
-        Ok(if !problems.is_empty() {
+        Ok(if self.exit_zero {
+            ExitStatus::Success
+        } else if !problems.is_empty() {
             ExitStatus::Error
-        } else if changes.is_empty() || self.exit_zero {
+        } else if changes.is_empty() {
             ExitStatus::Success
         } else {
             ExitStatus::Findings
@@ -238,9 +240,11 @@ impl Args {
         if !self.quiet {
             stderr(&output::summary(&files, fixed));
         }
-        Ok(if problems > 0 {
+        Ok(if self.exit_zero {
+            ExitStatus::Success
+        } else if problems > 0 {
             ExitStatus::Error
-        } else if findings > 0 && !self.exit_zero {
+        } else if findings > 0 {
             ExitStatus::Findings
         } else {
             ExitStatus::Success

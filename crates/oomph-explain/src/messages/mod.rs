@@ -3,9 +3,10 @@
 mod faults;
 mod next;
 mod other;
+mod settings;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program};
 
 pub use next::NextStep;
 pub(crate) use next::steps;
@@ -299,6 +300,12 @@ fn in_pieces(message: &OomMessage) -> Option<Bytes> {
 
 /// The setting that keeps the allocator's memory in one piece, by the words of the version.
 fn against_pieces(message: &OomMessage) -> (&'static str, &'static str) {
+    if message.hardware == Hardware::Amd {
+        return (
+            "keep large pieces whole (expandable_segments:True does more, where the build for ROCm has it)",
+            "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:128",
+        );
+    }
     if message.text.contains("cached)") || message.text.contains("cached;") {
         (
             "a newer PyTorch: this one (before 1.4) has no setting for it; torch.cuda.empty_cache() gives free pieces back",
@@ -540,7 +547,11 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         if counted || outside.0 > 2 << 30 { Basis::Counted } else { Basis::Estimated },
                         "exact",
                     )
-                    .apply("nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv"),
+                    .apply(
+                        next::others_on_the_gpu(message)
+                            .command
+                            .unwrap_or_default(),
+                    ),
                 ],
             });
             if mine.0 > LIBRARIES / 4 {

@@ -31,8 +31,19 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
     }
 }
 
-/// The steps for a message, the one that helps most first.
+/// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = super::settings::beyond(of_message(message), &message.settings);
+    if message.hardware == Hardware::Amd {
+        for step in &mut steps {
+            step.what = super::settings::on_amd(&step.what);
+            step.command = step.command.as_deref().map(super::settings::on_amd);
+        }
+    }
+    steps
+}
+
+fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
     }
@@ -227,6 +238,19 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller image, fewer images or frames at once, tiles"),
             advice("a model in fewer bits, or the program's setting for little memory"),
         ],
+        Uses::Folds => vec![
+            step(
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_UNIFIED_MEMORY=true XLA_CLIENT_MEM_FRACTION=3.2",
+                "let the GPU use the host's memory as well, which is slow; long inputs need it on a small GPU",
+            ),
+            advice(
+                "fewer tokens: shorter chains, or the complex in parts; the largest tensors grow with their square. A bucket \
+                 (--buckets) just above the input's tokens wastes least",
+            ),
+            advice(
+                "a GPU with more memory; fewer samples do not help, as they run one after another",
+            ),
+        ],
         // Its pool, which is full, is a setting.
         Uses::Models if message.text.contains("CNMEM_STATUS_OUT_OF_MEMORY") => vec![
             step(
@@ -236,6 +260,7 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             ),
             advice("a smaller batch, fewer requests at once, or fewer instances of a model"),
         ],
+        Uses::Models if named.id == "triton-server" => triton_server(false),
         Uses::Models => vec![advice(
             "a smaller batch (or fewer instances of a model), smaller inputs, a smaller model or one in fewer bits",
         )],
@@ -251,6 +276,16 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             ),
             advice(
                 "fewer encodings at once, a newer driver, which allows more, or the CPU (libx264) for some",
+            ),
+        ],
+        Uses::Converts if named.id == "colmap" => vec![
+            step(
+                "--PatchMatchStereo.max_image_size 2000 --PatchMatchStereo.cache_size 16",
+                "dense reconstruction on smaller images (-1: their full size)",
+            ),
+            step(
+                "--SiftExtraction.max_image_size 2000 --SiftMatching.max_num_matches 16384",
+                "features and matches: smaller images, fewer of them at once (--FeatureExtraction, --FeatureMatching since 3.12)",
             ),
         ],
         Uses::Converts => vec![advice(
@@ -297,6 +332,16 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
         Uses::Stores => vec![advice(
             "its own limits of memory, smaller queries, fewer clients at once",
         )],
+        Uses::Computes if named.id == "hashcat" && message.memory == Memory::Device => vec![
+            step("-w 2", "a lighter workload: fewer candidates at once"),
+            step(
+                "--scrypt-tmto 1",
+                "of scrypt: less memory for each candidate, and more work (-n 16: fewer candidates)",
+            ),
+            advice(
+                "a card with more memory, for hashes whose parameters (N, r, p; m of Argon2) need it",
+            ),
+        ],
         Uses::Computes if message.memory == Memory::Device => {
             vec![advice("smaller arrays, single precision, or work in parts")]
         }
@@ -433,7 +478,7 @@ pub(super) fn program_name(message: &OomMessage) -> &'static str {
     }
 }
 
-fn others_on_the_gpu(message: &OomMessage) -> NextStep {
+pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
     let command = match message.hardware {
         Hardware::Gpu => "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
         Hardware::Amd => "rocm-smi --showpids --showmeminfo vram",
@@ -542,6 +587,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                 others_on_the_gpu(message),
             ];
         }
+        Some(Program::Named(named)) => return uses(named, message),
         _ => {}
     }
     if message.hardware == Hardware::Apple {
@@ -599,21 +645,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
         ));
     }
-    steps.push(advice(match message.during {
-        Some("weights were loaded") => {
-            "load weights in fewer bits (load_in_4bit, torch_dtype), or a part of them on the CPU (device_map=\"auto\")"
-        }
-        Some("the optimizer stepped") => {
-            "or by hand: the optimizer's state in 8 bits, offloaded, or sharded over more ranks (ZeRO, FSDP); fewer \
-             parameters that are trained; a smaller batch only if activations are still held"
-        }
-        Some("the backward pass ran") => {
-            "or by hand: a smaller batch with accumulated gradients, bf16, activation checkpointing"
-        }
-        _ => {
-            "or by hand: a smaller batch, image or sequence, 16 bits, and torch.no_grad() where nothing is trained"
-        }
-    }));
+    steps.push(by_hand(message));
     if message.during == Some("attention ran") {
         steps.push(step(
             "attn_implementation=\"sdpa\"",
@@ -645,6 +677,79 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         ));
     }
     steps
+}
+
+/// What to change in a script of PyTorch's: the first of what helps then, without what the text has on already.
+fn by_hand(message: &OomMessage) -> NextStep {
+    const SIXTEEN: &[&str] = &[
+        "fp16",
+        "bf16",
+        "mixed_precision",
+        "load_in_4bit",
+        "load_in_8bit",
+    ];
+    const CHECKPOINTS: &[&str] = &["gradient_checkpointing"];
+    const BITS: &[&str] = &["load_in_4bit"];
+    const BATCH: &[&str] = &["train_batch_size"];
+    const SHOWN: usize = 3;
+    let ways: &[(&str, &[&str])] = match message.during {
+        Some("weights were loaded") => &[
+            ("weights in fewer bits (load_in_4bit, torch_dtype)", BITS),
+            ("a part of them on the CPU (device_map=\"auto\")", &[]),
+            ("a smaller model", &[]),
+        ],
+        Some("the optimizer stepped") => &[
+            (
+                "the optimizer's state in 8 bits, offloaded, or sharded over more ranks (ZeRO, FSDP)",
+                &[],
+            ),
+            ("fewer parameters that are trained", &[]),
+            ("a smaller batch only if activations are still held", &[]),
+        ],
+        Some("the backward pass ran") => &[
+            ("a smaller batch with accumulated gradients", BATCH),
+            ("bf16", SIXTEEN),
+            ("activation checkpointing", CHECKPOINTS),
+            ("a shorter sequence or smaller image", &[]),
+            (
+                "fewer parameters that are trained (LoRA), or the optimizer's state in 8 bits",
+                &[],
+            ),
+        ],
+        _ => &[
+            ("a smaller batch, image or sequence", &[]),
+            ("16 bits", SIXTEEN),
+            ("torch.no_grad() where nothing is trained", &[]),
+            ("activation checkpointing where something is", CHECKPOINTS),
+        ],
+    };
+    let is_on = |names: &[&str]| {
+        let mut settings = message.settings.iter();
+        settings.any(|setting| {
+            let value = setting.value.as_deref().unwrap_or("true");
+            names.contains(&setting.name.as_str())
+                && if names == BATCH {
+                    value == "1"
+                } else {
+                    !value.contains("32")
+                }
+        })
+    };
+    let (mut left, mut on) = (Vec::new(), Vec::new());
+    for (way, names) in ways {
+        if !is_on(names) {
+            left.push(*way);
+        } else if *names != BATCH {
+            on.push(*way);
+        }
+    }
+    left.truncate(SHOWN);
+    let already = if on.is_empty() {
+        String::new()
+    } else {
+        format!(" (already on: {})", on.join("; "))
+    };
+    advice(format!("or by hand: {}{already}", left.join("; ")))
 }
 
 fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
@@ -682,10 +787,8 @@ fn inside_tgi() -> Vec<NextStep> {
             "fewer tokens at once in the first pass over prompts",
         ),
         step("--max-total-tokens 4096", "shorter requests"),
-        step(
-            "--quantize bitsandbytes",
-            "weights in fewer bits (--num-shard 2: split over two GPUs)",
-        ),
+        step("--quantize bitsandbytes", "weights in fewer bits"),
+        step("--num-shard 2", "split the model over more GPUs"),
     ]
 }
 
@@ -740,6 +843,9 @@ fn sglang(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn jax(message: &OomMessage) -> Vec<NextStep> {
+    if let Some(Program::Named(named)) = message.inside {
+        return uses(named, message);
+    }
     let recompute = step(
         "jax.checkpoint",
         "recompute activations in the backward pass instead of keeping them",
@@ -817,7 +923,36 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     }
 }
 
+/// Of Triton Inference Server, whose settings stand in a model's `config.pbtxt`.
+fn triton_server(onnx: bool) -> Vec<NextStep> {
+    let mut steps = vec![
+        step(
+            "instance_group [{ count: 1, kind: KIND_GPU }]",
+            "in config.pbtxt: fewer instances of each model, each of which has its own memory",
+        ),
+        step(
+            "max_batch_size: 8",
+            "in config.pbtxt: fewer requests in one batch, or shorter inputs",
+        ),
+    ];
+    if onnx {
+        steps.insert(
+            1,
+            step(
+                "parameters { key: \"gpu_mem_limit\" value: { string_value: \"8589934592\" } }",
+                "in config.pbtxt: a limit for the model's arena (arena_extend_strategy \"1\": it grows by what is asked for)",
+            ),
+        );
+    }
+    steps
+}
+
 fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
+    if matches!(message.inside, Some(Program::Named(named)) if named.id == "triton-server") {
+        let mut steps = triton_server(true);
+        steps.push(others_on_the_gpu(message));
+        return steps;
+    }
     if message.setting == Some("DirectML") || message.hardware == Hardware::DirectX {
         return vec![
             advice(
@@ -876,12 +1011,21 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
+    let on_the_command_line = message
+        .settings
+        .iter()
+        .any(|setting| setting.name == "memPoolSize" || setting.name == "saveEngine");
     vec![
         step(
-            "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
+            if on_the_command_line {
+                "--memPoolSize=workspace:1024"
+            } else {
+                "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)"
+            },
             "a workspace that fits into what is free (trtexec: --memPoolSize=workspace:1024)",
         ),
-        step("--fp16", "an engine in 16 bits, or for smaller inputs"),
+        step("--fp16", "an engine in 16 bits"),
+        advice("an engine for smaller inputs (--maxShapes), or a smaller model"),
         others_on_the_gpu(message),
     ]
 }
@@ -1103,7 +1247,7 @@ fn is_perhaps_pytorch(message: &OomMessage) -> bool {
     }
     !message.traceback.is_empty()
         || message.inside == Some(Program::Pytorch)
-        || ["torch", "Error:", "CUDA error"]
+        || ["torch", "RuntimeError", "AcceleratorError", "CUDA error: "]
             .iter()
             .any(|word| message.text.contains(word))
 }
@@ -1269,12 +1413,15 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         Program::Kernel => kernel(message),
         Program::Ray => vec![
             step(
-                "RAY_memory_usage_threshold=0.98",
-                "let tasks use more of the node before Ray ends them (the default is 0.95)",
-            ),
-            step(
                 "@ray.remote(memory=8 * 1024**3)",
                 "say what a task needs, so that fewer run at once",
+            ),
+            advice(
+                "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
+            ),
+            step(
+                "RAY_memory_usage_threshold=0.98",
+                "let tasks use more of the node before Ray ends them (the default is 0.95)",
             ),
             look_at_the_host(),
         ],

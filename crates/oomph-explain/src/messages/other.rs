@@ -84,10 +84,10 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             "device_memory",
             0.8,
             format!(
-                "{} had no memory left for a call of {}: the program itself or other processes had filled it, and the text \
-                 does not say which",
+                "{} had no memory left for a call of {}: the program itself or other processes had filled it, and {}",
                 device(message),
-                program_name(message)
+                program_name(message),
+                largest_process(message).unwrap_or_else(|| "the text does not say which".to_owned())
             ),
         ),
         MessageKind::Cuda => (
@@ -163,6 +163,14 @@ fn device(message: &OomMessage) -> String {
     message
         .device
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
+}
+
+/// The process that holds the most, where the text has a table of them.
+fn largest_process(message: &OomMessage) -> Option<String> {
+    let processes = message.parts.iter();
+    let listed = processes.filter(|(name, _)| name.starts_with("process "));
+    let (name, held) = listed.max_by_key(|(_, held)| *held)?;
+    Some(format!("by the text's table {name} holds the most, {held}"))
 }
 
 /// Whether the words are those with which frameworks report an error of CUDA that is not their allocator's.
@@ -1008,7 +1016,11 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let known = (message.free.is_some() && message.total.is_some())
         || message.this_process.is_some()
         || message.tokens.is_some();
-    if message.memory == Memory::Device && !known && message.others.is_empty() {
+    let listed = message
+        .parts
+        .iter()
+        .any(|(name, _)| name.starts_with("process "));
+    if message.memory == Memory::Device && !known && message.others.is_empty() && !listed {
         unsaid.push("whether other processes held a part of it");
     }
     if message.setting != Some("lists what holds it") && message.parts.is_empty() {

@@ -21,6 +21,21 @@ pub(crate) fn is_on_gpu(model: &Model<'_>, call: &Call<'_>) -> Tri {
     at(model, model.func_of(call.ctx), place, call.node.start(), 0)
 }
 
+/// Where the function of a call moves the model that it is made on from the CPU to a GPU after it, if it does.
+pub(crate) fn moved_after(model: &Model<'_>, call: &Call<'_>) -> Option<TextSize> {
+    let place = call.recv_place()?;
+    model
+        .calls_in_function(model.func_of(call.ctx))
+        .filter(|other| {
+            moves(other)
+                && other.node.start() > call.node.start()
+                && moved_place(other).as_deref() == Some(place.as_str())
+        })
+        .map(|other| other.node.start())
+        .next()
+        .filter(|_| is_on_gpu(model, call) == Tri::No)
+}
+
 /// Whether what a call is made on was moved to the CPU before, in the same function, and not away again.
 pub(crate) fn is_back_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
     let until = TextSize::new(0)..call.node.start();

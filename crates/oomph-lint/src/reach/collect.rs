@@ -321,7 +321,12 @@ impl Collect {
                     _ => true,
                 };
                 let end = End {
-                    at: stmt.start(),
+                    // What is returned is worked out all the same.
+                    at: if stmt.is_return_stmt() {
+                        stmt.end()
+                    } else {
+                        stmt.start()
+                    },
                     after: stmt.end(),
                     fails,
                 };

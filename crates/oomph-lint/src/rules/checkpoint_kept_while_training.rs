@@ -154,7 +154,7 @@ fn rebinds(model: &Model<'_>, load: &Assign<'_>, other: &Assign<'_>, training: &
 }
 
 /// Whether a load and the training after it exclude each other: `if args.test:` loads, `else:` trains, or what loads returns.
-fn excludes(model: &Model<'_>, load: TextRange, training: TextRange) -> bool {
+pub(super) fn excludes(model: &Model<'_>, load: TextRange, training: TextRange) -> bool {
     let is_end = |stmt: &Stmt| match stmt {
         Stmt::Return(_) | Stmt::Raise(_) => true,
         Stmt::Expr(only) => {

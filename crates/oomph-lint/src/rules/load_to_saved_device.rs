@@ -4,10 +4,10 @@ use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
-use crate::queries::whereabouts::is_on_gpu;
+use crate::queries::whereabouts::{is_on_gpu, moved_after};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
-use super::checkpoint_kept_while_training::names_published_weights;
+use super::checkpoint_kept_while_training::{excludes, names_published_weights};
 use crate::semantic::{Call, Model};
 
 declare_rule! {
@@ -19,7 +19,8 @@ declare_rule! {
     /// `load_state_dict` of a model that is on the GPU by then: this file has moved it. Only
     /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
     /// nothing says from which device those were saved. Loads in a function that nothing in the project calls, and those
-    /// of weights that a name, a test or the module itself calls pretrained, are left out.
+    /// of weights that a name, a test or the module itself calls pretrained, are left out. So is a model that moves to
+    /// the GPU after it was filled, unless what was loaded keeps its name while a loop over batches runs.
     ///
     /// ## Why it costs memory
     ///
@@ -95,7 +96,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         {
             continue;
         }
-        let Some(direct) = goes_into_state_dict(model, call) else {
+        let found = goes_into_state_dict(model, call).map(|direct| {
+            let says = "a second copy of the weights is loaded to the GPU that they were saved from";
+            (direct, says)
+        });
+        let says = "what is loaded stays on the GPU that it was saved from, beside the model, which moves there later";
+        let beside = || stays_beside(model, call).then_some((false, says));
+        let Some((direct, says)) = found.or_else(beside) else {
             continue;
         };
         let applicability = if direct {
@@ -111,7 +118,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         out.push(
             Report::new(
                 call.node,
-                "a second copy of the weights is loaded to the GPU that they were saved from",
+                says,
             )
             .help("load with `map_location=\"cpu\"`: `load_state_dict` copies to where the parameters are")
             .fix(fix),
@@ -127,6 +134,48 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
         .iter()
         .find(|(call, _)| !keeps_its_state(model, call) && is_second_copy(model, call))
         .map(|(_, direct)| *direct)
+}
+
+/// Whether what `torch.load` returned keeps its name while a loop over batches runs, after the model that it filled on the
+/// CPU has moved to the GPU. Where the loop trains, that is OOM503.
+fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let func = model.func_of(load.ctx);
+    let named = model
+        .assigns
+        .iter()
+        .find(|assign| assign.expr.is_some_and(|expr| expr.range() == load.node.range()));
+    let Some(Expr::Name(target)) = named.map(|assign| assign.target) else {
+        return false;
+    };
+    let name = target.id.as_str();
+    let loads = loads_of(model, load);
+    let Some(moved) = loads
+        .iter()
+        .filter(|(call, _)| !keeps_its_state(model, call))
+        .find_map(|(call, _)| moved_after(model, call))
+    else {
+        return false;
+    };
+    let looped = model.loops.iter().find(|each| {
+        each.data
+            && !each.contains_backward
+            && model.func_of(each.ctx) == func
+            && each.range.start() > moved
+            && !excludes(model, load.node.range(), each.range)
+    });
+    let dropped = || {
+        model
+            .assigns_to(func, name)
+            .any(|other| other.target.start() > target.end())
+            || model.stmts.iter().any(|info| match info.node {
+                Stmt::Delete(delete) if model.func_of(info.ctx) == func => delete
+                    .targets
+                    .iter()
+                    .any(|each| dotted_name(each).as_deref() == Some(name)),
+                _ => false,
+            })
+    };
+    looped.is_some() && !dropped()
 }
 
 /// Whether what `torch.load` returned goes into `load_state_dict` of a model, wherever that is.

@@ -86,23 +86,27 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     if on_cpu_only(model) {
         return;
     }
-    let mut seen: Vec<TextRange> = Vec::new();
+    // Generator and discriminator may step in branches of one loop.
+    let mut seen: Vec<(TextRange, CtxId)> = Vec::new();
+    let mut reported: Vec<TextRange> = Vec::new();
     for backward in &model.backwards {
         let Some(step) = step_of(model, backward) else {
             continue;
         };
-        if seen.contains(&step.range) || in_unit_test(model, backward.ctx) {
+        if seen.contains(&(step.range, step.ctx)) || in_unit_test(model, backward.ctx) {
             continue;
         }
-        seen.push(step.range);
+        seen.push((step.range, step.ctx));
         let on_cpu = step.looped.is_some_and(|ctx| {
             (model.loops.iter()).any(|each| each.ctx == ctx && leaves_batches_on_cpu(model, each))
         });
         if on_cpu {
             continue;
         }
-        let waits = waits(model, &step);
+        let mut waits = waits(model, &step);
+        waits.retain(|call| !reported.contains(&call.node.range()));
         if let [first, second, .., last] = &*waits {
+            reported.extend(waits.iter().map(|call| call.node.range()));
             let more = match waits.len() - MANY {
                 0 => format!("`{}` and `{}`", model.text(second.node), model.text(last.node)),
                 count => format!("`{}` and {} more", model.text(second.node), count + 1),
@@ -114,7 +118,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 )
                 .help("keep them on the GPU with `.detach()`, and read them together, or every so many steps"),
             );
-        } else if let Some(call) = waits_for_all(model, &step) {
+        } else if let Some(call) =
+            waits_for_all(model, &step).filter(|call| !reported.contains(&call.node.range()))
+        {
+            reported.push(call.node.range());
             out.push(
                 Report::new(call.node, "every step waits here until the GPU has nothing left to do")
                     .help("remove it: what reads a result waits by itself"),

@@ -112,6 +112,13 @@ fn rmm(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option<Oom
     message.requested = size_after(line.from, "failed to allocate ");
     if line.from.contains("Maximum pool size exceeded") {
         message.setting = Some("maximum_pool_size");
+        // `current/max/try size = 22.35 GiB, 24.00 GiB, 3.73 GiB`.
+        if let Some((held, rest)) =
+            after(line.from, "current/max/try size = ").and_then(|rest| rest.split_once(", "))
+        {
+            message.in_use = size(held);
+            message.total = size(rest.split(", ").next().unwrap_or(rest));
+        }
     }
     Some(message)
 }

@@ -172,6 +172,9 @@ const BEFORE: &[(Role, &[&str])] = &[
             "capacity",
             "limit",
             "max",
+            "max alloc size",
+            "max allocation size",
+            "max alloc size supported by device",
             "maximum",
             "has",
             "budget",
@@ -319,7 +322,7 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
         return Some(Role::InUse);
     }
     // `11 of 12 GB`, `11 GB out of 12 GB`.
-    if before.trim() == "of" || before.trim() == "out of" {
+    if ["of", "out of", "free of", "used of", "in use of"].contains(&before.trim()) {
         return Some(Role::Total);
     }
     if rest.starts_with('/') {
@@ -335,6 +338,10 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
             return None;
         }
         return Some(Role::Total);
+    }
+    // `Exceeded max size …: requested 4 GiB`
+    if before.trim_end().ends_with("requested") && !before.contains("free") {
+        return Some(Role::Asked);
     }
     // `… would exceed the limit of …`: what is exceeded is all there is.
     if ["exceed", "greater than", "larger than"]
@@ -630,20 +637,15 @@ pub(super) fn near<'a>(
     if ends || message.hardware == Hardware::Tpu {
         return;
     }
-    let mut command = "";
-    let mut cards: Vec<[Bytes; 2]> = Vec::new();
+    let own = [
+        message.requested,
+        message.free,
+        message.total,
+        message.used(),
+    ];
     for line in lines {
-        if let Some([used, total]) = card(line) {
-            cards.push([used, total]);
-            continue;
-        }
-        if line.contains("free -") {
-            command = line;
-        }
-        if let Some(figures) = table_of_free(line, command) {
-            if message.memory == Memory::Host {
-                around.fill(&figures);
-            }
+        // Tables are read wherever they stand.
+        if card(line).is_some() || table_of_free(line, "").is_some() {
             continue;
         }
         let lower = line.to_ascii_lowercase();
@@ -653,16 +655,11 @@ pub(super) fn near<'a>(
             memory => memory == message.memory,
         };
         if same {
-            around.fill(&roles(line, BESIDE, message.memory));
+            let mut figures = roles(line, BESIDE, message.memory);
+            // A line of the message itself, which was wrapped.
+            figures.retain(|(_, bytes)| !own.contains(&Some(*bytes)));
+            around.fill(&figures);
         }
-    }
-    let card = match (cards.as_slice(), message.device) {
-        (cards, Some(device)) => cards.get(device as usize),
-        ([card], None) => Some(card),
-        _ => None,
-    };
-    if let Some([used, total]) = card.filter(|_| message.memory == Memory::Device) {
-        around.fill(&[(Role::InUse, *used), (Role::Total, *total)]);
     }
 }
 
@@ -708,6 +705,7 @@ fn named(line: &str) -> Option<(String, Bytes)> {
     let text = line.trim();
     let (name, value) = match text.strip_prefix("1. Size:") {
         Some(value) => ("the largest allocation", value),
+        None if text.starts_with("Size: ") => ("the largest allocation", text.get(6..)?),
         None => text.split_once(':').or_else(|| text.split_once("  "))?,
     };
     let value = value.trim_start();
@@ -744,18 +742,18 @@ impl Around {
 }
 
 /// A GPU's row of `nvidia-smi`: `| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |`.
-fn card(line: &str) -> Option<[Bytes; 2]> {
+pub(super) fn card(line: &str) -> Option<[Bytes; 2]> {
     line.split('|').find_map(|cell| {
-        let (used, total) = cell.trim().split_once("MiB / ")?;
+        let (used, total) = cell.trim().split_once("MiB /")?;
         Some([
             Bytes::mib(integer(used)?),
-            Bytes::mib(integer(total.strip_suffix("MiB")?)?),
+            Bytes::mib(integer(total.trim_start().strip_suffix("MiB")?)?),
         ])
     })
 }
 
 /// The row of `free`: total, used and free, in KiB if the command above it has no other unit.
-fn table_of_free(line: &str, command: &str) -> Option<Vec<(Role, Bytes)>> {
+pub(super) fn table_of_free(line: &str, command: &str) -> Option<[Bytes; 3]> {
     let rest = line.trim_start().strip_prefix("Mem:")?;
     let options = command.rsplit("free -").next().unwrap_or_default();
     let option = |letter: char| {
@@ -784,11 +782,7 @@ fn table_of_free(line: &str, command: &str) -> Option<Vec<(Role, Bytes)>> {
     let [total, used, free] = figures.as_slice() else {
         return None;
     };
-    Some(vec![
-        (Role::Total, *total),
-        (Role::InUse, *used),
-        (Role::Free, *free),
-    ])
+    Some([*total, *used, *free])
 }
 
 #[cfg(test)]
@@ -899,13 +893,10 @@ mod tests {
             card("| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |      1%      Default |"),
             Some([Bytes::mib(100), Bytes::mib(12_205)])
         );
-        let row = |line, command| {
-            table_of_free(line, command)
-                .map(|figures| figures.into_iter().map(|(_, bytes)| bytes).collect())
-        };
+        let row = table_of_free;
         assert_eq!(
             row("Mem:  257088  131148  135934  1120", "$ free -lm"),
-            Some(vec![
+            Some([
                 Bytes::mib(257_088),
                 Bytes::mib(131_148),
                 Bytes::mib(135_934)
@@ -913,9 +904,9 @@ mod tests {
         );
         assert_eq!(
             row("Mem:  31Gi  30Gi  1Gi", ""),
-            Some(vec![Bytes::gib(31), Bytes::gib(30), Bytes::gib(1)])
+            Some([Bytes::gib(31), Bytes::gib(30), Bytes::gib(1)])
         );
-        assert_eq!(row("Mem: none", ""), None::<Vec<Bytes>>);
+        assert_eq!(row("Mem: none", ""), None);
     }
 
     #[test]

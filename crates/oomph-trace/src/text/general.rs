@@ -60,6 +60,8 @@ const PHRASES: &[(Says, &[&str])] = &[
             "out of heap",
             "cannot allocate memory",
             "allocation_failure",
+            "object allocation failure",
+            "max alloc size supported",
             "alloc_failed",
             "oom",
             "8007000e",
@@ -587,6 +589,7 @@ pub(super) fn is_one_buffer(lower: &str) -> bool {
         "invalid_buffer_size",
         "max allocation size",
         "maximum allocation size",
+        "max alloc size",
     ]
     .iter()
     .any(|words| lower.contains(words))
@@ -741,6 +744,8 @@ pub(super) fn memory_of(lower: &str) -> Memory {
         "hiperror",
         "rocm",
         "opencl",
+        "memory object allocation",
+        "max alloc size",
         "vulkan",
         "video memory",
         "device memory",

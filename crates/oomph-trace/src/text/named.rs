@@ -31,6 +31,8 @@ pub enum Uses {
     Chats,
     /// Makes images or videos.
     Paints,
+    /// Folds proteins.
+    Folds,
     /// Trains or runs models of other kinds.
     Models,
     /// Simulates molecules, fluids, fields.
@@ -91,6 +93,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "stable-diffusion.cpp" "stable-diffusion.cpp" Paints Unknown: "stable-diffusion.cpp", "sd.cpp";
     "invokeai" "InvokeAI" Paints Unknown: "invokeai";
     "fooocus" "Fooocus" Paints Unknown: "fooocus";
+    "alphafold" "AlphaFold" Folds Unknown: "alphafold", "colabfold", "run_boltz", "boltz predict", "chai-lab", "chai_lab";
     "mxnet" "MXNet" Models Unknown: "mxnet", "pooled_storage_manager", "incubator-mxnet";
     "caffe" "Caffe" Models Unknown: "syncedmem", "caffe";
     "darknet" "Darknet" Models Unknown: "darknet", "cuda_make_array";
@@ -119,7 +122,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "isaac" "Isaac Sim" Simulates Unknown: "isaacgym", "isaac sim", "isaacsim", "physx";
     "taichi" "Taichi" Simulates Unknown: "taichi";
     "cryosparc" "cryoSPARC" Converts Unknown: "cryosparc";
-    "colmap" "COLMAP" Converts Unknown: "colmap feature_", "colmap mapper", "colmap patch_", "siftgpu";
+    "colmap" "COLMAP" Converts Unknown: "colmap feature_", "colmap mapper", "colmap patch_", "/colmap/", "patchmatch::", "siftgpu";
     "opencv" "OpenCV" Converts Unknown: "opencv";
     "ffmpeg" "FFmpeg" Converts Unknown: "ffmpeg", "h264_nvenc", "hevc_nvenc", "[h264", "nvdec", "cuvid";
     "hashcat" "hashcat" Computes Device: "hashcat";

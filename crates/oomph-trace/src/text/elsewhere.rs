@@ -1,0 +1,695 @@
+//! What a text says far from its message: the settings of command lines and configurations, and the tables of memory
+//! that commands and programs print. Each form is known by its own words; other lines are skipped.
+
+use std::sync::LazyLock;
+
+use super::program::{Memory, Program, Uses};
+use super::words::{Vocabulary, after, index, integer, size};
+use super::{OomMessage, OtherProcess};
+use crate::units::Bytes;
+
+/// A longer line is data.
+const LONGEST: usize = 16 << 10;
+/// Entries of a list that are kept.
+const MOST: usize = 64;
+
+/// A setting that a text shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name as [`canonical`] writes it.
+    pub name: String,
+    /// Its name as the text writes it.
+    pub written: String,
+    /// Its value; none of a switch.
+    pub value: Option<String>,
+}
+
+/// Settings that programs know by several names, the first of which stands for all.
+const ALIASES: &[&[&str]] = &[
+    &[
+        "tensor_parallel_size",
+        "tp",
+        "tp_size",
+        "num_shard",
+        "tensor_parallel",
+    ],
+    &["gpu_memory_utilization"],
+    &["max_model_len"],
+    &["max_num_seqs"],
+    &["max_num_batched_tokens"],
+    &["enforce_eager"],
+    &["kv_cache_dtype"],
+    &["cpu_offload_gb"],
+    &["mem_fraction_static"],
+    &["cuda_graph_max_bs"],
+    &["chunked_prefill_size"],
+    &["max_running_requests"],
+    &["quantization", "quantize"],
+    &["fp16", "use_fp16", "half"],
+    &["bf16", "use_bf16"],
+    &["mixed_precision", "precision"],
+    &[
+        "gradient_checkpointing",
+        "activation_checkpointing",
+        "use_gradient_checkpointing",
+    ],
+    &["load_in_4bit"],
+    &["load_in_8bit"],
+    &["n_gpu_layers", "ngl", "gpu_layers", "gpulayers"],
+    &["ctx_size", "c", "n_ctx", "contextsize"],
+    &["ubatch_size", "ub"],
+    &["batch_size", "b"],
+    &["train_batch_size", "per_device_train_batch_size"],
+    &["cache_type_k", "ctk"],
+    &["cache_type_v", "ctv"],
+    &["attn_implementation"],
+];
+
+/// Beginnings of environment variables that are about memory.
+const VARIABLES: &[&str] = &[
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_MPS_",
+    "XLA_PYTHON_",
+    "TF_GPU_",
+    "TF_FORCE_",
+    "OLLAMA_",
+    "VLLM_",
+    "SGLANG_",
+    "NCCL_",
+    "RAY_",
+    "GGML_",
+];
+
+/// Words that no other line has, one of which each form begins with.
+const MARKS: &[&str] = &[
+    "--",
+    " -ngl ",
+    " -c ",
+    " -ub ",
+    "MiB /",
+    "MiB |",
+    "NVIDIA ",
+    "/dev/shm",
+    "ReqMem",
+    "MaxRSS",
+    "MEM(GB)",
+    "* Device #",
+    "| Mem:",
+    "Mem:",
+    "free -",
+    "local_rank: ",
+    "lphafold",
+    "lphaFold",
+    "olabfold",
+    "olabFold",
+    "tritonserver",
+    "tritonclient",
+    "dorado",
+    "memory peak",
+    "xecutorLostFailure",
+    "ngine could not be created",
+    "uilding engine failed",
+    "ngine set up failed",
+];
+
+/// A setting's name without hyphens, and one name for all that programs have for it.
+pub fn canonical(name: &str) -> String {
+    let name = name.trim_start_matches('-').replace('-', "_");
+    ALIASES
+        .iter()
+        .find(|names| names.contains(&name.as_str()))
+        .and_then(|names| names.first())
+        .map_or(name, |first| (*first).to_owned())
+}
+
+/// A GPU's row of `nvidia-smi`.
+#[derive(Debug, Clone, Copy)]
+struct Card {
+    index: Option<u32>,
+    used: Bytes,
+    total: Bytes,
+}
+
+/// The columns of a table of SLURM's that are looked at, by the offset at which they end, or by their number.
+#[derive(Debug, Clone, Copy)]
+enum Column {
+    Ends(usize),
+    Number(usize),
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Elsewhere {
+    settings: Vec<Setting>,
+    cards: Vec<Card>,
+    /// The number in the row above a card's figures.
+    card: Option<u32>,
+    /// Processes on GPUs.
+    processes: Vec<(String, Bytes)>,
+    /// `/dev/shm`: all, used, free.
+    shared: Option<[Bytes; 3]>,
+    /// The host: all, used, free.
+    host: Option<[Bytes; 3]>,
+    /// The last command with `free`.
+    free: String,
+    /// What a job asked for, and the most that a step of it held.
+    columns: [Option<Column>; 2],
+    job: [Option<Bytes>; 2],
+    /// Ray's list of what uses the most.
+    ray: Vec<(String, Bytes)>,
+    in_ray: bool,
+    /// hashcat's devices: what may be allocated, and all.
+    hashcat: Option<[Bytes; 2]>,
+    /// What Cycles held on its device.
+    cycles: Option<Bytes>,
+    /// Ranks and their processes.
+    pids: Vec<(u32, u64)>,
+    /// The application that a framework's message is in.
+    application: Option<Program>,
+    /// The most that a unit of systemd held.
+    peak: Option<Bytes>,
+    /// TensorRT built no engine.
+    no_engine: bool,
+}
+
+impl Elsewhere {
+    /// Reads a line of the text.
+    pub(super) fn read(&mut self, line: &str) {
+        static FINDER: LazyLock<Vocabulary<()>> = LazyLock::new(|| {
+            let names = ALIASES.iter().copied().flatten().copied();
+            // Short names are words of many lines.
+            let names = names.filter(|name| name.contains('_') || name.ends_with("16"));
+            let words: Vec<&str> = MARKS
+                .iter()
+                .chain(VARIABLES)
+                .copied()
+                .chain(names)
+                .collect();
+            Vocabulary::new([((), words.as_slice())], false)
+        });
+        if line.len() > LONGEST {
+            return;
+        }
+        if self.in_ray {
+            self.in_ray = self.ray_row(line).is_some();
+        }
+        if self.columns.iter().any(Option::is_some) {
+            self.job_row(line);
+        }
+        if FINDER.first(line).is_none() {
+            return;
+        }
+        self.tables(line);
+        for setting in settings(line) {
+            if self.settings.len() < MOST
+                && self.settings.iter().all(|known| known.name != setting.name)
+            {
+                self.settings.push(setting);
+            }
+        }
+    }
+
+    fn tables(&mut self, line: &str) {
+        if line.contains("free -") {
+            line.clone_into(&mut self.free);
+        }
+        if let Some(rest) = line.strip_prefix('|')
+            && let Some(number) = index(rest.trim_start())
+            && !rest.contains("MiB")
+        {
+            self.card = Some(number);
+        }
+        if let Some([used, total]) = super::facts::card(line) {
+            self.cards.push(Card {
+                index: self.card.take(),
+                used,
+                total,
+            });
+        } else if let Some(process) = gpu_process(line).filter(|_| self.processes.len() < MOST) {
+            self.processes.push(process);
+        }
+        let application = |program: &Program| {
+            matches!(
+                program,
+                Program::Named(named)
+                    if named.uses == Uses::Folds || ["triton-server", "guppy"].contains(&named.id)
+            )
+        };
+        self.application = self
+            .application
+            .or_else(|| super::named::of(line).filter(application));
+        let peak = line.split_once(" memory peak").and_then(|(head, _)| {
+            let text = head.rsplit([' ', ',']).next()?;
+            size(text)
+        });
+        self.peak = self.peak.or(peak);
+        self.no_engine |= line.contains("ngine could not be created")
+            || line.contains("uilding engine failed")
+            || line.contains("ngine set up failed");
+        self.shared = self.shared.or_else(|| shared(line));
+        self.host = self
+            .host
+            .or_else(|| super::facts::table_of_free(line, &self.free));
+        if line.contains("ReqMem") || line.contains("MaxRSS") {
+            self.columns = ["ReqMem", "MaxRSS"].map(|name| column(line, name));
+        }
+        self.in_ray |= line.trim_start().starts_with("PID") && line.contains("MEM(GB)");
+        self.hashcat = self.hashcat.or_else(|| hashcat(line));
+        let cycles = after(line, "| Mem:").and_then(|rest| size(rest.split_once(',')?.0));
+        self.cycles = cycles.filter(|held| held.0 > 0).or(self.cycles);
+        if let (Some(rank), Some(pid)) = (after(line, "local_rank: "), after(line, "(pid: "))
+            && let (Some(rank), Some(pid)) = (index(rank), integer(pid))
+        {
+            self.pids.push((rank, pid));
+        }
+    }
+
+    /// `18833  61.08  ray::WorkerDict`.
+    fn ray_row(&mut self, line: &str) -> Option<()> {
+        let mut words = line.split_whitespace();
+        let pid = integer(words.next()?)?;
+        let held = size(&format!("{} GiB", words.next()?))?;
+        let name = words.next().unwrap_or_default();
+        if self.ray.len() < MOST {
+            self.ray.push((format!("process {pid} ({name})"), held));
+        }
+        Some(())
+    }
+
+    /// A row below `sacct`'s heading.
+    fn job_row(&mut self, line: &str) {
+        let [asked, held] = self.columns.map(|column| cell(line, column?));
+        let asked = asked.and_then(|text| size(text.trim_end_matches('n')));
+        let held = held.and_then(size);
+        self.job = [self.job[0].or(asked), self.job[1].max(held)];
+    }
+
+    /// Adds what it found to a message that lacks it.
+    pub(super) fn complete(&self, message: &mut OomMessage) {
+        message.settings.clone_from(&self.settings);
+        self.own_process(message);
+        if matches!(message.program, Program::Jax | Program::OnnxRuntime) {
+            message.inside = message.inside.or(self.application);
+        }
+        // A program of C++ with libtorch in it.
+        if message.program == Program::Pytorch && message.traceback.is_empty() {
+            message.inside = message.inside.or(self.application);
+        }
+        // An executor that was lost says why its container ended.
+        if message.program == Program::Shell
+            && let Some(Program::Named(named)) = super::named::of(&message.text)
+            && matches!(named.uses, Uses::Spark | Uses::Dask)
+        {
+            message.program = Program::Named(named);
+            message.inside = None;
+        }
+        if message.program == Program::Systemd {
+            message.in_use = message.in_use.or(self.peak);
+        }
+        if message.program == Program::TensorRt
+            && self.no_engine
+            && message.setting == Some("skipped beside an error")
+        {
+            message.setting = None;
+        }
+        let on_gpu = message.memory == Memory::Device;
+        let shared = message.allocator.as_deref() == Some("/dev/shm");
+        let is = |id| {
+            [Some(message.program), message.inside]
+                .into_iter()
+                .flatten()
+                .any(|program| program.id() == id)
+        };
+        let fill = |place: &mut Option<Bytes>, value: Option<Bytes>| *place = place.or(value);
+        let table = match message.memory {
+            Memory::Host if shared => self.shared,
+            Memory::Host if message.total.is_none() && !message.ends_at_a_limit() => self.host,
+            _ => None,
+        };
+        let around = &mut message.around;
+        if let Some([total, used, free]) = table {
+            fill(&mut around.total, Some(total));
+            fill(&mut around.in_use, Some(used));
+            fill(&mut around.free, Some(free));
+        }
+        let card = match (self.cards.as_slice(), message.device) {
+            (cards, Some(device)) => cards
+                .iter()
+                .find(|card| card.index == Some(device))
+                .or_else(|| {
+                    cards
+                        .get(device as usize)
+                        .filter(|card| card.index.is_none())
+                }),
+            ([card], None) => Some(card),
+            _ => None,
+        };
+        if let Some(card) = card.filter(|_| on_gpu) {
+            fill(&mut around.in_use, Some(card.used));
+            fill(&mut around.total, Some(card.total));
+        }
+        if on_gpu && message.parts.is_empty() {
+            message.parts.clone_from(&self.processes);
+        }
+        if is("slurm") {
+            let named = self.settings.iter().find(|setting| setting.name == "mem");
+            let asked = named.and_then(|setting| job_memory(setting.value.as_deref()?));
+            message.total = message
+                .total
+                .or(self.job[0])
+                .or(asked)
+                .filter(|asked| asked.0 > 0);
+            message.in_use = message.in_use.or(self.job[1]);
+        }
+        if is("ray") && message.parts.is_empty() {
+            message.parts.clone_from(&self.ray);
+        }
+        if is("hashcat") && on_gpu {
+            // It counts its devices from 1.
+            message.device = None;
+            if let Some([free, total]) = self.hashcat {
+                message.around.free = Some(free);
+                message.around.total = Some(total);
+            }
+        }
+        if is("blender") && on_gpu {
+            message.around.in_use = message.around.in_use.or(self.cycles);
+        }
+    }
+
+    /// Of the processes that PyTorch lists, the one that printed the message: by the launcher's number of the rank, or
+    /// by what PyTorch itself holds.
+    fn own_process(&self, message: &mut OomMessage) {
+        /// What CUDA's context and libraries take beside.
+        const LIBRARIES: Bytes = Bytes::gib(2);
+        if message.this_process.is_some() {
+            return;
+        }
+        let launched = |pid: u64| {
+            self.pids
+                .iter()
+                .any(|(rank, known)| *known == pid && message.rank.is_none_or(|own| own == *rank))
+        };
+        let named = |other: &&OtherProcess| message.pid == Some(other.pid) || launched(other.pid);
+        let alike: Vec<&OtherProcess> = message
+            .others
+            .iter()
+            .filter(|other| {
+                message.reserved.is_some_and(|held| {
+                    held.0 > 0 && held <= other.used && other.used <= held + LIBRARIES
+                })
+            })
+            .collect();
+        let own = message
+            .others
+            .iter()
+            .find(named)
+            .or(match alike.as_slice() {
+                [one] => Some(*one),
+                _ => None,
+            });
+        if let Some(own) = own.copied() {
+            message.this_process = Some(own.used);
+            message.others.retain(|other| other.pid != own.pid);
+        }
+    }
+}
+
+/// A process in `nvidia-smi`'s table: `|    0   N/A  N/A     41231      C   python3     19532MiB |`.
+fn gpu_process(line: &str) -> Option<(String, Bytes)> {
+    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let at = words
+        .iter()
+        .position(|word| ["C", "G", "C+G", "M+C"].contains(word))?;
+    let pid = integer(words.get(at.checked_sub(1)?)?)?;
+    let name = words.get(at + 1)?.rsplit('/').next()?;
+    let used = integer(words.last()?.strip_suffix("MiB")?)?;
+    Some((format!("process {pid} ({name})"), Bytes::mib(used)))
+}
+
+/// A row of `df` about shared memory: all, used, free.
+fn shared(line: &str) -> Option<[Bytes; 3]> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [.., total, used, free, share, "/dev/shm"] = words.as_slice() else {
+        return None;
+    };
+    let bytes = |word: &str| match integer(word) {
+        // Blocks of a KiB.
+        Some(blocks) if word.bytes().all(|byte| byte.is_ascii_digit()) => Some(if blocks == 0 {
+            Bytes(0)
+        } else {
+            Bytes(blocks << 10)
+        }),
+        _ => size(word),
+    };
+    share
+        .ends_with('%')
+        .then_some([bytes(total)?, bytes(used)?, bytes(free)?])
+}
+
+/// `* Device #1: NVIDIA GeForce RTX 3070, 7661/7971 MB, 46MCU`: what may be allocated, and all.
+fn hashcat(line: &str) -> Option<[Bytes; 2]> {
+    let rest = after(line, "* Device #")?;
+    rest.split(", ").find_map(|part| {
+        let (free, total) = part.strip_suffix(" MB")?.split_once('/')?;
+        Some([Bytes::mib(integer(free)?), Bytes::mib(integer(total)?)])
+    })
+}
+
+/// Where a heading has a column.
+fn column(line: &str, name: &str) -> Option<Column> {
+    if line.contains('|') {
+        return line
+            .split('|')
+            .position(|word| word.trim() == name)
+            .map(Column::Number);
+    }
+    // The command names its columns, too.
+    let at = line.find(name).filter(|_| !line.contains("--format"))?;
+    Some(Column::Ends(at + name.len()))
+}
+
+fn cell(line: &str, column: Column) -> Option<&str> {
+    match column {
+        Column::Number(number) => line.split('|').nth(number).map(str::trim),
+        Column::Ends(end) => {
+            let head = line.get(..end)?;
+            let ends = line
+                .get(end..)?
+                .chars()
+                .next()
+                .is_none_or(char::is_whitespace);
+            head.rsplit(' ')
+                .next()
+                .filter(|word| ends && !word.is_empty())
+        }
+    }
+}
+
+/// What `--mem=` asks for: a number alone counts MiB.
+fn job_memory(text: &str) -> Option<Bytes> {
+    let alone = text.bytes().all(|byte| byte.is_ascii_digit());
+    if alone {
+        integer(text).map(Bytes::mib)
+    } else {
+        size(text)
+    }
+}
+
+/// The settings of a line: `--tp 2`, `--tp=2`, `tp_size=2`, `"fp16": true`, `NAME=value`. A line that advises one
+/// does not have it.
+fn settings(line: &str) -> Vec<Setting> {
+    let ends = |c: char| c.is_whitespace() || ",(){}[];`\"'|".contains(c);
+    let words: Vec<&str> = line.split(ends).filter(|word| !word.is_empty()).collect();
+    let mut found = Vec::new();
+    for (at, word) in words.iter().enumerate() {
+        let next = words.get(at + 1).copied();
+        let Some((name, value)) = setting(word, next, words.get(at + 2).copied()) else {
+            continue;
+        };
+        let off = ["false", "none", "null", "0", "no", "off", ""];
+        let is_off = value.is_some_and(|value| off.contains(&value.to_ascii_lowercase().as_str()));
+        if !is_off && !is_advice(line, word) {
+            found.push(Setting {
+                name: canonical(name),
+                written: name.to_owned(),
+                value: value.map(str::to_owned),
+            });
+        }
+    }
+    found
+}
+
+/// The name and the value of one, from its word and the two behind it.
+fn setting<'a>(
+    word: &'a str,
+    next: Option<&'a str>,
+    second: Option<&'a str>,
+) -> Option<(&'a str, Option<&'a str>)> {
+    let is_name =
+        |name: &str| name.len() > 1 && name.starts_with(|c: char| c.is_ascii_alphabetic());
+    if let Some(flag) = word.strip_prefix("--") {
+        let (name, value) = if let Some((name, value)) = word.split_once('=') {
+            (name, Some(value))
+        } else {
+            let value = next.filter(|next| !next.starts_with('-') && is_value(next));
+            (word, value)
+        };
+        return is_name(flag).then_some((name, value));
+    }
+    let known = |name: &str| ALIASES.iter().any(|names| names.contains(&name));
+    if let Some(flag) = word.strip_prefix('-') {
+        let value = next.filter(|next| next.bytes().all(|byte| byte.is_ascii_digit()))?;
+        return known(flag).then_some((word, Some(value)));
+    }
+    let (name, rest) = word.split_once(['=', ':']).unwrap_or((word, ""));
+    let marked = name.len() < word.len();
+    let variable = VARIABLES.iter().any(|begin| name.starts_with(begin));
+    if variable {
+        return (marked && !rest.is_empty()).then_some((name, Some(rest)));
+    }
+    if name.len() < 3 || !known(name) {
+        return None;
+    }
+    let value = match (marked, rest) {
+        (true, "") => next?,
+        (true, rest) => rest.trim_start_matches('='),
+        (false, _) if matches!(next, Some(":" | "=")) => second?,
+        _ => return None,
+    };
+    is_literal(value).then_some((name, Some(value)))
+}
+
+/// Whether a word may be the value of a flag before it, and not the next argument.
+fn is_value(word: &str) -> bool {
+    !word.contains(['/', '\\']) && !word.contains(".py") && word.len() <= 32
+}
+
+/// Whether it is a value and not an expression of source code.
+fn is_literal(word: &str) -> bool {
+    let number = word.parse::<f64>().is_ok();
+    number || (word.len() <= 24 && word.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// Whether the words before a setting advise it.
+fn is_advice(line: &str, word: &str) -> bool {
+    const BEFORE: usize = 48;
+    const ADVISES: [&str; 16] = [
+        "try ",
+        "increas",
+        "decreas",
+        "reduc",
+        "consider",
+        "setting ",
+        "set ",
+        "use ",
+        "pass ",
+        "add ",
+        "adding ",
+        "enable ",
+        "environment variable",
+        "lower",
+        "please",
+        "instead",
+    ];
+    let Some((head, _)) = line.split_once(word) else {
+        return false;
+    };
+    let from = head.ceil_char_boundary(head.len().saturating_sub(BEFORE));
+    let head = head.get(from..).unwrap_or_default().to_ascii_lowercase();
+    ADVISES.iter().any(|words| head.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::find;
+    use crate::text::tests::one;
+
+    fn set(line: &str) -> Vec<(String, Option<String>)> {
+        settings(line)
+            .into_iter()
+            .map(|setting| (setting.name, setting.value))
+            .collect()
+    }
+
+    #[test]
+    fn settings_in_all_their_forms() {
+        let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        assert_eq!(
+            set("$ python -m server --tp 2 --mem-fraction-static=0.78 -c 4096"),
+            [
+                pair("tensor_parallel_size", "2"),
+                pair("mem_fraction_static", "0.78"),
+                pair("ctx_size", "4096")
+            ]
+        );
+        assert_eq!(
+            set("config: tensor_parallel_size=4, enforce_eager=False, max_model_len=args.length"),
+            [pair("tensor_parallel_size", "4")]
+        );
+        assert_eq!(
+            set("  \"fp16\": true, \"bf16\": false"),
+            [pair("fp16", "true")]
+        );
+        assert_eq!(
+            set("gradient_checkpointing: true"),
+            [pair("gradient_checkpointing", "true")]
+        );
+        assert_eq!(set("run.sh --fp16 train.py"), [("fp16".to_owned(), None)]);
+        assert_eq!(set("Please try to increase --mem-fraction-static."), []);
+        assert_eq!(
+            set("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid it"),
+            []
+        );
+        assert_eq!(
+            set("export OLLAMA_KV_CACHE_TYPE=q8_0"),
+            [pair("OLLAMA_KV_CACHE_TYPE", "q8_0")]
+        );
+    }
+
+    #[test]
+    fn tables_far_from_the_message() {
+        let far = "\nanother line".repeat(40);
+        let gpu = one(&format!(
+            "| 30%   36C  P2  58W / 250W |   6935MiB / 11264MiB |  0%  Default |\n\
+             |    0   N/A  N/A     41231      C   /usr/bin/python3     6512MiB |{far}\nCUDA_ERROR_OUT_OF_MEMORY"
+        ));
+        assert_eq!(gpu.around.in_use, Some(Bytes::mib(6935)));
+        assert_eq!(
+            gpu.parts,
+            [("process 41231 (python3)".to_owned(), Bytes::mib(6512))]
+        );
+        let shared = one(
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n\
+             $ df -h\nFilesystem Size Used Avail Use% Mounted on\nshm   64M   63M  1.0M  99% /dev/shm",
+        );
+        assert_eq!(shared.around.total, Some(Bytes::mib(64)));
+        assert_eq!(shared.around.in_use, Some(Bytes::mib(63)));
+        let rows = find(
+            "slurmstepd: error: Detected 1 oom_kill event in StepId=77.batch.\n\
+             JobID             State     ReqMem     MaxRSS\n------------ ---------- ---------- ----------\n\
+             77           OUT_OF_ME+        32G           \n77.batch     OUT_OF_ME+             33181204K",
+        );
+        let job = rows.first().expect("a message");
+        assert_eq!(job.total, Some(Bytes::gib(32)));
+        assert_eq!(job.in_use, Some(Bytes(33_181_204 << 10)));
+        let asked = one("srun --mem=48G python a.py\nsrun: error: n1: task 0: Out Of Memory");
+        assert_eq!(asked.total, Some(Bytes::gib(48)));
+    }
+
+    #[test]
+    fn the_process_of_the_rank_is_not_another() {
+        let message = one(
+            "[rank2]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 2 has a total capacity of \
+             79.15 GiB of which 1.00 GiB is free. Process 11 has 31.00 GiB memory in use. Process 22 has 46.00 GiB memory in \
+             use. Of the allocated memory 43.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but \
+             unallocated.\nfailed (exitcode: 1) local_rank: 2 (pid: 22) of binary: python",
+        );
+        assert_eq!(message.this_process, Some(Bytes::gib(46)));
+        assert_eq!(message.others.len(), 1);
+    }
+}
