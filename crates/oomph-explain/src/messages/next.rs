@@ -684,7 +684,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
     const SIXTEEN: &[&str] = &[
         "fp16",
         "bf16",
-        "mixed_precision",
+        "precision",
         "load_in_4bit",
         "load_in_8bit",
     ];

@@ -47,7 +47,7 @@ const ALIASES: &[&[&str]] = &[
     &["quantization", "quantize"],
     &["fp16", "use_fp16", "half"],
     &["bf16", "use_bf16"],
-    &["mixed_precision", "precision"],
+    &["precision", "mixed_precision"],
     &[
         "gradient_checkpointing",
         "activation_checkpointing",
