@@ -10,7 +10,7 @@ use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
-use oomph_run::summary::summarize;
+use oomph_run::summary::{StepPeak, summarize};
 use oomph_trace::Category;
 
 use crate::cache::{Answer, Kept};
@@ -680,6 +680,38 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         assert_eq!(limited.unwrap().steps, LONGER);
         let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
         assert_eq!(chosen, holds.then_some(&near));
+    }
+}
+
+/// A lever that looks at samples in the first step looks at fewer where there is a limit; another needs what it needs.
+#[test]
+fn a_plan_that_needs_too_much_in_the_first_step_alone_is_run_with_the_limit() {
+    for (lever, gives_way) in [("split_forward", true), ("checkpoint", false)] {
+        let wanted = Wanted {
+            allow: Some(vec![lever.to_owned()]),
+            variants: false,
+            ..wanted()
+        };
+        let (found, made) = found(wanted, |made| {
+            if !made.verifies() || made.limit.is_some() {
+                return None;
+            }
+            let Ended::Through(mut run) = through(made, Some(budget() / 10 * 15)) else {
+                unreachable!("it goes through");
+            };
+            let allocated = run.summary.peak.allocated_bytes;
+            run.summary.steps = (1..4)
+                .map(|step| StepPeak {
+                    step,
+                    peak_allocated_bytes: allocated / u64::from(step),
+                })
+                .collect();
+            Some(Ended::Through(run))
+        });
+        assert!(made.iter().any(|made| made.verifies()), "{lever}");
+        let limited = made.iter().any(|made| made.name.ends_with("-limited"));
+        assert_eq!(limited, gives_way, "{lever}");
+        assert_eq!(found.fit.outcome == Outcome::Fits, gives_way, "{lever}");
     }
 }
 

@@ -681,13 +681,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
 
 /// What to change in a script of PyTorch's: the first of what helps then, without what the text has on already.
 fn by_hand(message: &OomMessage) -> NextStep {
-    const SIXTEEN: &[&str] = &[
-        "fp16",
-        "bf16",
-        "precision",
-        "load_in_4bit",
-        "load_in_8bit",
-    ];
+    const SIXTEEN: &[&str] = &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"];
     const CHECKPOINTS: &[&str] = &["gradient_checkpointing"];
     const BITS: &[&str] = &["load_in_4bit"];
     const BATCH: &[&str] = &["train_batch_size"];

@@ -131,12 +131,14 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "Shard",
         "Tf32",
     ];
-    /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type.
-    const NAMES: [&str; 7] = [
+    /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type,
+    /// a setting of Accelerate's.
+    const NAMES: [&str; 8] = [
         "attention",
         "checkpoint",
         "fused_attention",
         "kv_cache",
+        "mixed_precision",
         "optimizer_step",
         "set_to_none",
         "tf32",
