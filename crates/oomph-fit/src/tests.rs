@@ -708,7 +708,7 @@ fn a_plan_that_needs_too_much_in_the_first_step_alone_is_run_with_the_limit() {
                 .collect();
             Some(Ended::Through(run))
         });
-        assert!(made.iter().any(|made| made.verifies()), "{lever}");
+        assert!(made.iter().any(Made::verifies), "{lever}");
         let limited = made.iter().any(|made| made.name.ends_with("-limited"));
         assert_eq!(limited, gives_way, "{lever}");
         assert_eq!(found.fit.outcome == Outcome::Fits, gives_way, "{lever}");
