@@ -105,6 +105,7 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
 
 
 PREPARED = """
+import gc
 import torch
 import vllm
 from vllm.model_executor.models import registry
@@ -112,6 +113,39 @@ from flashinfer import sampling
 
 print("looks", registry._run_in_subprocess(lambda: "here"))
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
+
+from vllm.kernels import plain, product
+from vllm.v1.worker.gpu_worker import Worker
+
+x = torch.ones(16, 16, device="cuda")
+compiled = lambda kernel: len(kernel.device_caches[0][0])
+again = plain[(1,)](x)
+print("again", again[(1,)](x), "compiled", compiled(plain))
+product[(1,)](x)
+print("product compiled", compiled(product))
+print("frozen", gc.get_freeze_count(), Worker().init_device(), gc.get_freeze_count() > 1000)
+"""
+
+KERNELS = """
+import triton
+import triton.language as tl
+
+@triton.jit
+def plain(x):
+    tl.store(x, 1.0)
+
+@triton.jit
+def product(x):
+    at = x + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(at, tl.dot(tl.load(at), tl.load(at)))
+"""
+
+STARTS = """
+class Worker:
+    def init_device(self):
+        return "starts"
+
+    determine_available_memory = initialize_from_config = compile_or_warm_up_model = None
 """
 
 
@@ -124,6 +158,10 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
         "vllm/model_executor/__init__.py": "",
         "vllm/model_executor/models/__init__.py": "",
         "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
+        "vllm/kernels.py": KERNELS,
+        "vllm/v1/__init__.py": "",
+        "vllm/v1/worker/__init__.py": "",
+        "vllm/v1/worker/gpu_worker.py": STARTS,
         "flashinfer/__init__.py": "",
         "flashinfer/sampling.py": refuses.format("gen_sampling_module"),
     }.items():
@@ -135,7 +173,11 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     run = oomph(PREPARED, env=places | {"VLLM_NO_USAGE_STATS": "0"})
     assert run.status == 0, run.err
     assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
-    assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
+    assert "again None compiled 0" in run.out and "product compiled 1" in run.out, run.out
+    assert "frozen 0 starts True" in run.out, run.out
+    said = [one["what"] for one in run.json["assumptions"]]
+    assert any("FlashInfer" in what for what in said), said
+    assert any("shared memory" in what for what in said), said
 
 
 def stand_in(place, server):
@@ -178,7 +220,7 @@ from types import SimpleNamespace
 class Worker:
     vllm_config, model_config = None, SimpleNamespace(max_model_len=1024)
 
-    def __init__(self):
+    def init_device(self):
         self.requested_memory = int(0.92 * torch.cuda.mem_get_info()[1])
         self.weights = torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
         self.model_runner = SimpleNamespace(model_memory_usage=8 << 30, capture_model=lambda: 0)
@@ -204,6 +246,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.worker.gpu_worker import Worker
 
 worker = Worker()
+worker.init_device()
 available = worker.determine_available_memory()
 kv_cache_utils._check_enough_kv_cache_memory(available, lambda: 16 << 20)
 cache = SimpleNamespace(size=available)

@@ -6,6 +6,7 @@ Its profile run, its cache and its CUDA graphs are PyTorch's and the virtual GPU
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
 import os
 import shutil
@@ -19,6 +20,10 @@ _NEEDED = (
     "oomph: vLLM got no config.json of {model}: it is neither a directory here nor to be had from the Hugging Face Hub. With --load-format dummy a "
     "directory with that file is enough: hf download {model} config.json --local-dir DIRECTORY (of a gated model after hf auth login), and give "
     "DIRECTORY in its place"
+)
+_LIGHT = (
+    "vLLM's own Triton kernels that multiply no matrices are launched without being compiled: whether the GPU has "
+    "the shared memory that they need is not checked"
 )
 _TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
 
@@ -37,6 +42,7 @@ def watch(recorder: Any) -> None:
     on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
+    on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
     on_import(
         "vllm.v1.sample.sampler",
@@ -75,6 +81,8 @@ def _prepares(recorder: Any) -> None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
         on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
+    if recorder.settings.compute is None:
+        on_import("triton.runtime.jit", lambda module: _launches_without_code(module, recorder))
 
 
 class _NoCode:
@@ -86,6 +94,9 @@ class _NoCode:
     def __getattr__(self, name: str) -> Any:
         return lambda *args: None
 
+    def __getitem__(self, grid: Any) -> Any:
+        return lambda *args, **kwargs: None
+
 
 def _samples_without_code(sampling: Any, recorder: Any) -> None:
     def module() -> _NoCode:
@@ -93,6 +104,33 @@ def _samples_without_code(sampling: Any, recorder: Any) -> None:
         return _NoCode()
 
     sampling.gen_sampling_module = module
+
+
+def _launches_without_code(jit: Any, recorder: Any) -> None:
+    """vLLM's sampler and runner bring dozens of Triton kernels, half a second of compilers each. Those that multiply matrices hold
+    tiles in shared memory, which a GPU may lack: they are compiled."""
+    run = jit.JITFunction.run
+
+    @functools.wraps(run)
+    def launched(kernel: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+        if warmup or not kernel.fn.__module__.startswith("vllm.") or "tl.dot" in kernel.src:
+            return run(kernel, *args, warmup=warmup, **kwargs)
+        recorder.assumptions.add("values", _LIGHT, "")
+        return _NoCode()
+
+    jit.JITFunction.run = launched
+
+
+def _starts_light(worker: Any) -> None:
+    """What was imported until a worker starts stays: collections of garbage, of which vLLM asks for a dozen, pass over it."""
+    initialize = worker.init_device
+
+    @functools.wraps(initialize)
+    def initialized(self: Any) -> Any:
+        gc.freeze()
+        return initialize(self)
+
+    worker.init_device = initialized
 
 
 def _sees_refusal(module: Any, recorder: Any) -> None:
