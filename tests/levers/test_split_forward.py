@@ -859,6 +859,30 @@ def test_a_model_that_goes_backward_inside_is_looked_at_with_all(tmp_path):
     gradients(tmp_path, LOOKED_AT.replace("INNER", inner), parts=2)
 
 
+def test_where_memory_is_short_fewer_samples_are_looked_at(tmp_path):
+    """A part with its graph is looked at first; without that much memory, two samples without what they save."""
+    gradients(
+        tmp_path,
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.seen = nn.Linear(8, 300), nn.Linear(300, 2), []
+        def forward(self, x):
+            self.seen.append(len(x))
+            if len(x) < 8 and len(self.seen) == 1:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return self.b(self.a(x).exp())
+    model = Net()
+    outputs = model(torch.randn(8, 8))
+    outputs.pow(2).mean().backward()
+    assert model.seen[:3] in ([8], [4, 2, 1]), model.seen
+    parameters = model.parameters()
+""",
+        parts=2,
+    )
+
+
 def test_arguments_go_with_a_pass_without_gradients(tmp_path):
     code = """
     import gc, weakref

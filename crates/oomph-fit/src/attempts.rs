@@ -138,12 +138,21 @@ impl Measurement {
     }
 
     /// Bytes that the process needs if the allocator caches nothing at the peak, and nothing is work space there: where memory is
-    /// short, PyTorch takes ways to convolve that need less of it.
-    pub fn least_bytes(&self) -> u64 {
+    /// short, PyTorch takes ways to convolve that need less of it. Levers that look at samples in the first step (`looks`) look at
+    /// fewer then: the other steps tell.
+    pub fn least_bytes(&self, looks: bool) -> u64 {
         let peak = &self.summary.peak;
+        let outside = peak.used_bytes.saturating_sub(peak.reserved_bytes);
         let work_space = self.summary.by_category.get(Category::Workspace.name());
-        (peak.allocated_bytes + peak.used_bytes.saturating_sub(peak.reserved_bytes))
-            .saturating_sub(work_space.copied().unwrap_or(0))
+        let least =
+            (peak.allocated_bytes + outside).saturating_sub(work_space.copied().unwrap_or(0));
+        let steps = self.summary.steps.iter();
+        if !looks || !steps.clone().any(|step| step.step > 1) {
+            return least;
+        }
+        let others = steps.filter(|step| step.step != 1);
+        let most = others.map(|step| step.peak_allocated_bytes).max();
+        least.min(most.unwrap_or_default() + outside)
     }
 
     /// How often a step has to empty the cache to continue.

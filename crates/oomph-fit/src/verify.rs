@@ -121,7 +121,8 @@ impl Fitter<'_> {
                 }
                 return Ok(Some(self.holds(plan, &run, true)));
             }
-            if run.least_bytes() > self.options.budget {
+            let looks = plan.levers.iter().any(Lever::looks_at_samples);
+            if run.least_bytes(looks) > self.options.budget {
                 self.missed(plan, &run);
                 return Ok(None);
             }

@@ -265,6 +265,11 @@ pub(crate) trait Facets {
         false
     }
 
+    /// Whether it runs the model on samples before the first step, on fewer where memory is short.
+    fn looks_at_samples(&self) -> bool {
+        false
+    }
+
     /// Changes the allocator's settings.
     fn configure(&self, _config: &mut Config) {}
 

@@ -290,7 +290,10 @@ class Call:
             # is not kept then: it is looked at, and gone through only if the pass itself goes backward.
             part = self.ranges[0][1]
             if part > 1:
-                return self._look(before, part)
+                with contextlib.suppress(torch.OutOfMemoryError):
+                    return self._look(before, part)
+                self._set_buffers(before)
+                random.restore()
             for kept in (_without_saved(), contextlib.nullcontext()):
                 try:
                     with kept:

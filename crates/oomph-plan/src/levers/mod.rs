@@ -257,6 +257,11 @@ impl Lever {
         self.facets().is_only_on_gpu()
     }
 
+    /// Whether it runs the model on samples before the first step, on fewer where memory is short.
+    pub fn looks_at_samples(&self) -> bool {
+        self.facets().looks_at_samples()
+    }
+
     /// How it shares the job among GPUs, if it does.
     pub fn sharing(&self) -> Option<Sharing> {
         self.facets().sharing()

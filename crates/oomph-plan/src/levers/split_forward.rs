@@ -97,6 +97,10 @@ impl Facets for SplitForward {
         true
     }
 
+    fn looks_at_samples(&self) -> bool {
+        true
+    }
+
     fn apply(&self, draft: &mut Draft<'_>) {
         let model = draft.model;
         let names = outermost(model);
