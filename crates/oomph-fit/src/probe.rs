@@ -1,8 +1,10 @@
 //! Runs without a limit that measure what no model tells: settings, types, compiled models.
 
+use std::collections::VecDeque;
+
 use oomph_plan::parameters::Compile;
 use oomph_plan::search::{self, Base};
-use oomph_plan::{Lever, Results, Stage};
+use oomph_plan::{Lever, Results, Stage, Stopped};
 
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
@@ -37,37 +39,55 @@ impl Fitter<'_> {
             let whole = used(bases.last().unwrap_or(plain), self);
             let mut saved: Option<u64> = None;
             let last = degrees.len().saturating_sub(1);
-            let strongest = degrees.last().cloned();
-            for (place, lever) in degrees.into_iter().enumerate() {
-                let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
-                if place < last
+            let with_free = |lever| -> Vec<Lever> { free.iter().cloned().chain([lever]).collect() };
+            let mut left: VecDeque<Vec<Lever>> = degrees.into_iter().map(with_free).collect();
+            let mut strongest = None;
+            let mut place = 0;
+            while let Some(levers) = left.pop_front() {
+                place += 1;
+                let most = saved.map(|saved| saved.saturating_mul(place));
+                if place <= last as u64
                     && most.is_some_and(|most| whole.saturating_sub(most) > self.options.budget)
                 {
                     continue;
                 }
-                let levers: Vec<Lever> = free.iter().cloned().chain([lever]).collect();
-                let Some(base) = self.probe_or_reject(&levers)? else {
+                let mut now = vec![levers];
+                // Beside the first one the strongest: whether those in between can be enough.
+                if place == 1 && self.attempts.at_once() > 1 {
+                    now.extend(left.pop_back());
+                }
+                let mut probed = self.probe_or_reject_all(&now)?.into_iter();
+                let Some(base) = probed.next().flatten() else {
                     break;
                 };
                 saved.get_or_insert_with(|| whole.saturating_sub(used(&base, self)));
                 bases.push(base);
+                strongest = strongest.or_else(|| probed.next().flatten());
                 // What follows takes more time for less memory.
-                let all: Vec<Base> = std::iter::once(plain).chain(&bases).cloned().collect();
-                let results = self.wanted.goal.results();
-                let mut plans = self
-                    .search_with(&all, &self.options.within(SURE))?
-                    .plans
-                    .into_iter();
-                let enough = plans.any(|plan| plan.results <= results);
-                if enough && self.wanted.goal != Goal::LeastMemory {
-                    let left = strongest.filter(|_| place < last);
-                    self.strongest
-                        .extend(left.map(|lever| free.iter().cloned().chain([lever]).collect()));
+                if self.wanted.goal == Goal::LeastMemory {
+                    continue;
+                }
+                if self.are_enough(plain, &bases)? {
+                    let unknown = left.pop_back().filter(|_| strongest.is_none());
+                    self.strongest.extend(unknown);
+                    break;
+                }
+                let with: Vec<Base> = bases.iter().chain(&strongest).cloned().collect();
+                if strongest.is_some() && !self.are_enough(plain, &with)? {
                     break;
                 }
             }
+            bases.extend(strongest);
         }
         Ok(bases)
+    }
+
+    /// Whether a plan from these bases should fit even if it needs a little more than predicted.
+    fn are_enough(&self, plain: &Base, bases: &[Base]) -> Result<bool, Stopped> {
+        let all: Vec<Base> = std::iter::once(plain).chain(bases).cloned().collect();
+        let results = self.wanted.goal.results();
+        let found = self.search_with(&all, &self.options.within(SURE))?;
+        Ok(found.plans.iter().any(|plan| plan.results <= results))
     }
 
     /// The same with the strongest degree of a setting of which another should have been enough.
@@ -162,13 +182,18 @@ impl Fitter<'_> {
 
     /// The job with `levers`; a lever that fails is left out.
     fn probe_or_reject(&mut self, levers: &[Lever]) -> anyhow::Result<Option<Base>> {
-        Ok(match self.probe(levers)? {
-            Ok(base) => Some(base),
-            Err(failure) => {
-                self.reject(&failure.lever, &failure.why);
-                None
-            }
-        })
+        let all = self.probe_or_reject_all(std::slice::from_ref(&levers.to_vec()))?;
+        Ok(all.into_iter().next().flatten())
+    }
+
+    /// The same with each of several, side by side.
+    fn probe_or_reject_all(&mut self, all: &[Vec<Lever>]) -> anyhow::Result<Vec<Option<Base>>> {
+        let probed = self.probe_all(all, Ranks::All)?;
+        let known = probed.into_iter().map(|base| {
+            base.map_err(|failure| self.reject(&failure.lever, &failure.why))
+                .ok()
+        });
+        Ok(known.collect())
     }
 
     /// The job with `levers` and without a limit.
@@ -182,12 +207,36 @@ impl Fitter<'_> {
         levers: &[Lever],
         ranks: Ranks,
     ) -> anyhow::Result<Result<Base, ProbeFailure>> {
-        let name = format!("probe-{}", self.runs);
-        let purpose = format!("running it with {}, without a limit", listed(levers, ", "));
-        let ended = self.run(&Request {
-            ranks,
-            ..self.request(name, purpose, levers)
-        })?;
+        let mut probed = self.probe_all(std::slice::from_ref(&levers.to_vec()), ranks)?;
+        Ok(probed.remove(0))
+    }
+
+    /// The same with each of several plans' levers, side by side.
+    fn probe_all(
+        &mut self,
+        all: &[Vec<Lever>],
+        ranks: Ranks,
+    ) -> anyhow::Result<Vec<Result<Base, ProbeFailure>>> {
+        let requests: Vec<Request> = (self.runs..)
+            .zip(all)
+            .map(|(number, levers)| {
+                let purpose = format!("running it with {}, without a limit", listed(levers, ", "));
+                Request {
+                    ranks,
+                    ..self.request(format!("probe-{number}"), purpose, levers)
+                }
+            })
+            .collect();
+        let ended = self.run_all(&requests);
+        // A search that is stopped has an answer for the first alone.
+        let known = all.iter().zip(ended);
+        known
+            .map(|(levers, ended)| Ok(self.probed(levers, ended?)))
+            .collect()
+    }
+
+    /// What a probe tells that ended so.
+    fn probed(&self, levers: &[Lever], ended: Ended) -> Result<Base, ProbeFailure> {
         let last = levers.last().map(Lever::name).unwrap_or_default();
         let blame = |lever: Option<String>, why: String| {
             Err(ProbeFailure {
@@ -196,7 +245,7 @@ impl Fitter<'_> {
                 why,
             })
         };
-        Ok(match ended {
+        match ended {
             Ended::Through(run) => match run.idle_lever() {
                 Some((lever, why)) => blame(Some(lever), why),
                 None => self
@@ -211,7 +260,7 @@ impl Fitter<'_> {
                 })
             }
             Ended::Failed { lever, why, .. } => blame(lever, why),
-        })
+        }
     }
 
     /// The job with `levers` and compiled models, measured by a run.

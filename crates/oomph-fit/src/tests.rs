@@ -10,7 +10,7 @@ use oomph_job::{RunDirectory, RunFile};
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
-use oomph_run::summary::summarize;
+use oomph_run::summary::{StepPeak, summarize};
 use oomph_trace::Category;
 
 use crate::cache::{Answer, Kept};
@@ -683,6 +683,38 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
     }
 }
 
+/// A lever that looks at samples in the first step looks at fewer where there is a limit; another needs what it needs.
+#[test]
+fn a_plan_that_needs_too_much_in_the_first_step_alone_is_run_with_the_limit() {
+    for (lever, gives_way) in [("split_forward", true), ("checkpoint", false)] {
+        let wanted = Wanted {
+            allow: Some(vec![lever.to_owned()]),
+            variants: false,
+            ..wanted()
+        };
+        let (found, made) = found(wanted, |made| {
+            if !made.verifies() || made.limit.is_some() {
+                return None;
+            }
+            let Ended::Through(mut run) = through(made, Some(budget() / 10 * 15)) else {
+                unreachable!("it goes through");
+            };
+            let allocated = run.summary.peak.allocated_bytes;
+            run.summary.steps = (1..4)
+                .map(|step| StepPeak {
+                    step,
+                    peak_allocated_bytes: allocated / u64::from(step),
+                })
+                .collect();
+            Some(Ended::Through(run))
+        });
+        assert!(made.iter().any(|made| made.verifies()), "{lever}");
+        let limited = made.iter().any(|made| made.name.ends_with("-limited"));
+        assert_eq!(limited, gives_way, "{lever}");
+        assert_eq!(found.fit.outcome == Outcome::Fits, gives_way, "{lever}");
+    }
+}
+
 /// Nothing is predicted to fit, and the plan of least memory does with a limit: what gave way there may in cheaper ones.
 #[test]
 fn where_one_plan_needs_less_with_a_limit_others_are_predicted_anew() {
@@ -742,6 +774,21 @@ fn plans_that_are_hardly_too_large_run_with_the_limit_side_by_side() {
     assert!(limited(&&played.made[first + 1]), "{:?}", played.beside);
 }
 
+/// The job as it is, with compiled models.
+fn compiled() -> Ended {
+    let mut run = PLAIN.clone();
+    run.record.facts.compiled = true;
+    Ended::Through(Box::new(run))
+}
+
+/// The degree of the setting that compiled models have.
+fn percent(made: &Made) -> Option<u32> {
+    made.levers.iter().find_map(|lever| match lever {
+        Lever::ActivationMemoryBudget(degree) => Some(degree.percent),
+        _ => None,
+    })
+}
+
 /// A degree of a setting should be enough, and no plan with it holds.
 #[test]
 fn where_no_plan_with_a_degree_of_a_setting_holds_the_strongest_is_run() {
@@ -749,18 +796,8 @@ fn where_no_plan_with_a_degree_of_a_setting_holds_the_strongest_is_run() {
         allow: Some(vec!["activation_memory_budget".to_owned()]),
         ..wanted()
     };
-    let percent = |made: &Made| {
-        made.levers.iter().find_map(|lever| match lever {
-            Lever::ActivationMemoryBudget(degree) => Some(degree.percent),
-            _ => None,
-        })
-    };
     let (found, made) = found(wanted, |made| match percent(made) {
-        None => {
-            let mut run = PLAIN.clone();
-            run.record.facts.compiled = true;
-            Some(Ended::Through(Box::new(run)))
-        }
+        None => Some(compiled()),
         Some(percent) if made.name.starts_with("probe") => Some(through(
             made,
             Some(budget() / 100 * u64::from(percent + 10)),
@@ -779,6 +816,41 @@ fn where_no_plan_with_a_degree_of_a_setting_holds_the_strongest_is_run() {
         "{}",
         chosen(&found).what
     );
+}
+
+/// Beside the first degree of a setting the strongest runs; those in between only where it is enough and the first is not.
+#[test]
+fn degrees_of_a_setting_run_side_by_side() {
+    let needs = |percent: u32, enough: u32| {
+        let tenths = if percent <= enough { 8 } else { 11 };
+        Some(budget() / 10 * tenths + u64::from(percent))
+    };
+    for (enough, expected) in [(70, &[70, 10][..]), (30, &[70, 10, 30]), (0, &[70, 10])] {
+        let wanted = Wanted {
+            allow: Some(vec!["activation_memory_budget".to_owned()]),
+            variants: false,
+            ..wanted()
+        };
+        let mut played = Played {
+            at_once: 2,
+            ..Played::new(budget(), |made: &Made| {
+                let Some(percent) = percent(made) else {
+                    return Some(compiled());
+                };
+                made.name
+                    .starts_with("probe")
+                    .then(|| through(made, needs(percent, enough)))
+            })
+        };
+        fit(&mut played, wanted).unwrap();
+        let probes = played.made.iter();
+        let probed: Vec<u32> = probes
+            .filter(|made| made.name.starts_with("probe"))
+            .filter_map(percent)
+            .collect();
+        assert_eq!(probed, expected, "{enough}");
+        assert!(played.beside.contains(&2));
+    }
 }
 
 /// To empty the cache takes time, and to try that a run.
