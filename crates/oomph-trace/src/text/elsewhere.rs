@@ -438,11 +438,7 @@ fn shared(line: &str) -> Option<[Bytes; 3]> {
     };
     let bytes = |word: &str| match integer(word) {
         // Blocks of a KiB.
-        Some(blocks) if word.bytes().all(|byte| byte.is_ascii_digit()) => Some(if blocks == 0 {
-            Bytes(0)
-        } else {
-            Bytes(blocks << 10)
-        }),
+        Some(blocks) if word.bytes().all(|byte| byte.is_ascii_digit()) => Some(Bytes(blocks << 10)),
         _ => size(word),
     };
     share
