@@ -129,6 +129,49 @@ def test_activation_memory_budget_is_inert_without_a_backward_pass(tmp_path):
     assert "from 0 to 100" in run(tmp_path, "", (lever[0], {"percent": 101})).refusal
 
 
+def test_eager_compiles_nothing_and_other_levers_step_in(tmp_path):
+    """What is compiled as a whole, a block that is compiled in place, and a script that sets a stance itself."""
+    code = """
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+    compiled = []
+    torch.manual_seed(1)
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 32)
+        def forward(self, x):
+            return x + self.b((-self.a(x)).exp().sin().tanh())
+    torch.compiler.set_stance("default")
+    blocks = nn.Sequential(*[Block() for _ in range(4)])
+    if in_place:
+        for block in blocks:
+            block.compile(backend=backend)
+        model = blocks
+    else:
+        model = torch.compile(blocks, backend=backend)
+    y = model(torch.randn(256, 32))
+    y.pow(2).mean().backward()
+    out = [y.detach(), [p.grad for p in model.parameters()], len(compiled), list(model.state_dict())[0]]
+"""
+    for in_place, name in ((True, "Sequential.1"), (False, "OptimizedModule._orig_mod.1")):
+        script = f"    in_place = {in_place}" + code
+        plain = run(tmp_path, script)
+        checkpoint = ("checkpoint", {"modules": [name]})
+        other = run(tmp_path, script, ("eager", {}), checkpoint)
+        assert plain.out[2] > 0 and other.out[2] == 0
+        assert other.levers["eager"]["applied"] > 0
+        assert other.levers["checkpoint"]["applied"] == 1
+        assert other.out[3] == plain.out[3]
+        assert distance(other.out[:2], plain.out[:2]) < 1e-6
+
+
+def test_eager_is_inert_where_nothing_is_compiled(tmp_path):
+    report = run(tmp_path, TRAIN + "    step(model(x).sum())\n", ("eager", {})).levers["eager"]
+    assert report["applied"] == 0 and "torch.compile" in report["note"]
+
+
 def test_activation_memory_budget_needs_a_torch_that_has_it(tmp_path):
     """Torch before 2.4."""
     prelude = """

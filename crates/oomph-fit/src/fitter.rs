@@ -636,7 +636,7 @@ impl<'a> Fitter<'a> {
     }
 
     /// How many runs the time that is left is enough for, if they take as long as those before.
-    fn runs_left(&self) -> Option<f64> {
+    pub(crate) fn runs_left(&self) -> Option<f64> {
         let left = self.options.stop.left()?.as_secs_f64();
         (self.rounds > 0).then(|| left * f64::from(self.rounds) / self.run_seconds.max(1e-9))
     }
@@ -676,7 +676,10 @@ impl<'a> Fitter<'a> {
     fn say_what_is_left_out(&mut self, model: &Model) {
         for (lever, why) in search::excluded(model) {
             // Levers that are not allowed need no reason.
-            if self.options.wants(lever) {
+            if !self.options.wants(lever) {
+            } else if model.facts.compiled {
+                self.note(lever, &why); // without compilation it may go
+            } else {
                 self.reject(lever, &why);
             }
         }

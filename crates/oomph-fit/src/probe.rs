@@ -1,6 +1,6 @@
 //! Runs without a limit that measure what no model tells: settings, types, compiled models.
 
-use oomph_plan::parameters::Compile;
+use oomph_plan::parameters::{Compile, Eager};
 use oomph_plan::search::{self, Base};
 use oomph_plan::{Lever, Results, Stage};
 
@@ -11,6 +11,8 @@ use oomph_plan::result::PlanResult;
 
 /// How many times what is predicted a plan may need where no further degree of a setting is run.
 const SURE: f64 = 1.1;
+/// Runs that are left for plans, should one of them be enough, before a further setting is tried.
+const FOR_PLANS: f64 = 4.0;
 
 /// Why a probe tells nothing.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,6 +34,7 @@ impl Fitter<'_> {
         let free = free.unwrap_or_default();
         let used =
             |base: &Base, fitter: &Self| search::predict(base, plain, &[], &fitter.options).used;
+        let mut enough = false;
         for degrees in search::settings(&plain.model, &self.options) {
             // What the first degree saves, a further one hardly exceeds: those by which the job cannot fit cost no run.
             let whole = used(bases.last().unwrap_or(plain), self);
@@ -39,6 +42,9 @@ impl Fitter<'_> {
             let last = degrees.len().saturating_sub(1);
             let strongest = degrees.last().cloned();
             for (place, lever) in degrees.into_iter().enumerate() {
+                if enough && self.runs_left().is_some_and(|left| left < FOR_PLANS) {
+                    return Ok(bases);
+                }
                 let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
                 if place < last
                     && most.is_some_and(|most| whole.saturating_sub(most) > self.options.budget)
@@ -58,7 +64,7 @@ impl Fitter<'_> {
                     .search_with(&all, &self.options.within(SURE))?
                     .plans
                     .into_iter();
-                let enough = plans.any(|plan| plan.results <= results);
+                enough = plans.any(|plan| plan.results <= results);
                 if enough && self.wanted.goal != Goal::LeastMemory {
                     let left = strongest.filter(|_| place < last);
                     self.strongest
@@ -81,26 +87,25 @@ impl Fitter<'_> {
     /// The job in 16 bits, run once on top of the settings that cost nothing: measuring the types of
     /// results is more reliable than predicting them by rules.
     pub(crate) fn probe_precision(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let plain = bases.first();
-        let Some(lever) = plain.and_then(|base| search::precision(&base.model, &self.options))
-        else {
+        let Some((base, mut levers)) = ground(bases) else {
             return Ok(None);
         };
-        let mut levers = free_levers(bases);
+        let Some(lever) = search::precision(&base.model, &self.options) else {
+            return Ok(None);
+        };
         levers.push(lever);
         self.probe_or_reject(&levers)
     }
 
     /// A training job for which nothing else was found, run with what may help any job.
     pub(crate) fn probe_last_resort(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let Some(lever) = bases
-            .first()
-            .filter(|base| base.model.trains)
-            .and_then(|base| search::last_resort(&base.model, &self.options))
-        else {
+        let ground = ground(bases).filter(|(base, _)| base.model.trains);
+        let Some((base, mut levers)) = ground else {
             return Ok(None);
         };
-        let mut levers = free_levers(bases);
+        let Some(lever) = search::last_resort(&base.model, &self.options) else {
+            return Ok(None);
+        };
         levers.push(lever);
         self.probe_or_reject(&levers)
     }
@@ -259,6 +264,19 @@ impl Fitter<'_> {
             }
         }
         Ok(Vec::new())
+    }
+}
+
+/// What else is probed on top of, with its levers: the job without compilation, which rules out the most, if that is at hand; or
+/// as it is, with the settings that cost nothing.
+fn ground(bases: &[Base]) -> Option<(&Base, Vec<Lever>)> {
+    let eager = Lever::from(Eager {});
+    let without = bases
+        .iter()
+        .find(|base| base.applied.last() == Some(&eager));
+    match without {
+        Some(base) => Some((base, base.applied.clone())),
+        None => Some((bases.first()?, free_levers(bases))),
     }
 }
 

@@ -573,6 +573,36 @@ fn budgets_of_compiled_models_that_cannot_be_enough_are_not_run() {
     assert_eq!(probed.filter_map(percent).collect::<Vec<_>>(), [70, 10]);
 }
 
+/// What is compiled is not taken apart; without compilation it is like any other job.
+#[test]
+fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwise() {
+    let eager = |made: &Made| made.levers.iter().any(|lever| lever.name() == "eager");
+    let (found, made) = found(wanted(), |made| {
+        if made.has(&"activation_memory_budget".to_owned()) {
+            return Some(Ended::Failed {
+                lever: None,
+                modules: Vec::new(),
+                why: "it is slow".to_owned(),
+                log: "log".into(),
+            });
+        }
+        let used = (made.levers.is_empty() || made.levers.len() == 1 && eager(made))
+            .then(|| PLAIN.used_bytes());
+        let Ended::Through(mut run) = through(made, used) else {
+            unreachable!("it goes through");
+        };
+        run.record.facts.compiled = !eager(made);
+        Some(Ended::Through(run))
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    let with: Vec<&Made> = made.iter().filter(|made| eager(made)).collect();
+    assert!(with[0].name.starts_with("probe-") && with.len() > 1, "{made:?}");
+    let planned = |name: &str| with.iter().any(|made| made.has(&name.to_owned()));
+    assert!(planned("checkpoint") || planned("recompute") || planned("micro_batch"));
+    let noted = |why: &&Rejected| why.why.contains("torch.compile is used");
+    assert!(found.fit.rejected.iter().any(|one| noted(&one)));
+}
+
 #[test]
 fn a_lever_without_effect_is_left_out() {
     let idle = last_lever();

@@ -154,6 +154,11 @@ impl VirtualGpu {
                 }
             }
         }
+        // A pool of processes that compile imports torch once more in each run. Two processors are quicker without.
+        let few = std::thread::available_parallelism().is_ok_and(|count| count.get() <= 2);
+        if few && std::env::var_os(INDUCTOR_THREADS).is_none() {
+            variables.push((INDUCTOR_THREADS, "1".into()));
+        }
         variables
     }
 }
@@ -176,6 +181,7 @@ const NO_CACHES: [(&str, &str); 3] = [
     ("JAX_ENABLE_COMPILATION_CACHE", "false"),
 ];
 const INDUCTOR_CACHE: &str = "TORCHINDUCTOR_CACHE_DIR";
+const INDUCTOR_THREADS: &str = "TORCHINDUCTOR_COMPILE_THREADS";
 const VLLM_CACHE: &str = "VLLM_CACHE_ROOT";
 
 /// Lets `command` load `library`, before what is preloaded anyway.

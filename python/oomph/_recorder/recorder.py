@@ -43,6 +43,7 @@ from oomph._user_code import user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
+from oomph.levers._shared import compiled as compilation
 
 FORMAT = "oomph.record/1"
 """Version of `record.json`; adding fields keeps it, changing their meaning does not."""
@@ -204,6 +205,8 @@ class Recorder:
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
     def _compiles(self, what: str = _COMPILED) -> None:
+        if compilation.nothing_is and what == _COMPILED:
+            return
         self._facts.compilations += 1
         if self._modules.stop():
             self._facts.compiled = True

@@ -11,6 +11,7 @@ mod chunked_logits;
 mod chunked_modules;
 mod compile;
 mod cudnn_benchmark;
+mod eager;
 mod fused_attention;
 mod fused_modules;
 mod gradients_on_cpu;
@@ -181,6 +182,7 @@ levers! {
     offload_activations::OffloadActivations,
     save_on_cpu::SaveOnCpu,
     recompute::Recompute,
+    eager::Eager,
     activation_memory_budget::ActivationMemoryBudget,
     chunked_modules::ChunkedModules,
     micro_batch::MicroBatch,

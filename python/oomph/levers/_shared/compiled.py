@@ -6,9 +6,14 @@ import torch
 
 from oomph.levers._shared.base import Lever
 
+nothing_is = False
+"""Whether the lever `eager` sees to it that nothing is compiled, whatever the script asks for."""
+
 
 def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
     """Raise if module `name` is compiled as part of a whole."""
+    if nothing_is:
+        return
     for other, module in named.items():
         compiled = (
             type(module).__name__ == "OptimizedModule"
