@@ -563,9 +563,7 @@ impl Reach<'_> {
             let family = self.families.members.get(&self.families.root(class));
             candidates.extend(family.into_iter().flatten());
         }
-        let cannot_be_made = |class: Node| {
-            matches!(self.method_above(class, "__init__", 0), Found::Method(init) if self.failed.contains(&init))
-        };
+        let cannot_be_made = |class: Node| matches!(self.method_above(class, "__init__", 0), Found::Method(init) if self.failed.contains(&init));
         let is_empty = |class: Node| {
             let family = self.families.members.get(&self.families.root(class));
             let mut derived = family
@@ -574,6 +572,9 @@ impl Reach<'_> {
                 .filter(|other| self.is_made_from(**other, class, 0));
             cannot_be_made(class) && derived.all(|other| cannot_be_made(*other))
         };
-        candidates.into_iter().filter(|class| is_empty(*class)).collect()
+        candidates
+            .into_iter()
+            .filter(|class| is_empty(*class))
+            .collect()
     }
 }
