@@ -105,13 +105,34 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
 
 
 PREPARED = """
+import gc
 import torch
 import vllm
 from vllm.model_executor.models import registry
 from flashinfer import sampling
 
 print("looks", registry._run_in_subprocess(lambda: "here"))
+
+from vllm.v1.worker.gpu_worker import Worker
+
+before = gc.get_freeze_count()
+there = [[] for _ in range(300)]
+print("frozen", before > 1000, Worker().init_device(), gc.get_freeze_count() >= before + 300)
+cycle = [torch.empty(1 << 30, dtype=torch.uint8, device="cuda")]
+cycle.append(cycle)
+del cycle
+Worker().init_device()
+gc.collect()
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
+print("held", torch.cuda.memory_allocated() >> 20)
+"""
+
+STARTS = """
+class Worker:
+    def init_device(self):
+        return "starts"
+
+    determine_available_memory = initialize_from_config = compile_or_warm_up_model = None
 """
 
 
@@ -124,6 +145,9 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
         "vllm/model_executor/__init__.py": "",
         "vllm/model_executor/models/__init__.py": "",
         "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
+        "vllm/v1/__init__.py": "",
+        "vllm/v1/worker/__init__.py": "",
+        "vllm/v1/worker/gpu_worker.py": STARTS,
         "flashinfer/__init__.py": "",
         "flashinfer/sampling.py": refuses.format("gen_sampling_module"),
     }.items():
@@ -135,6 +159,7 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     run = oomph(PREPARED, env=places | {"VLLM_NO_USAGE_STATS": "0"})
     assert run.status == 0, run.err
     assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
+    assert "frozen True starts True" in run.out and "held 0" in run.out, run.out
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
@@ -178,7 +203,7 @@ from types import SimpleNamespace
 class Worker:
     vllm_config, model_config = None, SimpleNamespace(max_model_len=1024)
 
-    def __init__(self):
+    def init_device(self):
         self.requested_memory = int(0.92 * torch.cuda.mem_get_info()[1])
         self.weights = torch.empty(8 << 30, dtype=torch.uint8, device="cuda")
         self.model_runner = SimpleNamespace(model_memory_usage=8 << 30, capture_model=lambda: 0)
@@ -204,6 +229,7 @@ from vllm.v1.core import kv_cache_utils
 from vllm.v1.worker.gpu_worker import Worker
 
 worker = Worker()
+worker.init_device()
 available = worker.determine_available_memory()
 kv_cache_utils._check_enough_kv_cache_memory(available, lambda: 16 << 20)
 cache = SimpleNamespace(size=available)
