@@ -127,3 +127,34 @@ def test_zeros_of_what_is_not_computed_take_one_thread(oomph):
     )
     assert "threads 0" in run.out, run.err
     assert "0.0 3.0" in run.out
+
+
+def test_what_a_graph_writes_follows_its_replays(oomph):
+    """Not what stood in its inputs while it was captured: a script that fills them anew would read old values."""
+    run = oomph(
+        """
+        import torch
+
+        x = torch.ones(4, device="cuda", dtype=torch.int64)
+        count = torch.zeros(1, device="cuda", dtype=torch.int64)
+        large = torch.rand(1 << 20, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            doubled = x * 2
+            count.add_(doubled.sum())
+            above = (large > 0.5).sum()
+        print("captured", count.tolist(), x.tolist())
+        graph.replay()
+        x.fill_(7)
+        graph.replay()
+        print("replayed", doubled.tolist(), count.tolist())
+        above.fill_(3)
+        print("written", above.item())
+        graph.replay()
+        print("unknown", above.item())
+        """
+    )
+    assert "captured [0] [1, 1, 1, 1]" in run.out, run.err
+    assert "replayed [14, 14, 14, 14] [64]" in run.out and "written 3" in run.out
+    said = [one for one in run.json["assumptions"] if "read a GPU value" in one["what"]]
+    assert len(said) == 1, run.json["assumptions"]

@@ -767,6 +767,40 @@ torch.save(Net(1, 1).cuda().state_dict(), 'last.pth')
 }
 
 #[test]
+fn what_has_no_object_runs_no_method() {
+    let head = "import torch
+class Mine(torch.nn.Module):
+    def __init__(self, width, depth):
+        super().__init__()
+class Base:
+    def __init__(self):
+        self.mine = Mine(width=3)
+    def fit(self, net, optimizer, loader, criterion):
+        for x, y in loader:
+            loss = criterion(net(x.cuda()), y.cuda())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+class Derived(Base):
+    def __init__(self, path):
+        self.path = path
+        INIT
+";
+    let is_run = |init: &str, main: &str| {
+        let trainer = head.replace("INIT", init);
+        let main = format!("from trainer import Base, Derived\n{main}\n");
+        !found(&[("trainer.py", &trainer), ("main.py", &main)]).is_empty()
+    };
+    let fits = "fit(1, 2, 3, 4)";
+    // Of the base there is no object, but of what is made from it.
+    assert!(is_run("self.other = 1", &format!("Derived('a').{fits}")));
+    assert!(!is_run(
+        "self.mine = Mine(1)",
+        &format!("if 'a' in 'ab':\n    kind = Base\nelse:\n    kind = Derived\nkind('a').{fits}")
+    ));
+}
+
+#[test]
 fn what_no_caller_hands_over_switches_a_branch_off() {
     let job = late(
         "class Job(Base):

@@ -40,7 +40,7 @@ from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import go_backward, sources, use_checkpointing
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
-from oomph._virtual_gpu import library
+from oomph._virtual_gpu import library, triton_launcher
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
 from oomph.levers._shared import compiled as compilation
@@ -142,6 +142,7 @@ class Recorder:
         )
         if self.virtual:
             vllm_engine.watch(self)
+            on_import("triton.backends.nvidia.driver", triton_launcher.watch)
         self._facts.watch()
         self._steps.watch()
         self._watch_compile()

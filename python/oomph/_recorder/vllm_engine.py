@@ -6,11 +6,14 @@ Its profile run, its cache and its CUDA graphs are PyTorch's and the virtual GPU
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.metadata
 import os
 import shutil
 import sys
 from typing import Any
+
+import torch
 
 from oomph._import_hooks import before_import, on_import
 
@@ -28,6 +31,10 @@ _TOKENS = "vLLM's samplers are not computed: each token that it generates is tok
 _NOT_NEEDED = {"HUMMING_DISABLE_PARALLEL_BUILD": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
+# Much is imported when each of these is, one after another.
+_HEAVY = ("torch._dynamo", "vllm.config", "vllm.entrypoints.llm", "vllm.v1.worker.gpu.model_runner")
+
+
 def watch(recorder: Any) -> None:
     """Wait for vLLM in the script, and in the processes that it forks."""
     if "vllm" in sys.modules:  # which imports torch first
@@ -37,6 +44,8 @@ def watch(recorder: Any) -> None:
     on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
+    on_import("vllm.v1.engine.core", lambda module: _ends_light(module.EngineCoreProc))
+    on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
     on_import(
         "vllm.v1.sample.sampler",
@@ -72,6 +81,9 @@ def _looks_in_this_process(registry: Any) -> None:
 def _prepares(recorder: Any) -> None:
     for name, value in _NOT_NEEDED.items():
         os.environ.setdefault(name, value)
+    _passes_over_imports()
+    for module in _HEAVY:
+        on_import(module, lambda _: _passes_over_imports())
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
         on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
@@ -93,6 +105,39 @@ def _samples_without_code(sampling: Any, recorder: Any) -> None:
         return _NoCode()
 
     sampling.gen_sampling_module = module
+
+
+def _passes_over_imports() -> None:
+    """Collections of garbage pass over what is there, for vLLM imports a million objects and asks for a dozen collections while it
+    starts. What exists before a process uses the GPU holds none of its memory."""
+    if not torch.cuda.is_initialized():
+        gc.freeze()
+
+
+def _starts_light(worker: Any) -> None:
+    initialize = worker.init_device
+
+    @functools.wraps(initialize)
+    def initialized(self: Any) -> Any:
+        _passes_over_imports()
+        return initialize(self)
+
+    worker.init_device = initialized
+
+
+def _ends_light(engine: Any) -> None:
+    """An engine in a process of its own looks for garbage three times before it ends, which takes the process along."""
+    shut_down = engine.shutdown
+
+    @functools.wraps(shut_down)
+    def ended(self: Any) -> None:
+        collect, gc.collect = gc.collect, lambda *generation: 0
+        try:
+            shut_down(self)
+        finally:
+            gc.collect = collect
+
+    engine.shutdown = ended
 
 
 def _sees_refusal(module: Any, recorder: Any) -> None:

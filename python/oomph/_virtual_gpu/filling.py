@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections import Counter
 from typing import Any
@@ -13,6 +12,7 @@ from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import lbfgs
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
+from oomph._virtual_gpu.library import library
 from oomph._virtual_gpu.limits import small
 from oomph._virtual_gpu.operators import COMPARISON, PERMUTATION, ROUND_ROBIN, Operator
 
@@ -103,10 +103,17 @@ class Filling:
         return f"it was taken as {'above' if other > 0 else 'below'} {other:g}"
 
 
+def zero(outs: list[torch.Tensor]) -> None:
+    """Zeros in tensors of the GPU that are small enough for a program to read them."""
+    for t in outs:
+        if t.numel() and not t.is_quantized and small(t):
+            _zero(t)
+
+
 def _zero(t: torch.Tensor) -> None:
-    """Zeros on the GPU, by one thread: PyTorch would wake all of the CPU's for what takes some 50 µs."""
+    """Not by PyTorch, which would wake all of the CPU's threads for what takes some 50 µs. Whole pages are not touched."""
     if t.is_contiguous():
-        ctypes.memset(t.data_ptr(), 0, t.nbytes)
+        library().oomph_vgpu_clear(t.data_ptr(), t.nbytes)
     else:
         cpu_alias(t).zero_()
 

@@ -1,4 +1,4 @@
-"""Values of captured CUDA graphs: each replay computes the operators that were captured, over the same addresses.
+"""Values of captured CUDA graphs: each replay computes the operators that were captured and can be known, over the same addresses.
 
 While a graph is captured its kernels do not run, on a GPU neither, so nothing is computed then.
 """
@@ -31,11 +31,26 @@ def alias(value: Any) -> Any:
     return made.set_(storage, value.storage_offset(), value.shape, value.stride())
 
 
+class _Loss:
+    """A step that loses what is in storages: those of one operator after another, so each once."""
+
+    def __init__(self, lose_storage: Callable[[int], None]) -> None:
+        self.places: set[int] = set()
+        self._lose_storage = lose_storage
+
+    def __call__(self) -> None:
+        for place in self.places:
+            self._lose_storage(place)
+
+
 class Graphs:
     """What was captured, graph by graph."""
 
-    def __init__(self) -> None:
-        """Watch `torch.cuda.CUDAGraph`."""
+    def __init__(self, lose_storage: Callable[[int], None]) -> None:
+        """Watch `torch.cuda.CUDAGraph`; `lose_storage` is told, in replays, where what nobody computes was written."""
+        self._lose_storage = lose_storage
+        self.computed: set[int] = set()
+        """Storages whose values the replays of the running capture compute."""
         self._steps: weakref.WeakKeyDictionary[Any, list[Step]] = weakref.WeakKeyDictionary()
         self._captured: list[Step] | None = None
         self._draws: weakref.WeakKeyDictionary[Any, Counts] = weakref.WeakKeyDictionary()
@@ -50,6 +65,7 @@ class Graphs:
             begin(this, *args, **kwargs)
             self._captured = self._steps[this] = []
             self._drawn = {}
+            self.computed = set()
 
         @functools.wraps(end)
         def capture_end(this: Any) -> None:
@@ -68,9 +84,10 @@ class Graphs:
                 for generator, count in draws.items()
                 if generator.get_offset() == before[generator] + count
             }
-            with _CPU:  # whatever device the program has new tensors on
-                for step in self._steps.get(this, ()):
-                    step()
+            if steps := self._steps.get(this):
+                with _CPU:  # whatever device the program has new tensors on
+                    for step in steps:
+                        step()
 
         graph.capture_begin, graph.capture_end, graph.replay = (  # type: ignore[method-assign]
             capture_begin,
@@ -86,6 +103,16 @@ class Graphs:
         """Do `step` in each replay of what is being captured."""
         if self._captured is not None:
             self._captured.append(step)
+
+    def lose(self, places: set[int]) -> None:
+        """In each replay, the storages that begin at `places` are overwritten by what nobody computes."""
+        if self._captured is None:
+            return
+        last = self._captured[-1] if self._captured else None
+        if not isinstance(last, _Loss):
+            last = _Loss(self._lose_storage)
+            self._captured.append(last)
+        last.places |= places
 
     def draw(self, generator: torch.Generator, numbers: int) -> Callable[[], int | None]:
         """A thread draws so many numbers: gives the generator's offset after it in the running replay, None if nobody knows it."""

@@ -33,7 +33,7 @@ from oomph._virtual_gpu.compiled_code import CompiledCode
 from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.cuda_only import DRAWING
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
-from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread
+from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
@@ -190,10 +190,11 @@ class ValueLayer:
 
         threading.Thread.run = run  # type: ignore[method-assign]
         self._watch_compiled_code()
+        if self._virtual:
+            self._graphs = Graphs(self._contents.lose_storage)
         if self._budget is not None:
             triton = TritonKernels(self)
             CompiledCode(self, triton)
-            self._graphs = Graphs()
             self._strange = strange()
             # The kernels into which TorchScript fuses operators do not come here.
             torch._C._jit_set_texpr_fuser_enabled(False)
@@ -225,7 +226,7 @@ class ValueLayer:
         return torch._C._ExcludeDispatchKeyGuard(self._keys)
 
     def captures(self) -> bool:
-        """Whether a graph is being captured whose replays are computed."""
+        """Whether a graph is being captured."""
         return self._graphs is not None and self._graphs.capturing()
 
     def replayed(self, step: Callable[[], None]) -> None:
@@ -444,7 +445,11 @@ class ValueLayer:
             return out
         # What is captured runs in replays: until then what it changes is as it was, also where the driver copies or fills.
         captured = _changed(op, args, kwargs) if self.captures() else []
-        before = [(cpu_alias(t), cpu_alias(t).clone()) for t in captured if t.is_cuda]
+        before = [
+            (cpu_alias(t), cpu_alias(t).clone())
+            for t in captured
+            if t.is_cuda and (self._budget is not None or not self.is_unknown(t))
+        ]
         if op.reads:
             out = func(*args, **kwargs)
         else:
@@ -496,6 +501,9 @@ class ValueLayer:
             self._lose(changed, False)
             self._lose(made, True)
             return
+        if self.captures():
+            self._settle_then(func, op, args, kwargs, out, changed, made)
+            return
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -507,10 +515,6 @@ class ValueLayer:
                     self._wide.discard(base_pointer(t))
             elif op.reads and t.device.type == "cpu":
                 self._leaves_device(op, args, t)
-        if self.captures():
-            self._capture(func, op, args, kwargs, out, outs)
-            self._lose(made, True)
-            return
         if not worth:
             self._lose(changed, False)
             self._lose(made, True)
@@ -555,6 +559,35 @@ class ValueLayer:
         why = self._filling.fill(func, op, args, kwargs, changed + made)
         self._lose(changed, False, why)
         self._lose(made, True, why)
+
+    def _settle_then(self, func, op, args, kwargs, out, changed, made) -> None:
+        """What is captured runs in replays: they compute it, or what it writes is unknown from then on."""
+        assert self._graphs is not None
+        outs = [t for t in changed + made if t.is_cuda]
+        inputs = op.inputs(args, kwargs)
+        places = {base_pointer(t) for t in outs}
+        if self._budget is not None or (
+            all(map(self._computable, outs))
+            and all(map(self._known_then, inputs))
+            and func not in self._refused
+            and self._affords(func, op, args, outs)
+        ):
+            self._graphs.computed |= places
+            self._capture(func, op, args, kwargs, out, changed + made)
+        else:
+            self._graphs.computed -= places
+            self._graphs.lose(places)
+            self._lose(changed, False)
+        # What it only passes on is as it was.
+        given = {base_pointer(t) for t in inputs if t.is_cuda}
+        made = [t for t in made if t.is_cuda and base_pointer(t) not in given]
+        zero(made)
+        self._lose(made, True)
+
+    def _known_then(self, t: torch.Tensor) -> bool:
+        """Whether replays may know what is in `t`: it is known now, or they compute it."""
+        assert self._graphs is not None
+        return not t.is_cuda or base_pointer(t) in self._graphs.computed or not self.is_unknown(t)
 
     def _capture(self, func, op, args, kwargs, out, outs) -> None:
         """Compute in each replay what is captured now."""

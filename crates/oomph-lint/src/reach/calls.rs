@@ -547,5 +547,34 @@ impl Reach<'_> {
         }
         self.dead = dead;
         self.failed = failed;
+        self.never_made = self.without_objects();
+    }
+
+    /// The classes that nobody can make an object of, nor of any class that is made from them.
+    fn without_objects(&self) -> FxHashSet<Node> {
+        let inits = self
+            .failed
+            .iter()
+            .filter(|node| self.definition(**node).name == "__init__");
+        let mut candidates: FxHashSet<Node> = FxHashSet::default();
+        for init in inits {
+            let class = self.class_of(*init);
+            candidates.insert(class);
+            let family = self.families.members.get(&self.families.root(class));
+            candidates.extend(family.into_iter().flatten());
+        }
+        let cannot_be_made = |class: Node| matches!(self.method_above(class, "__init__", 0), Found::Method(init) if self.failed.contains(&init));
+        let is_empty = |class: Node| {
+            let family = self.families.members.get(&self.families.root(class));
+            let mut derived = family
+                .into_iter()
+                .flatten()
+                .filter(|other| self.is_made_from(**other, class, 0));
+            cannot_be_made(class) && derived.all(|other| cannot_be_made(*other))
+        };
+        candidates
+            .into_iter()
+            .filter(|class| is_empty(*class))
+            .collect()
     }
 }

@@ -130,6 +130,8 @@ struct Reach<'p> {
     dead: Vec<Vec<Dead>>,
     /// Functions that stop whenever they are called.
     failed: FxHashSet<Node>,
+    /// Classes that have no objects, as `__init__` stops, theirs and that of each class that is made from them.
+    never_made: FxHashSet<Node>,
     /// The file whose references are followed.
     from: usize,
     reached: FxHashSet<Node>,
@@ -224,6 +226,7 @@ impl<'p> Reach<'p> {
             stops: vec![None; files.len()],
             dead: Vec::new(),
             failed: FxHashSet::default(),
+            never_made: FxHashSet::default(),
             from: 0,
             reached: FxHashSet::default(),
             whole: FxHashSet::default(),
@@ -449,12 +452,23 @@ impl<'p> Reach<'p> {
 
     fn reach(&mut self, node: Node) {
         // Who imports a file that stops gets nothing of it.
-        if self.stops[node.0].is_some() && node.0 != self.from {
+        if self.stops[node.0].is_some() && node.0 != self.from || self.lacks_its_object(node) {
             return;
         }
         if self.reached.insert(node) {
             self.next.push(node);
         }
+    }
+
+    /// Whether a method belongs to objects that nobody can make.
+    fn lacks_its_object(&self, node: Node) -> bool {
+        let definition = self.definition(node);
+        let DefinitionKind::Method(class) = definition.kind else {
+            return false;
+        };
+        definition.signature.is_bound
+            && definition.name != "__init__"
+            && self.never_made.contains(&(node.0, class))
     }
 
     /// Everything that a file defines or imports.
@@ -557,19 +571,9 @@ impl<'p> Reach<'p> {
             || self.foreign_base_above(class, 0);
         let all = self.methods[class.0].get(&class.1);
         let all = all.cloned().unwrap_or_default();
-        // Of a class whose `__init__` stops there is no object.
-        let alone = self.families.members.get(&family);
-        let fails = alone.is_none_or(|all| all.len() == 1)
-            && all.iter().any(|at| {
-                self.failed.contains(&(class.0, *at))
-                    && self.files[class.0].says.all[*at].name == "__init__"
-            });
         for at in all {
             let definition = &self.files[class.0].says.all[at];
             let name = &definition.name;
-            if fails && definition.signature.is_bound && name != "__init__" {
-                continue;
-            }
             let dunder = name.starts_with("__") && name.ends_with("__");
             if any
                 || dunder

@@ -88,6 +88,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             runs_backward
                 && other.node.start() > call.node.start()
                 && model.is_inside(other.ctx, looped.ctx)
+                && !is_of_its_own(model, backward, other, looped)
         });
         // Steps of a loop inside another one that runs backward afterwards: critics, and then the generator through
         // the fake that they were shown.
@@ -220,6 +221,51 @@ fn may_share(model: &Model<'_>, backward: &Backward<'_>, looped: &Loop<'_>) -> b
     false
 }
 
+/// Whether a later `backward()` of the step goes through nothing that this one goes through: no value that both losses
+/// were made of may hold a graph.
+fn is_of_its_own(model: &Model<'_>, backward: &Backward<'_>, other: &Call<'_>, looped: &Loop<'_>) -> bool {
+    let later = model.backwards.iter().find(|each| std::ptr::eq(&raw const model.calls[each.call], other));
+    let Some((first, later)) = later.and_then(|later| Some((made_of(model, backward, looped)?, made_of(model, later, looped)?))) else {
+        return false;
+    };
+    let may_hold = |name: &String| {
+        model.assigns_to(model.func_of(backward.ctx), name).any(|assign| {
+            let is_batch = assign.bind == Bind::Other && model.loops_around(backward.ctx).any(|each| each.data && each.ctx == assign.ctx);
+            looped.range.contains_range(assign.target.range())
+                && !is_batch
+                && assign.value.graph != Tri::No
+                && !matches!(assign.value.kind, Kind::Plain | Kind::Device | Kind::Loader | Kind::Optimizer | Kind::Model(_))
+        })
+    };
+    !first.iter().any(|name| later.contains(name) && may_hold(name))
+}
+
+/// The names in an iteration that a loss was made of, step by step. Nothing if a part of it may lie in an object.
+fn made_of(model: &Model<'_>, backward: &Backward<'_>, looped: &Loop<'_>) -> Option<Vec<String>> {
+    let func = model.func_of(backward.ctx);
+    let until = model.calls[backward.call].node.start();
+    let mut read = Values::default();
+    read.visit_expr(backward.target);
+    let mut seen: Vec<String> = Vec::new();
+    while let Some(name) = read.0.pop() {
+        if seen.contains(&name) {
+            continue;
+        }
+        for assign in model.assigns_in_function(func) {
+            let is_part = base(&assign.place) == name && looped.range.contains_range(assign.target.range()) && assign.target.start() < until;
+            if let Some(expr) = assign.expr.filter(|_| is_part) {
+                read.visit_expr(expr);
+                // `self.fake = self.netG(real)`
+                if names_in(expr).iter().any(|each| each.starts_with("self.") && model.assigns_to(func, each).next().is_some()) {
+                    return None;
+                }
+            }
+        }
+        seen.push(name);
+    }
+    (dotted_name(backward.target).is_some_and(|place| !place.contains('.'))).then_some(seen)
+}
+
 /// The names whose values an expression reads: not what it calls, nor what belongs to `self`.
 #[derive(Default)]
 struct Values(Vec<String>);
@@ -232,6 +278,10 @@ impl<'a> Visitor<'a> for Values {
                 // `out.mean()` reads `out`; `criterion(out)` calls one.
                 if let Expr::Attribute(method) = &*call.func {
                     self.visit_expr(&method.value);
+                    // Where it is put holds no graph.
+                    if matches!(method.attr.as_str(), "to" | "cuda") {
+                        return;
+                    }
                 }
                 self.visit_arguments(&call.arguments);
             }

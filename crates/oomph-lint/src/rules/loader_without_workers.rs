@@ -72,7 +72,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         return;
     }
     for call in model.calls.iter().filter(|call| is_loader(call)) {
-        let is_bare = call.arg("num_workers", 5).is_none()
+        let is_zero = |value: &Expr| model.text(value) == "0";
+        let is_bare = call.arg("num_workers", 5).is_none_or(is_zero)
             && call.keyword("batch_sampler").is_none()
             && !call.has_star_args()
             && !call.has_star_kwargs();

@@ -54,6 +54,7 @@ rules! {
     empty_cache_in_loop,
     empty_cache_before_collect,
     several_waits_in_a_step,
+    elements_read_one_by_one,
     data_parallel,
     ddp_copies_gradients,
     environment_set_too_late,

@@ -14,7 +14,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
-    /// `float()`, or `add_scalar()` of different values that the step made. Also for `torch.cuda.synchronize()` in every step, except
+    /// `float()`, `add_scalar()`, or `if torch.isnan(loss)`, of different values that the step made, or two, one of
+    /// which comes before the backward pass: the GPU has nothing to do while that is queued. Also for `torch.cuda.synchronize()` in every step, except
     /// where times are taken around something, and for loops and comprehensions over all parameters that read a number of each gradient.
     ///
     /// ## Why it costs memory
@@ -70,7 +71,7 @@ declare_rule! {
     OOM614 "several-waits-in-a-step" { fix: None, default: true }
 }
 
-/// With fewer, a step is left alone: most print their loss.
+/// With fewer, a step is left alone, unless one of two comes before the backward pass: most print their loss.
 const MANY: usize = 3;
 
 /// A training step: an iteration of a loop, or a function that is one step.
@@ -105,7 +106,22 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         }
         let mut waits = waits(model, &step);
         waits.retain(|call| !reported.contains(&call.node.range()));
-        if let [first, second, .., last] = &*waits {
+        if let [first, second] = &*waits
+            && first.node.end() < model.calls[backward.call].node.start()
+        {
+            reported.extend(waits.iter().map(|call| call.node.range()));
+            out.push(
+                Report::new(
+                    first.node,
+                    format!(
+                        "`{}` before the backward pass and `{}` each wait for the GPU in every step",
+                        model.text(first.node),
+                        model.text(second.node)
+                    ),
+                )
+                .help("read both after `step()`, together, or every so many steps: until then nothing is queued for the GPU"),
+            );
+        } else if let [first, second, .., last] = &*waits {
             reported.extend(waits.iter().map(|call| call.node.range()));
             let more = match waits.len() - MANY {
                 0 => format!("`{}` and `{}`", model.text(second.node), model.text(last.node)),
@@ -248,11 +264,14 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
         };
         let (kind, device) = if call.is_method("add_scalar") {
             (&call.args[1].kind, call.args[1].device)
-        } else if call.method.is_some() {
+        } else if call.method.is_some() && !checks_numbers(call) {
             (&call.recv.kind, call.recv.device)
         } else {
             (&call.args[0].kind, call.args[0].device)
         };
+        if checks_numbers(call) && !is_asked(model, call) {
+            continue;
+        }
         let is_known = *kind == Kind::Tensor || *kind == Kind::Unknown && !call.is_method("cpu");
         // `loss.detach().cpu().item()` waits once.
         let again = found.iter().any(|other| {
@@ -265,6 +284,21 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
     found
 }
 
+/// `torch.isnan(loss)`
+fn checks_numbers(call: &Call<'_>) -> bool {
+    ["torch.isnan", "torch.isinf", "torch.isfinite"].iter().any(|name| call.is(name))
+}
+
+/// Whether a statement cannot go on before it knows a call's result: `if torch.isnan(loss):`
+fn is_asked(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let test = match model.stmt(call.stmt).node {
+        Stmt::If(node) => &node.test,
+        Stmt::Assert(node) => &node.test,
+        _ => return false,
+    };
+    test.range().contains_range(call.node.range())
+}
+
 /// What a call reads from the GPU, if it does.
 fn read_by<'a>(call: &Call<'a>) -> Option<&'a Expr> {
     match call.method {
@@ -275,6 +309,8 @@ fn read_by<'a>(call: &Call<'a>) -> Option<&'a Expr> {
         None if last_name(&call.node.func) == Some("float") && call.args.first()?.has_graph() => {
             call.node.arguments.find_positional(0)
         }
+        // Where it decides something: see `is_asked`.
+        _ if checks_numbers(call) => call.node.arguments.find_positional(0),
         _ => None,
     }
 }

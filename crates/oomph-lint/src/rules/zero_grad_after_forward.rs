@@ -163,7 +163,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .and_then(|next| model.backwards.iter().find(|each| model.calls[each.call].node.start() == next))
                 .and_then(|backward| dotted_name(backward.target))
                 .is_some_and(|loss| {
-                    let bound = || model.assigns_to(func, &loss).filter(|assign| step.contains_range(assign.target.range()));
+                    // What is bound after the backward pass, as by `loss = loss.item()`, is another value.
+                    let bound = || {
+                        model.assigns_to(func, &loss).filter(|assign| {
+                            step.contains_range(assign.target.range()) && next_backward.is_some_and(|next| assign.target.start() < next)
+                        })
+                    };
                     bound().next().is_some()
                         && bound().all(|assign| {
                             assign.target.start() < at && (assign.bind != Bind::Set || model.is_inside(zero.ctx, assign.ctx))
@@ -187,9 +192,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let shares_a_graph = calls().any(|call| {
             call.node.start() < at
                 && call.method.is_some_and(|name| name.ends_with("backward"))
-                && call.keyword("retain_graph").is_some_and(|value| {
-                    value.as_boolean_literal_expr().is_some_and(|flag| flag.value)
-                })
+                && call.keyword("retain_graph").is_some_and(is_true)
         });
         // The discriminator judged before the generator's `backward()`, which filled its gradients, too.
         let filled_since = || {
@@ -228,12 +231,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || model
                 .within_function(zero.ctx)
                 .take_while(|id| looped.is_none_or(|looped| *id != looped.ctx))
-                // `if training:` around the backward pass as well is part of the step.
+                // `if training:` around the backward pass as well is part of the step, as is the branch of a generator
+                // beside that of its discriminator.
                 .any(|id| {
+                    let around = model.ctx(id).range;
+                    let is_own = || {
+                        backwards.iter().filter(|range| around.contains_range(**range)).count() == 1
+                            && next_backward.is_some_and(|next| around.contains(next))
+                            && forward.is_some_and(|forward| around.contains_range(forward.node.range()))
+                    };
                     matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler)
-                        && !backwards
-                            .iter()
-                            .all(|range| model.ctx(id).range.contains_range(*range))
+                        && !backwards.iter().all(|range| around.contains_range(*range))
+                        && !is_own()
                 })
             || looped.is_some_and(|looped| leaves_batches_on_cpu(model, looped))
             || on_cpu_only(model)
@@ -241,15 +250,21 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         {
             continue;
         }
+        // Before PyTorch 2.0 it had to be told.
+        let (major, minor) = if clear.keyword("set_to_none").is_some_and(is_true) { (1, 7) } else { (2, 0) };
         out.push(
             Report::new(
                 zero.node,
                 "the gradients of the step before stay allocated through the forward pass",
             )
             .help("call `zero_grad()` before the forward pass, or after `step()`")
-            .since(2, 0),
+            .since(major, minor),
         );
     }
+}
+
+fn is_true(value: &Expr) -> bool {
+    value.as_boolean_literal_expr().is_some_and(|flag| flag.value)
 }
 
 /// The call that clears gradients: this one, or the only one of a method that does nothing else.
@@ -257,8 +272,8 @@ fn clearing_call<'m, 'a>(model: &'m Model<'a>, call: &'m Call<'a>) -> Option<&'m
     let clears = |zero: &Call<'_>| {
         zero.is_method("zero_grad")
             && (zero.recv.kind == Kind::Optimizer || zero.recv.is_model())
-            // It keeps them allocated on purpose.
-            && zero.keyword("set_to_none").is_none()
+            // Told `False`, it keeps them allocated on purpose.
+            && zero.keyword("set_to_none").is_none_or(is_true)
     };
     if clears(call) {
         return Some(call);
