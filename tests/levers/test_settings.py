@@ -129,7 +129,7 @@ def test_activation_memory_budget_is_inert_without_a_backward_pass(tmp_path):
     assert "from 0 to 100" in run(tmp_path, "", (lever[0], {"percent": 101})).refusal
 
 
-def test_eager_compiles_nothing_and_other_levers_step_in(tmp_path):
+def test_uncompiled_compiles_nothing_and_other_levers_step_in(tmp_path):
     """What is compiled as a whole, a block that is compiled in place, and a script that sets a stance itself."""
     code = """
     def backend(graph, inputs):
@@ -159,16 +159,16 @@ def test_eager_compiles_nothing_and_other_levers_step_in(tmp_path):
         script = f"    in_place = {in_place}" + code
         plain = run(tmp_path, script)
         checkpoint = ("checkpoint", {"modules": [name]})
-        other = run(tmp_path, script, ("eager", {}), checkpoint)
+        other = run(tmp_path, script, ("uncompiled", {}), checkpoint)
         assert plain.out[2] > 0 and other.out[2] == 0
-        assert other.levers["eager"]["applied"] > 0
+        assert other.levers["uncompiled"]["applied"] > 0
         assert other.levers["checkpoint"]["applied"] == 1
         assert other.out[3] == plain.out[3]
         assert distance(other.out[:2], plain.out[:2]) < 1e-6
 
 
-def test_eager_is_inert_where_nothing_is_compiled(tmp_path):
-    report = run(tmp_path, TRAIN + "    step(model(x).sum())\n", ("eager", {})).levers["eager"]
+def test_uncompiled_is_inert_where_nothing_is_compiled(tmp_path):
+    report = run(tmp_path, TRAIN + "    step(model(x).sum())\n", ("uncompiled", {})).levers["uncompiled"]
     assert report["applied"] == 0 and "torch.compile" in report["note"]
 
 

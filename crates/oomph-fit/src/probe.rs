@@ -1,6 +1,6 @@
 //! Runs without a limit that measure what no model tells: settings, types, compiled models.
 
-use oomph_plan::parameters::{Compile, Eager};
+use oomph_plan::parameters::{Compile, Uncompiled};
 use oomph_plan::search::{self, Base};
 use oomph_plan::{Lever, Results, Stage};
 
@@ -270,10 +270,10 @@ impl Fitter<'_> {
 /// What else is probed on top of, with its levers: the job without compilation, which rules out the most, if that is at hand; or
 /// as it is, with the settings that cost nothing.
 fn ground(bases: &[Base]) -> Option<(&Base, Vec<Lever>)> {
-    let eager = Lever::from(Eager {});
+    let uncompiled = Lever::from(Uncompiled {});
     let without = bases
         .iter()
-        .find(|base| base.applied.last() == Some(&eager));
+        .find(|base| base.applied.last() == Some(&uncompiled));
     match without {
         Some(base) => Some((base, base.applied.clone())),
         None => Some((bases.first()?, free_levers(bases))),

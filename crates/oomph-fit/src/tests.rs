@@ -576,18 +576,15 @@ fn budgets_of_compiled_models_that_cannot_be_enough_are_not_run() {
 /// What is compiled is not taken apart; without compilation it is like any other job.
 #[test]
 fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwise() {
-    let eager = |made: &Made| made.levers.iter().any(|lever| lever.name() == "eager");
-    let (found, made) = found(wanted(), |made| {
-        if made.has(&"activation_memory_budget".to_owned()) {
-            return Some(Ended::Failed {
-                lever: None,
-                modules: Vec::new(),
-                why: "it is slow".to_owned(),
-                log: "log".into(),
-            });
-        }
-        let used = (made.levers.is_empty() || made.levers.len() == 1 && eager(made))
-            .then(|| PLAIN.used_bytes());
+    let eager = |made: &Made| made.levers.iter().any(|lever| lever.name() == "uncompiled");
+    let allow = LEVERS.map(str::to_owned).into_iter();
+    let wanted = Wanted {
+        allow: Some(allow.chain(["uncompiled".to_owned()]).collect()),
+        ..wanted()
+    };
+    let (found, made) = found(wanted, |made| {
+        let is_base = made.levers.is_empty() || made.levers.len() == 1 && eager(made);
+        let used = Some(if is_base { PLAIN.used_bytes() } else { budget() / 2 });
         let Ended::Through(mut run) = through(made, used) else {
             unreachable!("it goes through");
         };
@@ -599,7 +596,7 @@ fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwi
     assert!(with[0].name.starts_with("probe-") && with.len() > 1, "{made:?}");
     let planned = |name: &str| with.iter().any(|made| made.has(&name.to_owned()));
     assert!(planned("checkpoint") || planned("recompute") || planned("micro_batch"));
-    let noted = |why: &&Rejected| why.why.contains("torch.compile is used");
+    let noted = |one: &&oomph_plan::result::Rejected| one.why.contains("torch.compile is used");
     assert!(found.fit.rejected.iter().any(|one| noted(&one)));
 }
 

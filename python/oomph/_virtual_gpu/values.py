@@ -465,16 +465,20 @@ class ValueLayer:
             for place, values in before:
                 place.copy_(values)
             self._settle(func, op, args, kwargs, out)
-        self._note_scaler(op)
+        if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
+            self._assume_finite(args[1])
         return out
 
-    def _note_scaler(self, op) -> None:
-        if op.name == "aten::_amp_foreach_non_finite_check_and_unscale_":
+    def _assume_finite(self, found: torch.Tensor) -> None:
+        """Of gradients that are not computed nobody knows whether one is infinite: the scaler's flag is as before, and so is its scale."""
+        if found.is_cuda and self.is_unknown(found) and not self.captures():
             self.assumptions.add(
                 "value",
                 "gradients are assumed to be finite: the gradient scaler skips no step",
                 user_line(),
             )
+            cpu_alias(found).zero_()
+            self._learn([found], False)
 
     def _computable(self, t: torch.Tensor) -> bool:
         """Whether a tensor is computed if what it follows from is."""

@@ -11,7 +11,7 @@ mod chunked_logits;
 mod chunked_modules;
 mod compile;
 mod cudnn_benchmark;
-mod eager;
+
 mod fused_attention;
 mod fused_modules;
 mod gradients_on_cpu;
@@ -41,6 +41,7 @@ mod step_in_backward;
 mod stream_frozen;
 mod stream_weights;
 mod tf32;
+mod uncompiled;
 
 use std::fmt;
 
@@ -182,7 +183,7 @@ levers! {
     offload_activations::OffloadActivations,
     save_on_cpu::SaveOnCpu,
     recompute::Recompute,
-    eager::Eager,
+    uncompiled::Uncompiled,
     activation_memory_budget::ActivationMemoryBudget,
     chunked_modules::ChunkedModules,
     micro_batch::MicroBatch,

@@ -7,7 +7,7 @@ import torch
 from oomph.levers._shared.base import Lever
 
 nothing_is = False
-"""Whether the lever `eager` sees to it that nothing is compiled, whatever the script asks for."""
+"""Whether the lever `uncompiled` sees to it that nothing is compiled, whatever the script asks for."""
 
 
 def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:

@@ -1,4 +1,4 @@
-//! `eager`: a script that compiles runs without `torch.compile`.
+//! `uncompiled`: a script that compiles runs without `torch.compile`.
 //!
 //! What is compiled is not taken apart, so the levers that step in around modules leave it alone; and each run of it compiles
 //! again. Without it they all apply. Memory and time: those of the operators by themselves, which a run shows. Results: to rounding,
@@ -18,9 +18,9 @@ const CALL: &str = "torch.compiler.set_stance(\"force_eager\")";
 /// `torch.compiler.set_stance("force_eager")`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Eager {}
+pub struct Uncompiled {}
 
-impl Facets for Eager {
+impl Facets for Uncompiled {
     fn results(&self) -> Results {
         Results::Rounding
     }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn it_is_for_what_is_compiled_and_trains() {
         let mut model = Model::default();
-        let offered = |model: &Model| Eager::candidates(model, &Options::default()).len();
+        let offered = |model: &Model| Uncompiled::candidates(model, &Options::default()).len();
         model.trains = true;
         assert_eq!(offered(&model), 0);
         model.facts.compiled = true;

@@ -12,7 +12,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
 
-class Eager(Lever):
+class Uncompiled(Lever):
     """`torch.compiler.set_stance("force_eager")`.
 
     Needs: torch 2.6. Changes: what `torch.compile` returns, and modules that were compiled in place, call the code as it is written. The other levers
@@ -20,7 +20,7 @@ class Eager(Lever):
     parameters stay those of the compiled model, so checkpoints of either load in the other.
     """
 
-    name = "eager"
+    name = "uncompiled"
 
     def __init__(self) -> None:
         """It has no parameters."""
@@ -47,4 +47,4 @@ class Eager(Lever):
             self.add_note("the script did not call torch.compile")
 
 
-LEVER = Eager
+LEVER = Uncompiled
