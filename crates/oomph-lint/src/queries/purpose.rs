@@ -134,14 +134,14 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
             || model
                 .assigns
                 .iter()
-                .any(|assign| of_optimizer(&assign.place))
+                .any(|assign| of_optimizer(&assign.place) && assign.value.kind != Kind::NoneLiteral)
             || model.funcs.iter().any(|func| {
                 func.node
                     .parameters
                     .iter_non_variadic_params()
                     .any(|each| of_optimizer(each.parameter.name.as_str()))
             })
-            || model.module.text().contains("loss_scaler"))
+            || model.module.text().contains("loss_scaler("))
 }
 
 /// Whether nothing runs a place: it follows a `return` or `exit()` in its block, or is in a branch that a constant
