@@ -24,6 +24,7 @@ mod program;
 mod pytorch;
 mod readers;
 mod serving;
+mod tables;
 mod tensorrt;
 mod words;
 mod xla;
@@ -31,6 +32,7 @@ mod xla;
 use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
@@ -41,6 +43,7 @@ pub use faults::Fault;
 use origin::Origin;
 pub use program::{Hardware, Memory, Named, Program, Uses};
 use readers::{Found, Noted};
+pub use tables::{Bound, Card, Disk, Holder, Host, Tables};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
 const MAX_LINE: usize = 1 << 20;
@@ -282,6 +285,8 @@ pub struct OomMessage {
     pub parts: Vec<(String, Bytes)>,
     /// The settings that command lines and configurations in the text show.
     pub settings: Vec<Setting>,
+    /// What tables anywhere in the text show.
+    pub tables: Arc<Tables>,
     /// The traceback before the message, outermost frame first.
     pub traceback: Vec<TextFrame>,
     /// Lines below it that were looked at.
@@ -332,6 +337,7 @@ impl OomMessage {
             around: Around::default(),
             parts: Vec::new(),
             settings: Vec::new(),
+            tables: Arc::default(),
             traceback: Vec::new(),
             below: 0,
             at: 0,
@@ -693,6 +699,12 @@ impl Log {
             part: self.parts,
             origin: &origin,
         };
+        if let Some(limit) = faults::limit(text, &place) {
+            self.keep_fault(limit);
+            self.before = None;
+            self.open = None;
+            return;
+        }
         let found = readers::read(text, &place, &mut self.noted, self.messages.last_mut());
         let known = !matches!(found, Found::Nothing { .. });
         let marked = matches!(found, Found::Nothing { marked: true });
@@ -793,6 +805,9 @@ impl Log {
 
     /// Adds what the line says of the message before it; whether that is something.
     fn go_on(&mut self, text: &str, place: &readers::Place<'_>) -> bool {
+        if tables::ends_a_message(text) {
+            self.open = None;
+        }
         let Some(open) = self.open.as_mut() else {
             return false;
         };
@@ -933,6 +948,13 @@ impl Log {
             );
         if alone {
             general::complete(text, message);
+        }
+        if matches!(message.kind, MessageKind::Native | MessageKind::Cuda)
+            && message.memory == Memory::Device
+            && message.inside != Some(Program::TensorRt)
+            && general::goes_on(&cut(text, MAX_RECENT).to_ascii_lowercase())
+        {
+            message.handled = true;
         }
         // The thread that pins needs a context on the GPU, and pages of the host.
         if message.kind == MessageKind::Cuda && message.during == Some("host memory was pinned") {
@@ -1131,10 +1153,14 @@ impl Log {
     }
 
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
-        if let Some(fault) = self.fault.take()
-            && self.messages.iter().all(OomMessage::is_vague)
-        {
-            self.messages.insert(0, *fault);
+        if let Some(fault) = self.fault.take() {
+            faults::explain_away(&mut self.messages, &fault);
+            // Memory that is short stops threads, too.
+            let alone = self.messages.is_empty();
+            let says_most = alone || fault.kind != MessageKind::Fault(Fault::Threads);
+            if says_most && self.messages.iter().all(OomMessage::is_vague) {
+                self.messages.insert(0, *fault);
+            }
         }
         // A launcher that ended its processes, and no word of why.
         if self.messages.is_empty()
@@ -1159,7 +1185,9 @@ impl Log {
         self.name_memories();
         self.name_devices();
         self.name_warnings();
+        let tables = Arc::new(self.elsewhere.shown().clone());
         for message in &mut self.messages {
+            message.tables = Arc::clone(&tables);
             self.elsewhere.complete(message);
         }
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
@@ -1272,10 +1300,14 @@ fn said_below(message: &mut OomMessage, text: &str, part: usize) {
         .get(..text.floor_char_boundary(MAX_RECENT))
         .unwrap_or_default();
     if part - message.last <= WRAPPED
-        && message.kind == MessageKind::Allocation
+        && matches!(
+            message.kind,
+            MessageKind::Allocation | MessageKind::Native | MessageKind::Cuda
+        )
         && message.memory == Memory::Device
         // Its own readers tell a tactic that was skipped from a failure.
         && message.program != Program::TensorRt
+        && message.inside != Some(Program::TensorRt)
         && general::goes_on(&shown.to_ascii_lowercase())
     {
         message.handled = true;

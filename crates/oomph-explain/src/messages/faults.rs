@@ -1,16 +1,58 @@
 //! Errors that are no matter of memory: what they are, and what to do next.
 
-use oomph_trace::text::{Fault, Hardware, OomMessage};
+use oomph_trace::text::{Bound, Fault, Hardware, OomMessage};
 
 use super::next::{NextStep, advice, script, step};
 
 /// What happened, in a sentence.
 pub(super) fn verdict(message: &OomMessage, fault: Fault) -> String {
     format!(
-        "no matter of memory: {} (line {})",
+        "no matter of memory: {}{} (line {})",
         what(fault),
+        figures(message, fault).unwrap_or_default(),
         message.line
     )
+}
+
+/// What the tables of the text say of a limit.
+fn figures(message: &OomMessage, fault: Fault) -> Option<String> {
+    let tables = &message.tables;
+    let most = |bound| {
+        tables
+            .bound(bound)
+            .map(|most| format!("; by the text the limit is {most}"))
+    };
+    match fault {
+        Fault::Watches => most(Bound::Watches),
+        Fault::Files => most(Bound::Files),
+        Fault::Threads => most(Bound::Threads),
+        Fault::NotScheduled => {
+            let (asked, node) = (tables.job.or(tables.asked)?, tables.node);
+            Some(match node {
+                Some(node) if asked > node => format!(
+                    "; it asks for {asked} of host memory, and a node of the text has {node} in all"
+                ),
+                _ => format!("; it asks for {asked} of host memory"),
+            })
+        }
+        Fault::DiskFull => {
+            let full = tables
+                .disks
+                .iter()
+                .find(|disk| disk.sizes[2].0 < disk.sizes[0].0 / 50)?;
+            let free = tables.disks.iter().max_by_key(|disk| disk.sizes[2])?;
+            let other = if free.sizes[2] > full.sizes[2] && free.mount != "/dev/shm" {
+                format!(", while {} has {} free", free.mount, free.sizes[2])
+            } else {
+                String::new()
+            };
+            Some(format!(
+                "; by the text's table {} is full ({} of {} used){other}",
+                full.mount, full.sizes[1], full.sizes[0]
+            ))
+        }
+        _ => None,
+    }
 }
 
 const fn what(fault: Fault) -> &'static str {
@@ -72,6 +114,32 @@ const fn what(fault: Fault) -> &'static str {
              rank's log, and may well be memory"
         }
         Fault::DiskFull => "a disk, or a quota on one, is full",
+        Fault::Watches => {
+            "as many files and directories are watched (inotify) as the kernel allows the user; disks and RAM are not short"
+        }
+        Fault::EncodeSessions => {
+            "the driver allows only a few encoders (NVENC) at once on GPUs for consumers, and says \"out of memory\" for one \
+             more; GPU memory need not be short"
+        }
+        Fault::MapSize => {
+            "the database (LMDB) has reached the size that the program set when it opened it (map_size); the disk and RAM \
+             need not be full"
+        }
+        Fault::Slots => {
+            "a table of fixed length in NVSHMEM is full (its teams); the GPU's memory is not short"
+        }
+        Fault::NoAccess => {
+            "the runtime could not open the GPU, mostly because the user may not: /dev/kfd and /dev/dri belong to the group \
+             render (or video)"
+        }
+        Fault::NotScheduled => {
+            "the scheduler found no node with what the job asks for, so it has not started and nothing ran out"
+        }
+        Fault::Files => "the process has as many files open as it may (ulimit -n)",
+        Fault::Threads => {
+            "no thread or process could be started: the user's limit (ulimit -u), the container's (pids), or one on \
+             addresses (ulimit -v) is reached"
+        }
         Fault::Segfault => {
             "a process read or wrote memory that is not its own (SIGSEGV): a bug in a native library, or libraries that do \
              not fit together"
@@ -92,9 +160,113 @@ pub(super) fn unsaid(fault: Fault) -> Vec<&'static str> {
     }
 }
 
+/// What to do about a limit.
+fn about_limits(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
+    match fault {
+        Fault::Watches => vec![
+            step(
+                "sudo sysctl fs.inotify.max_user_watches=524288",
+                "more watches (and fs.inotify.max_user_instances=512; for good: /etc/sysctl.d)",
+            ),
+            advice("fewer directories watched: leave data, checkpoints and environments out"),
+        ],
+        Fault::EncodeSessions => vec![
+            step(
+                "nvidia-smi --query-gpu=encoder.stats.sessionCount --format=csv",
+                "how many encoders run at once",
+            ),
+            advice("fewer encoders at once: end one, or encode some on the CPU (libx264)"),
+            advice(
+                "a newer driver, which allows more, or a GPU without that limit; decoders do not count",
+            ),
+        ],
+        Fault::MapSize => vec![
+            step(
+                "lmdb.open(path, map_size=1 << 40)",
+                "a larger map: only addresses are reserved, not memory or disk (env.set_mapsize for one that is open)",
+            ),
+            advice("where `ulimit -v` limits addresses, as large as that allows"),
+        ],
+        Fault::Slots => vec![
+            step("NVSHMEM_MAX_TEAMS=32", "a longer table of teams"),
+            advice(
+                "fewer teams: one buffer or group used again, and those that are done destroyed",
+            ),
+        ],
+        Fault::NoAccess => vec![
+            step(
+                "sudo usermod -aG render,video $USER",
+                "then log in again: `id` has to show the group that `ls -l /dev/kfd` shows",
+            ),
+            step(
+                "docker run --device /dev/kfd --device /dev/dri --group-add render …",
+                "the same in a container",
+            ),
+        ],
+        Fault::Files => vec![
+            step(
+                "ulimit -n 65536",
+                "more open files (docker: --ulimit nofile=65536)",
+            ),
+            step(
+                "torch.multiprocessing.set_sharing_strategy(\"file_system\")",
+                "in a job of PyTorch with many workers: tensors that are passed on hold no open files",
+            ),
+            advice(
+                "files that are opened in a loop and not closed: `ls /proc/PID/fd | wc -l` shows whether they grow",
+            ),
+        ],
+        Fault::Threads => vec![
+            step(
+                "ulimit -u; cat /sys/fs/cgroup/pids.max",
+                "the limits on threads and processes",
+            ),
+            step(
+                "OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=4",
+                "fewer threads in each process, and fewer workers",
+            ),
+        ],
+        _ => vec![
+            ask_for_less(message),
+            advice(
+                "a larger node or another partition, or wait until other jobs end if a node has enough in all",
+            ),
+        ],
+    }
+}
+
+/// What a job that was not scheduled may ask for.
+fn ask_for_less(message: &OomMessage) -> NextStep {
+    let tables = &message.tables;
+    let slurm = ["sbatch", "srun", "SBATCH", "salloc"]
+        .iter()
+        .any(|word| message.text.contains(word));
+    match (tables.job.or(tables.asked), tables.node) {
+        (Some(asked), Some(node)) if asked > node => advice(format!(
+            "ask for less host memory than a node has in all, less what others on it have asked for: below {node}, not {asked}"
+        )),
+        _ if slurm => step(
+            "sinfo -o '%P %m %c %G'",
+            "what each node of a partition has: memory in MB, cores, GPUs",
+        ),
+        _ => step(
+            "kubectl describe nodes",
+            "what each node can give, and what is asked for already",
+        ),
+    }
+}
+
 /// What to do next, the step that tells the most first.
 pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
     match fault {
+        Fault::Watches
+        | Fault::EncodeSessions
+        | Fault::MapSize
+        | Fault::Slots
+        | Fault::NoAccess
+        | Fault::NotScheduled
+        | Fault::Files
+        | Fault::Threads => about_limits(message, fault),
         Fault::Hardware | Fault::DriverMismatch | Fault::DriverTooOld | Fault::NoDevice => {
             about_the_driver(message, fault)
         }

@@ -1,5 +1,6 @@
 //! What a message alone reveals, what in it is misleading, and what to do next.
 
+mod evidence;
 mod faults;
 mod next;
 mod other;
@@ -246,6 +247,15 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     if primary.handled && is_pytorchs(primary) && primary.setting != Some("cache flushes") {
         said.push("the program says that it tries to go on after it".to_owned());
     }
+    let moved = primary.memory == Memory::Host
+        && messages.iter().any(|other| {
+            other.handled && other.memory == Memory::Device && other.line < primary.line
+        });
+    if moved {
+        said.push(
+            "before, the GPU was short, and the program went on with less or on the CPU".to_owned(),
+        );
+    }
     said.extend(others_ended(messages, primary));
     if said.is_empty() {
         String::new()
@@ -401,6 +411,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     if !is_pytorchs(message) {
         return vec![simple(message, other::verdict(message))];
     }
+    if message.handled && message.setting.is_none() && message.kind != MessageKind::Warning {
+        let sentence = "a shortage that the program got over, not a failure: the GPU was full at this line, and the program \
+                        went on with less or elsewhere";
+        return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
+    }
     if message.setting == Some("device_map") {
         let sentence = "the weights do not fit into the GPUs' free memory, so a part of them would go to the CPU or the disk, \
                         which their quantisation does not allow";
@@ -492,6 +507,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                     Evidence::of(other.used.0, format!("held by process {}", other.pid))
                 }),
             );
+            if largest.is_empty() {
+                let shown = other::around(message).into_iter();
+                evidence.extend(shown.map(|(bytes, what)| Evidence::of(bytes.0, what)));
+            }
             // Where the message lists them, it is known who holds it.
             let counted = others.0 > outside.0 / 2 || own.is_some();
             let mine = message
@@ -548,7 +567,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         "exact",
                     )
                     .apply(
-                        next::others_on_the_gpu(message)
+                        evidence::holder(message)
+                            .unwrap_or_else(|| next::others_on_the_gpu(message))
                             .command
                             .unwrap_or_default(),
                     ),

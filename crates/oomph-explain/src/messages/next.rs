@@ -33,7 +33,12 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = super::settings::beyond(of_message(message), &message.settings);
+    let mut steps = super::evidence::unanswered(message, of_message(message));
+    steps.splice(0..0, super::evidence::holder(message));
+    if let Some(step) = super::evidence::free_card(message) {
+        steps.insert(0, step);
+    }
+    let mut steps = super::settings::beyond(steps, &message.settings);
     if message.hardware == Hardware::Amd {
         for step in &mut steps {
             step.what = super::settings::on_amd(&step.what);
@@ -46,6 +51,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
 fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
+    }
+    if message.handled && message.memory == Memory::Device && message.setting.is_none() {
+        let mut steps = vec![advice(
+            "nothing has to be done if the results are right; start with what it went on with (the smaller batch, the other \
+             device) to save the attempts",
+        )];
+        steps.extend(of_program(message));
+        return steps;
+    }
+    if let Some(bound) = super::evidence::bound(message) {
+        return super::evidence::steps(bound);
     }
     if message.memory == Memory::Host {
         return on_the_host(message);
@@ -205,7 +221,34 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
     } else {
         others_on_the_gpu(message)
     };
+    if let Some(own) = own_settings(named, message) {
+        return own;
+    }
     let mut steps = match named.uses {
+        Uses::Schedules => vec![
+            step(
+                format!("request_memory = {}", more_than(message.total)),
+                "a larger request: it is the job's limit, and the last use that was measured may be older than the peak",
+            ),
+            step(
+                "condor_qedit JOB RequestMemory 32768; condor_release JOB",
+                "the same for a job that is held, in MiB",
+            ),
+            advice(needs_less(message)),
+        ],
+        Uses::Drives => vec![
+            advice(
+                "end what holds the host's memory, or give the machine more: the driver needs it in large pieces to start a GPU",
+            ),
+            step(
+                "echo 3 | sudo tee /proc/sys/vm/drop_caches; echo 1 | sudo tee /proc/sys/vm/compact_memory",
+                "free what the kernel caches, and make large pieces of what is free; then load the driver again, or restart",
+            ),
+            step(
+                "sudo systemctl enable --now nvidia-persistenced",
+                "keep the GPU started, so that the driver does not ask again at each program",
+            ),
+        ],
         Uses::Renders => vec![
             advice(
                 "a smaller scene: smaller textures, fewer subdivisions, particles and instances, no motion blur",
@@ -353,6 +396,131 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// What to set, or nothing, and what that is for.
+type Ways = &'static [(&'static str, &'static str)];
+
+/// A program, words of its message, and what to set.
+const OWN: &[(&str, &str, Ways)] = &[
+    (
+        "faiss",
+        "TemporaryMemory",
+        &[
+            (
+                "res.setTempMemory(64 << 20)",
+                "a smaller scratch buffer: each StandardGpuResources reserves one, whatever the index holds",
+            ),
+            (
+                "",
+                "one StandardGpuResources for all indices, and no index kept on the GPU that is no longer searched",
+            ),
+        ],
+    ),
+    (
+        "catboost",
+        "emory_pool",
+        &[
+            (
+                "gpu_ram_part=0.7",
+                "a smaller share: it takes its pool in one piece at the start, 0.95 of the whole GPU, whatever the data",
+            ),
+            (
+                "gpu_cat_features_storage=\"CpuPinnedMemory\"",
+                "then less in it: also a smaller depth and border_count",
+            ),
+        ],
+    ),
+    (
+        "exllama",
+        "split",
+        &[
+            (
+                "max_seq_len: 16384",
+                "a shorter context has a smaller cache",
+            ),
+            ("cache_mode: Q4", "keys and values in fewer bits"),
+            (
+                "",
+                "a smaller quantisation, less that is reserved (autosplit_reserve), or one more GPU",
+            ),
+        ],
+    ),
+    (
+        "qiskit",
+        "",
+        &[
+            ("", "fewer qubits: a state vector doubles with each"),
+            (
+                "AerSimulator(method=\"matrix_product_state\")",
+                "a method that needs less, where the circuit suits it (also stabilizer)",
+            ),
+            (
+                "",
+                "single precision halves it; blocks over several GPUs or nodes (blocking_enable)",
+            ),
+        ],
+    ),
+    (
+        "warp",
+        "",
+        &[
+            (
+                "",
+                "fewer and coarser cells: count what is allocated at that line (elements, tiles or voxels times bytes)",
+            ),
+            (
+                "wp.set_mempool_release_threshold(\"cuda:0\", 0)",
+                "give back what the pool keeps but no array uses",
+            ),
+        ],
+    ),
+    (
+        "cusolver",
+        "",
+        &[
+            (
+                "",
+                "a smaller batch or smaller inputs, or room left beside the framework's cache",
+            ),
+            (
+                "torch.backends.cuda.preferred_linalg_library(\"magma\")",
+                "in PyTorch: another library; calling it once before memory fills up also helps",
+            ),
+        ],
+    ),
+    (
+        "lm-studio",
+        "guardrail",
+        &[
+            (
+                "",
+                "Settings, Model loading guardrails: relaxed, off or a limit of your own, if the machine has the memory",
+            ),
+            (
+                "--context-length 4096",
+                "a shorter context, or a smaller model or quantisation",
+            ),
+        ],
+    ),
+];
+
+/// Settings that only this program has, where they are what decides.
+fn own_settings(named: &Named, message: &OomMessage) -> Option<Vec<NextStep>> {
+    let (_, _, own) = OWN
+        .iter()
+        .find(|(id, word, _)| *id == named.id && message.text.contains(word))?;
+    let mut steps: Vec<NextStep> = own
+        .iter()
+        .map(|(command, what)| match *command {
+            "" => advice(*what),
+            command => step(command, *what),
+        })
+        .collect();
+    if message.memory == Memory::Device {
+        steps.push(others_on_the_gpu(message));
+    }
+    Some(steps)
+}
+
 fn relion(message: &OomMessage) -> Vec<NextStep> {
     vec![
         others_on_the_gpu(message),
@@ -399,18 +567,27 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     if message.setting == Some("one allocation") {
-        return vec![
+        let vulkan = message.hardware == Hardware::Vulkan;
+        let mut steps = vec![
+            step("-c 4096", "a shorter context has a smaller cache"),
             step(
                 "-ub 256 -b 1024",
                 "smaller batches have smaller buffers for computing",
             ),
-            step("-c 4096", "a shorter context has a smaller cache"),
             step(
-                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
-                "with Vulkan: buffers of at most so many bytes",
+                "--cache-type-k q8_0 --cache-type-v q8_0",
+                "keep keys and values in 8 bits",
             ),
             step("-ngl 20", "fewer layers on the GPU"),
         ];
+        if vulkan {
+            steps.swap(0, 1);
+            steps[2] = step(
+                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
+                "with Vulkan: buffers of at most so many bytes",
+            );
+        }
+        return steps;
     }
     let mut steps = vec![
         step("-c 4096", "a shorter context has a smaller cache"),
@@ -455,6 +632,8 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
         (Memory::Device, Hardware::Tpu) => "TPU memory (HBM)",
         (Memory::Device, Hardware::Apple) => "the memory that this Mac's GPU may use",
         (Memory::Device, Hardware::Ascend) => "NPU memory",
+        (Memory::Device, Hardware::Gaudi) => "HPU memory",
+        (Memory::Device, Hardware::Neuron) => "a NeuronCore's memory",
         // XLA says the same on all of them.
         (Memory::Device, Hardware::Gpu)
             if message.program == Program::Jax
@@ -489,6 +668,8 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
                 "how much of the memory, which CPU and GPU share, is free (close the desktop; more swap for the CPU's part)",
             );
         }
+        Hardware::Gaudi => "hl-smi",
+        Hardware::Neuron => "neuron-ls",
         Hardware::Ascend => "npu-smi info",
         Hardware::Apple => {
             return step(
@@ -527,8 +708,24 @@ pub(super) fn script(message: &OomMessage) -> String {
                     .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'))
                 && !name.starts_with('-')
         })
+        .or_else(|| called(message))
         .unwrap_or("train.py")
         .to_owned()
+}
+
+/// The script that a command of the text runs.
+fn called(message: &OomMessage) -> Option<&str> {
+    let mut commands = message.tables.commands.iter();
+    commands.find_map(|command| {
+        let runs = ["python", "torchrun", "accelerate", "deepspeed"]
+            .iter()
+            .any(|name| command.contains(name));
+        let mut words = command.split_whitespace().filter(|_| runs);
+        let path = words.find(|word| word.ends_with(".py"))?;
+        path.rsplit('/')
+            .next()
+            .filter(|name| shell_word(Some(name)).is_some())
+    })
 }
 
 /// Whether the traceback is one of a notebook's cells.
@@ -625,6 +822,16 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         .or(message.total)
         .map(|most| format!(" --memory {}MiB", most.0 >> 20))
         .unwrap_or_default();
+    if matches!(
+        message.hardware,
+        Hardware::Intel | Hardware::Gaudi | Hardware::Neuron
+    ) {
+        return vec![
+            by_hand(message),
+            one_piece(message),
+            others_on_the_gpu(message),
+        ];
+    }
     let mut steps = vec![
         step(
             format!("oomph run{memory} {script}"),
@@ -677,6 +884,21 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         ));
     }
     steps
+}
+
+/// A request that may be too large by itself, whatever is free.
+fn one_piece(message: &OomMessage) -> NextStep {
+    if message.hardware == Hardware::Intel
+        && message
+            .requested
+            .is_some_and(|asked| asked >= Bytes::gib(4))
+    {
+        advice(
+            "tensors below 4 GiB each: Intel's driver gives no larger single buffer unless it is told to",
+        )
+    } else {
+        advice("look at the shapes at the line that asked: one tensor may be too large by itself")
+    }
 }
 
 /// What to change in a script of PyTorch's: the first of what helps then, without what the text has on already.
@@ -1208,10 +1430,14 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ => vec![
             others_on_the_gpu(message),
-            advice("a smaller batch or smaller inputs; leave the library some of the GPU"),
+            advice(
+                "less at once: a smaller batch or smaller inputs of a model, a smaller problem on each GPU; lower precision, \
+                 or more GPUs to share it",
+            ),
         ],
     };
-    if message.inside.is_none() && message.memory == Memory::Device {
+    let python = message.inside.is_none() && is_perhaps_pytorch(message);
+    if python && message.memory == Memory::Device && message.requested.is_none() {
         steps.push(step(
             if message.hardware == Hardware::Amd {
                 "AMD_SERIALIZE_KERNEL=3"
@@ -1558,7 +1784,10 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ => vec![
             look_at_the_host(),
-            advice("smaller inputs, fewer workers, smaller buffers on the host, or more RAM"),
+            advice(
+                "smaller inputs (a batch, a resolution), what that line makes in parts, fewer workers, smaller buffers on the \
+                 host, or more RAM",
+            ),
         ],
     }
 }
@@ -1607,8 +1836,10 @@ fn needs_less(message: &OomMessage) -> &'static str {
 }
 
 fn slurm(message: &OomMessage) -> Vec<NextStep> {
+    // What was measured last may be below the limit that was reached.
+    let most = message.in_use.max(message.total);
     let mut steps = vec![step(
-        format!("#SBATCH --mem={}", more_than(message.in_use)),
+        format!("#SBATCH --mem={}", more_than(most)),
         "ask for more of the node's memory (0: all of it)",
     )];
     let job: String = message

@@ -3,11 +3,34 @@
 use oomph_trace::Bytes;
 use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Tokens};
 
+use super::evidence;
 use super::next::{PINNED, held_by_others, memory_name, program_name};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
+    if let Some(stopped) = evidence::bound(message) {
+        return ("memory_budget", 0.7, evidence::sentence(message, stopped));
+    }
+    let (id, confidence, sentence) = of_kind(message);
+    match evidence::of_the_card(message) {
+        Some(shown) if !sentence.contains("by the text's table") && !sentence.contains(&shown) => {
+            (id, confidence.min(0.8), format!("{sentence}; {shown}"))
+        }
+        _ => (id, confidence, sentence),
+    }
+}
+
+fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
     match message.kind {
+        MessageKind::Cuda if message.handled && message.memory == Memory::Device => (
+            "device_memory",
+            0.8,
+            format!(
+                "a shortage that the program got over, not a failure: {} was full at this line, and the program went on with \
+                 less or elsewhere",
+                device(message)
+            ),
+        ),
         MessageKind::Fault(fault) => ("not_memory", 0.9, super::faults::verdict(message, fault)),
         MessageKind::Killed => ("host_memory", killed_confidence(message), killed(message)),
         MessageKind::Budget => budget(message),
@@ -84,10 +107,12 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             "device_memory",
             0.8,
             format!(
-                "{} had no memory left for a call of {}: the program itself or other processes had filled it, and {}",
+                "{} had no memory left for a call of {}: {}",
                 device(message),
                 program_name(message),
-                largest_process(message).unwrap_or_else(|| "the text does not say which".to_owned())
+                evidence::of_the_card(message).unwrap_or_else(|| {
+                    "the program itself or other processes had filled it, and the text does not say which".to_owned()
+                })
             ),
         ),
         MessageKind::Cuda => (
@@ -122,6 +147,7 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
                 figures_in_words(message)
             ),
         ),
+        MessageKind::Unknown if message.setting == Some("an estimate") => allocation(message),
         MessageKind::Unknown if says_more(message) => {
             let (id, confidence, sentence) = allocation(message);
             (id, confidence.min(0.8), sentence)
@@ -163,14 +189,6 @@ fn device(message: &OomMessage) -> String {
     message
         .device
         .map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"))
-}
-
-/// The process that holds the most, where the text has a table of them.
-fn largest_process(message: &OomMessage) -> Option<String> {
-    let processes = message.parts.iter();
-    let listed = processes.filter(|(name, _)| name.starts_with("process "));
-    let (name, held) = listed.max_by_key(|(_, held)| *held)?;
-    Some(format!("by the text's table {name} holds the most, {held}"))
 }
 
 /// Whether the words are those with which frameworks report an error of CUDA that is not their allocator's.
@@ -385,6 +403,25 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{name}'s runner ended while it loaded a model, and {name} guesses that memory was short, of the GPU or of \
                  the host: the server's log has the runner's last words"
+            ),
+        );
+    }
+    if message.setting == Some("an estimate") {
+        let available = message.tables.available();
+        return (
+            "memory_budget",
+            0.8,
+            format!(
+                "{name} refused before it allocated anything: it estimates that it needs {} of {what}{}{}",
+                asked(message, "more"),
+                message
+                    .total
+                    .map_or_else(String::new, |total| format!(", and may use {total}")),
+                available
+                    .filter(|free| message.requested.is_some_and(|asked| asked < *free))
+                    .map_or_else(String::new, |free| format!(
+                        "; by the text {free} of host memory are free, so it is a margin or a rule of its own that refuses"
+                    ))
             ),
         );
     }
@@ -918,36 +955,38 @@ fn killed(message: &OomMessage) -> String {
                 })
             )
         }
-        _ => format!(
-            "{process} was ended by signal 9, most likely by the kernel's OOM killer: {}{}{}",
-            if says_full(message) { "" } else { "if so, " },
-            if message.inside == Some(Program::Kubernetes) {
-                format!(
-                    "its container reached its limit of host memory (RAM){}, or the node ran short",
-                    limit("of")
-                )
-            } else if message.inside == Some(Program::Docker) {
-                "its container reached its limit of host memory (RAM), or the host's was used up"
+        _ => {
+            format!(
+                "{process} was ended by signal 9, most likely by the kernel's OOM killer: {}{}{}",
+                if says_full(message) { "" } else { "if so, " },
+                if message.inside == Some(Program::Kubernetes) {
+                    format!(
+                        "its container reached its limit of host memory (RAM){}, or the node ran short",
+                        limit("of")
+                    )
+                } else if message.inside == Some(Program::Docker) {
+                    "its container reached its limit of host memory (RAM), or the host's was used up"
                     .to_owned()
-            } else {
-                format!(
-                    "the host's memory (RAM) was used up{}",
-                    if says_full(message) {
-                        format!(", as line {} says", message.line)
-                    } else {
-                        String::new()
-                    }
-                )
-            },
-            message
-                .around
-                .asked
-                .map(|asked| format!(
-                    "; just before, {} asked for {asked} of it",
-                    message.inside.unwrap_or(Program::Unknown).name()
-                ))
-                .unwrap_or_default()
-        ),
+                } else {
+                    format!(
+                        "the host's memory (RAM) was used up{}",
+                        if says_full(message) {
+                            format!(", as line {} says", message.line)
+                        } else {
+                            String::new()
+                        }
+                    )
+                },
+                message
+                    .around
+                    .asked
+                    .map(|asked| format!(
+                        "; just before, {} asked for {asked} of it",
+                        message.inside.unwrap_or(Program::Unknown).name()
+                    ))
+                    .unwrap_or_default()
+            ) + &evidence::of_the_host(message).unwrap_or_default()
+        }
     }
 }
 
@@ -966,6 +1005,9 @@ fn says_full(message: &OomMessage) -> bool {
         .any(|words| message.text.contains(words))
 }
 
+/// GPUs of a table that are shown.
+const CARDS: usize = 8;
+
 /// What lines near a message say: they may be about another moment.
 pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
     let around = &message.around;
@@ -981,7 +1023,15 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
         .parts
         .iter()
         .map(|(name, bytes)| (*bytes, format!("{name}, as the text lists it")));
-    said.chain(listed).collect()
+    // Where it is not known which of several GPUs it was.
+    let on_gpu = message.memory == Memory::Device && message.tables.card(message.device).is_none();
+    let cards = message.tables.cards.iter().filter(|_| on_gpu).take(CARDS);
+    let cards = cards.filter_map(|card| {
+        let (used, total, index) = (card.used?, card.total?, card.index?);
+        let what = format!("in use on GPU {index}, of {total}, as the text lists it");
+        Some((used, what))
+    });
+    said.chain(listed).chain(cards).collect()
 }
 
 /// What a reader may look for in the text, and does not find there.
@@ -1003,19 +1053,35 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.requested.is_none() && !ended && message.kind != MessageKind::Budget {
         unsaid.push("how much was asked for");
     }
-    if message.total.is_none() && message.around.total.is_none() {
+    let cards = &message.tables.cards;
+    let host = &message.tables.host;
+    let (sized, filled) = match message.memory {
+        Memory::Device => (
+            cards.iter().any(|card| card.total.is_some()),
+            cards.iter().any(|card| card.used.is_some()),
+        ),
+        Memory::Unknown => (
+            host.total.is_some() || cards.iter().any(|card| card.total.is_some()),
+            host.total.is_some() || cards.iter().any(|card| card.used.is_some()),
+        ),
+        _ => (false, false),
+    };
+    let bounded = evidence::bound(message).is_some();
+    if message.total.is_none() && message.around.total.is_none() && !sized && !bounded {
         unsaid.push(match message.memory {
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
         });
     }
     let around = message.around.in_use.or(message.around.free);
-    if message.used().or(message.free).or(around).is_none() {
+    let measured = ended && !message.parts.is_empty();
+    if message.used().or(message.free).or(around).is_none() && !filled && !bounded && !measured {
         unsaid.push("how much was in use");
     }
     let known = (message.free.is_some() && message.total.is_some())
         || message.this_process.is_some()
-        || message.tokens.is_some();
+        || message.tokens.is_some()
+        || filled;
     let listed = message
         .parts
         .iter()
@@ -1023,7 +1089,10 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if message.memory == Memory::Device && !known && message.others.is_empty() && !listed {
         unsaid.push("whether other processes held a part of it");
     }
-    if message.setting != Some("lists what holds it") && message.parts.is_empty() {
+    let all = message.total.or(message.around.total);
+    let held = message.in_use.zip(all).filter(|_| message.pid.is_some());
+    let by_itself = held.is_some_and(|(held, all)| held.0 >= all.0 / 2);
+    if message.setting != Some("lists what holds it") && message.parts.is_empty() && !by_itself {
         unsaid.push("what held the memory");
     }
     unsaid
@@ -1035,6 +1104,7 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
         (Memory::Host, MessageKind::Killed) => "the limit",
         (Memory::OnChip, _) if of_a_core(message).is_some() => "what a core has",
         (Memory::OnChip, _) => "what a multiprocessor has",
+        _ if message.setting == Some("one allocation") => "the most that one buffer may have",
         (Memory::Device, MessageKind::Allocation) if message.device.is_none() => {
             "what the allocator may have"
         }

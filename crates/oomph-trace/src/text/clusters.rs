@@ -112,6 +112,24 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // HTCondor: the last use that it measured may be old, so it is no figure of the moment.
+        markers: &[
+            "gone over cgroup memory limit of ",
+            "gone over memory limit of ",
+        ],
+        read: |line, _, before| {
+            let mut message = stopped(line, super::named::of("htcondor")?);
+            message.total = super::facts::first_size(after(line.from, "limit of ")?);
+            let used = after(line.from, "measured usage: ").and_then(super::facts::first_size);
+            let part = used.map(|used| ("the last use that was measured".to_owned(), used));
+            message.parts.extend(part);
+            message.host = after(line.text, "Error from ")
+                .and_then(|rest| rest.split([':', ' ']).next())
+                .and_then(word);
+            or_join(before, message)
+        },
+    },
+    Reader {
         markers: &["OOMKilled"],
         read: pod,
     },

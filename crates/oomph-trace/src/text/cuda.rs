@@ -17,6 +17,17 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| status(line, Program::Cublas, MessageKind::Cublas, before),
     },
     Reader {
+        // The handle has a workspace of its own.
+        markers: &[
+            "when calling `cusolverDnCreate(",
+            "when calling `cusparseCreate(",
+        ],
+        read: |line, _, before| {
+            let library = super::named::of("cusolver")?;
+            status(line, library, MessageKind::Cublas, before)
+        },
+    },
+    Reader {
         // cuDNN tries its algorithms, and each wants scratch memory.
         markers: &[
             "Unable to find a valid cuDNN algorithm",

@@ -3,9 +3,10 @@
 
 use std::sync::LazyLock;
 
-use super::program::{Memory, Program, Uses};
+use super::program::{Hardware, Memory, Program, Uses};
+use super::tables::{self, Card, Tables};
 use super::words::{Vocabulary, after, index, integer, size};
-use super::{OomMessage, OtherProcess};
+use super::{Around, MessageKind, OomMessage, OtherProcess};
 use crate::units::Bytes;
 
 /// A longer line is data.
@@ -88,17 +89,11 @@ const MARKS: &[&str] = &[
     " -ngl ",
     " -c ",
     " -ub ",
-    "MiB /",
-    "MiB |",
-    "NVIDIA ",
-    "/dev/shm",
     "ReqMem",
     "MaxRSS",
     "MEM(GB)",
     "* Device #",
     "| Mem:",
-    "Mem:",
-    "free -",
     "local_rank: ",
     "lphafold",
     "lphaFold",
@@ -124,14 +119,6 @@ pub fn canonical(name: &str) -> String {
         .map_or(name, |first| (*first).to_owned())
 }
 
-/// A GPU's row of `nvidia-smi`.
-#[derive(Debug, Clone, Copy)]
-struct Card {
-    index: Option<u32>,
-    used: Bytes,
-    total: Bytes,
-}
-
 /// The columns of a table of SLURM's that are looked at, by the offset at which they end, or by their number.
 #[derive(Debug, Clone, Copy)]
 enum Column {
@@ -143,17 +130,10 @@ enum Column {
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere {
     settings: Vec<Setting>,
-    cards: Vec<Card>,
-    /// The number in the row above a card's figures.
-    card: Option<u32>,
-    /// Processes on GPUs.
-    processes: Vec<(String, Bytes)>,
-    /// `/dev/shm`: all, used, free.
-    shared: Option<[Bytes; 3]>,
-    /// The host: all, used, free.
-    host: Option<[Bytes; 3]>,
-    /// The last command with `free`.
-    free: String,
+    /// Tables of memory and of limits.
+    tables: tables::Reader,
+    /// The accelerator that a table or a library's name shows.
+    hardware: Hardware,
     /// What a job asked for, and the most that a step of it held.
     columns: [Option<Column>; 2],
     job: [Option<Bytes>; 2],
@@ -192,6 +172,8 @@ impl Elsewhere {
         if line.len() > LONGEST {
             return;
         }
+        self.tables.read(line);
+        self.hardware = self.hardware.or(Hardware::shown(line));
         if self.in_ray {
             self.in_ray = self.ray_row(line).is_some();
         }
@@ -212,24 +194,6 @@ impl Elsewhere {
     }
 
     fn tables(&mut self, line: &str) {
-        if line.contains("free -") {
-            line.clone_into(&mut self.free);
-        }
-        if let Some(rest) = line.strip_prefix('|')
-            && let Some(number) = index(rest.trim_start())
-            && !rest.contains("MiB")
-        {
-            self.card = Some(number);
-        }
-        if let Some([used, total]) = super::facts::card(line) {
-            self.cards.push(Card {
-                index: self.card.take(),
-                used,
-                total,
-            });
-        } else if let Some(process) = gpu_process(line).filter(|_| self.processes.len() < MOST) {
-            self.processes.push(process);
-        }
         let application = |program: &Program| {
             matches!(
                 program,
@@ -248,10 +212,6 @@ impl Elsewhere {
         self.no_engine |= line.contains("ngine could not be created")
             || line.contains("uilding engine failed")
             || line.contains("ngine set up failed");
-        self.shared = self.shared.or_else(|| shared(line));
-        self.host = self
-            .host
-            .or_else(|| super::facts::table_of_free(line, &self.free));
         if line.contains("ReqMem") || line.contains("MaxRSS") {
             self.columns = ["ReqMem", "MaxRSS"].map(|name| column(line, name));
         }
@@ -314,45 +274,14 @@ impl Elsewhere {
         {
             message.setting = None;
         }
+        self.weigh(message);
         let on_gpu = message.memory == Memory::Device;
-        let shared = message.allocator.as_deref() == Some("/dev/shm");
         let is = |id| {
             [Some(message.program), message.inside]
                 .into_iter()
                 .flatten()
                 .any(|program| program.id() == id)
         };
-        let fill = |place: &mut Option<Bytes>, value: Option<Bytes>| *place = place.or(value);
-        let table = match message.memory {
-            Memory::Host if shared => self.shared,
-            Memory::Host if message.total.is_none() && !message.ends_at_a_limit() => self.host,
-            _ => None,
-        };
-        let around = &mut message.around;
-        if let Some([total, used, free]) = table {
-            fill(&mut around.total, Some(total));
-            fill(&mut around.in_use, Some(used));
-            fill(&mut around.free, Some(free));
-        }
-        let card = match (self.cards.as_slice(), message.device) {
-            (cards, Some(device)) => cards
-                .iter()
-                .find(|card| card.index == Some(device))
-                .or_else(|| {
-                    cards
-                        .get(device as usize)
-                        .filter(|card| card.index.is_none())
-                }),
-            ([card], None) => Some(card),
-            _ => None,
-        };
-        if let Some(card) = card.filter(|_| on_gpu) {
-            fill(&mut around.in_use, Some(card.used));
-            fill(&mut around.total, Some(card.total));
-        }
-        if on_gpu && message.parts.is_empty() {
-            message.parts.clone_from(&self.processes);
-        }
         if is("slurm") {
             let named = self.settings.iter().find(|setting| setting.name == "mem");
             let asked = named.and_then(|setting| job_memory(setting.value.as_deref()?));
@@ -377,6 +306,76 @@ impl Elsewhere {
         if is("blender") && on_gpu {
             message.around.in_use = message.around.in_use.or(self.cycles);
         }
+    }
+
+    /// Completes a message from the tables of its memory.
+    fn weigh(&self, message: &mut OomMessage) {
+        fn fill(
+            around: &mut Around,
+            total: Option<Bytes>,
+            used: Option<Bytes>,
+            free: Option<Bytes>,
+        ) {
+            around.total = around.total.or(total);
+            around.in_use = around.in_use.or(used);
+            around.free = around.free.or(free);
+        }
+        let shown = self.tables.found();
+        if message.memory == Memory::Device {
+            message.hardware = message.hardware.or(self.hardware);
+        }
+        if message.memory == Memory::Host && message.kind == MessageKind::Killed {
+            message.total = message.total.or(shown.job);
+        }
+        // Where it says neither, the one that is full is meant.
+        let full = |card: &Card| {
+            card.used
+                .zip(card.total)
+                .is_some_and(|(used, total)| used.0 >= total.0 / 8 * 7)
+        };
+        let host = shown.available().zip(shown.host.total);
+        let host_is_short = host.is_some_and(|(free, total)| free.0 < total.0 / 8);
+        if message.memory == Memory::Unknown
+            && !matches!(message.kind, MessageKind::Fault(_) | MessageKind::OnChip)
+        {
+            if shown.cards.iter().any(full) && !host_is_short {
+                message.memory = Memory::Device;
+            } else if host_is_short && !shown.cards.iter().any(full) {
+                message.memory = Memory::Host;
+            }
+        }
+        let own = message.total.is_some() || message.ends_at_a_limit();
+        let around = &mut message.around;
+        match message.memory {
+            Memory::Host if message.allocator.as_deref() == Some("/dev/shm") => {
+                if let Some(disk) = shown.disk("/dev/shm") {
+                    let [total, used, free] = disk.sizes.map(Some);
+                    fill(around, total, used, free);
+                }
+            }
+            Memory::Host if !own => {
+                let host = &shown.host;
+                fill(around, host.total, host.used, shown.available());
+            }
+            Memory::Device => {
+                if let Some(card) = shown.card(message.device) {
+                    fill(around, card.total, card.used, None);
+                }
+                if message.parts.is_empty() {
+                    let holders = shown.holders_of(shown.number(message.device));
+                    message.parts = holders
+                        .into_iter()
+                        .map(|held| (format!("process {} ({})", held.pid, held.name), held.used))
+                        .collect();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What the tables of the text show.
+    pub(super) fn shown(&self) -> &Tables {
+        self.tables.found()
     }
 
     /// Of the processes that PyTorch lists, the one that printed the message: by the launcher's number of the rank, or
@@ -415,35 +414,6 @@ impl Elsewhere {
             message.others.retain(|other| other.pid != own.pid);
         }
     }
-}
-
-/// A process in `nvidia-smi`'s table: `|    0   N/A  N/A     41231      C   python3     19532MiB |`.
-fn gpu_process(line: &str) -> Option<(String, Bytes)> {
-    let row = line.trim().strip_prefix('|')?.strip_suffix('|')?;
-    let words: Vec<&str> = row.split_whitespace().collect();
-    let at = words
-        .iter()
-        .position(|word| ["C", "G", "C+G", "M+C"].contains(word))?;
-    let pid = integer(words.get(at.checked_sub(1)?)?)?;
-    let name = words.get(at + 1)?.rsplit('/').next()?;
-    let used = integer(words.last()?.strip_suffix("MiB")?)?;
-    Some((format!("process {pid} ({name})"), Bytes::mib(used)))
-}
-
-/// A row of `df` about shared memory: all, used, free.
-fn shared(line: &str) -> Option<[Bytes; 3]> {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [.., total, used, free, share, "/dev/shm"] = words.as_slice() else {
-        return None;
-    };
-    let bytes = |word: &str| match integer(word) {
-        // Blocks of a KiB.
-        Some(blocks) if word.bytes().all(|byte| byte.is_ascii_digit()) => Some(Bytes(blocks << 10)),
-        _ => size(word),
-    };
-    share
-        .ends_with('%')
-        .then_some([bytes(total)?, bytes(used)?, bytes(free)?])
 }
 
 /// `* Device #1: NVIDIA GeForce RTX 3070, 7661/7971 MB, 46MCU`: what may be allocated, and all.

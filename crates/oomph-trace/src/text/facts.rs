@@ -4,6 +4,7 @@
 
 use super::general::memory_of;
 use super::program::{Hardware, Memory, Program};
+use super::tables::ends_a_message;
 use super::words::integer;
 use super::{Around, MessageKind, OomMessage};
 use crate::units::Bytes;
@@ -115,6 +116,7 @@ const BEFORE: &[(Role, &[&str])] = &[
             "malloc",
             "allocation for",
             "to map",
+            "mmap",
             "分配",
             "申请",
             "需要",
@@ -431,6 +433,12 @@ pub(super) struct Size {
     unit: bool,
 }
 
+/// The first size of a text, in words or letters: `10624 megabytes`.
+pub(super) fn first_size(text: &str) -> Option<Bytes> {
+    let near = text.get(..text.floor_char_boundary(40))?;
+    Some(sizes(&near.to_ascii_lowercase()).next()?.bytes)
+}
+
 /// The sizes of a text in small letters: numbers with a unit, and whole ones from a million on.
 pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
     let bytes = text.as_bytes();
@@ -489,6 +497,10 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
                 "gb" | "gib" | "gi" | "gbytes" | "gigabytes" => Some(1 << 30),
                 "tb" | "tib" | "ti" => Some(1 << 40),
                 "k" if letters == end => Some(1 << 10),
+                // `max memory: 15981M`, but no 7M parameters.
+                "m" if letters == end && is_of_memory(text.get(..start).unwrap_or_default()) => {
+                    Some(1 << 20)
+                }
                 // `5.96 G`, but no 5 grams.
                 "g" if letters == end || text.get(start..end).is_some_and(|n| n.contains('.')) => {
                     Some(1 << 30)
@@ -532,6 +544,14 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
         }
         None
     })
+}
+
+/// Whether what stands right before a figure is a word for memory.
+fn is_of_memory(before: &str) -> bool {
+    let before = before.trim_end_matches([' ', ':', '=']);
+    ["memory", "mem", "vram", "ram"]
+        .iter()
+        .any(|word| before.ends_with(word))
 }
 
 /// The number behind a word, if it is whole, no size and less than `most`: `gpu 2`, `cuda:1`.
@@ -645,7 +665,8 @@ pub(super) fn near<'a>(
     ];
     for line in lines {
         // Tables are read wherever they stand.
-        if card(line).is_some() || table_of_free(line, "").is_some() {
+        let list = line.contains(", ") && line.trim_end().ends_with("MiB");
+        if list || line.trim_start().starts_with("* ") || ends_a_message(line) {
             continue;
         }
         let lower = line.to_ascii_lowercase();
@@ -739,50 +760,6 @@ impl Around {
             place.get_or_insert(*bytes);
         }
     }
-}
-
-/// A GPU's row of `nvidia-smi`: `| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |`.
-pub(super) fn card(line: &str) -> Option<[Bytes; 2]> {
-    line.split('|').find_map(|cell| {
-        let (used, total) = cell.trim().split_once("MiB /")?;
-        Some([
-            Bytes::mib(integer(used)?),
-            Bytes::mib(integer(total.trim_start().strip_suffix("MiB")?)?),
-        ])
-    })
-}
-
-/// The row of `free`: total, used and free, in KiB if the command above it has no other unit.
-pub(super) fn table_of_free(line: &str, command: &str) -> Option<[Bytes; 3]> {
-    let rest = line.trim_start().strip_prefix("Mem:")?;
-    let options = command.rsplit("free -").next().unwrap_or_default();
-    let option = |letter: char| {
-        let mut letters = options.chars().take_while(char::is_ascii_alphabetic);
-        letters.any(|other| other == letter)
-    };
-    let unit = match () {
-        () if option('b') => "B",
-        () if option('m') => "MiB",
-        () if option('g') => "GiB",
-        () => "KiB",
-    };
-    let figures: Vec<Bytes> = rest
-        .split_whitespace()
-        .take(3)
-        .map_while(|word| {
-            let plain = word.bytes().all(|byte| byte.is_ascii_digit());
-            let (number, unit) = match word.find(|c: char| c.is_ascii_alphabetic()) {
-                Some(at) => word.split_at(at),
-                None if plain => (word, unit),
-                None => return None,
-            };
-            super::words::size(&format!("{number} {unit}"))
-        })
-        .collect();
-    let [total, used, free] = figures.as_slice() else {
-        return None;
-    };
-    Some([*total, *used, *free])
 }
 
 #[cfg(test)]
@@ -885,28 +862,6 @@ mod tests {
             assert_eq!(message.total.or(message.around.total), total, "{text}");
             assert_eq!(message.requested, asked, "{text}");
         }
-    }
-
-    #[test]
-    fn tables_of_systems() {
-        assert_eq!(
-            card("| 22%   40C    P8    16W / 250W |    100MiB / 12205MiB |      1%      Default |"),
-            Some([Bytes::mib(100), Bytes::mib(12_205)])
-        );
-        let row = table_of_free;
-        assert_eq!(
-            row("Mem:  257088  131148  135934  1120", "$ free -lm"),
-            Some([
-                Bytes::mib(257_088),
-                Bytes::mib(131_148),
-                Bytes::mib(135_934)
-            ])
-        );
-        assert_eq!(
-            row("Mem:  31Gi  30Gi  1Gi", ""),
-            Some([Bytes::gib(31), Bytes::gib(30), Bytes::gib(1)])
-        );
-        assert_eq!(row("Mem: none", ""), None);
     }
 
     #[test]

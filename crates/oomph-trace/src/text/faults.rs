@@ -48,6 +48,22 @@ pub enum Fault {
     PeerGone,
     /// A disk is full.
     DiskFull,
+    /// As many files and directories are watched as the system allows.
+    Watches,
+    /// As many videos are encoded at once as the driver allows.
+    EncodeSessions,
+    /// A database of a fixed size is full.
+    MapSize,
+    /// A library's table of a fixed length is full.
+    Slots,
+    /// The user may not open the GPU.
+    NoAccess,
+    /// A scheduler found no node with what a job asks for.
+    NotScheduled,
+    /// As many files are open as a process may have.
+    Files,
+    /// As many threads or processes run as the user may have.
+    Threads,
     /// A process read or wrote where it may not.
     Segfault,
 }
@@ -243,6 +259,17 @@ const FAULTS: &[(Fault, &[&str])] = &[
             "no space left on device",
         ],
     ),
+    (Fault::Files, &["Too many open files", "EMFILE"]),
+    (
+        Fault::Threads,
+        &[
+            "can't start new thread",
+            "pthread_create failed",
+            "Thread creation failed",
+            "fork: Resource temporarily unavailable",
+            "fork: retry: Resource temporarily unavailable",
+        ],
+    ),
     (
         Fault::Segfault,
         &[
@@ -255,17 +282,90 @@ const FAULTS: &[(Fault, &[&str])] = &[
     ),
 ];
 
+/// Limits that are no memory, though what fails at them mostly says that memory or space ran out: their own words come
+/// before those.
+const LIMITS: &[(Fault, &[&str])] = &[
+    (
+        Fault::Watches,
+        &[
+            "inotify watch limit",
+            "inotify cannot be used",
+            "inotify watches",
+            "limit for number of file watchers",
+            "inotify_add_watch",
+            "inotify instances",
+        ],
+    ),
+    (Fault::EncodeSessions, &["OpenEncodeSessionEx failed"]),
+    (Fault::MapSize, &["MDB_MAP_FULL", "mapsize limit reached"]),
+    (
+        Fault::Slots,
+        &["No more teams available", "NVSHMEM_MAX_TEAMS"],
+    ),
+    (
+        Fault::NoAccess,
+        &[
+            "hsa api call failure",
+            "Unable to open /dev/kfd",
+            "/dev/kfd: Permission denied",
+            "open /dev/nvidia",
+        ],
+    ),
+    (
+        Fault::NotScheduled,
+        &[
+            "FailedScheduling",
+            "nodes are available: ",
+            "Requested node configuration is not available",
+            "emory specification can not be satisfied",
+            "Job violates accounting/QOS policy",
+        ],
+    ),
+];
+
 impl Fault {
+    /// Whether it is a limit that is not of memory, which words about memory beside it are about.
+    const fn is_limit(self) -> bool {
+        matches!(
+            self,
+            Self::Watches
+                | Self::EncodeSessions
+                | Self::MapSize
+                | Self::Slots
+                | Self::NoAccess
+                | Self::NotScheduled
+        )
+    }
+
     /// Whose error it is.
     const fn program(self) -> Program {
         match self {
             Self::CollectiveTimeout | Self::PeerGone | Self::SharedGpu => Program::Nccl,
             Self::MixedDevices | Self::Shapes => Program::Pytorch,
             Self::Rendezvous => Program::Torchrun,
-            Self::DiskFull | Self::Segfault | Self::Libraries | Self::PortTaken => Program::Unknown,
+            Self::NotScheduled
+            | Self::Watches
+            | Self::Files
+            | Self::Threads
+            | Self::MapSize
+            | Self::EncodeSessions
+            | Self::Slots
+            | Self::NoAccess
+            | Self::DiskFull
+            | Self::Segfault
+            | Self::Libraries
+            | Self::PortTaken => Program::Unknown,
             _ => Program::Cuda,
         }
     }
+}
+
+/// The limit that is no memory which a line names.
+pub(super) fn limit(text: &str, place: &Place<'_>) -> Option<OomMessage> {
+    static WORDS: LazyLock<Vocabulary<Fault>> =
+        LazyLock::new(|| Vocabulary::new(LIMITS.iter().copied(), false));
+    let (fault, at, _) = WORDS.all(text).next()?;
+    message(fault, text, at, place)
 }
 
 /// The fault that a line names.
@@ -276,6 +376,10 @@ pub(super) fn read(text: &str, place: &Place<'_>) -> Option<OomMessage> {
     let (fault, at) = words
         .chain(xid(text))
         .min_by_key(|(fault, _)| rank(*fault))?;
+    message(fault, text, at, place)
+}
+
+fn message(fault: Fault, text: &str, at: usize, place: &Place<'_>) -> Option<OomMessage> {
     let line = Line::new(text, at, place)?;
     let mut message = line.message(fault.program(), MessageKind::Fault(fault));
     message.memory = Memory::None;
@@ -301,12 +405,13 @@ fn xid(text: &str) -> Option<(Fault, usize)> {
     Some((fault, at))
 }
 
-/// Where a fault stands in the table.
+/// Where a fault stands in the tables.
 pub(super) fn rank(fault: Fault) -> usize {
-    FAULTS
+    LIMITS
         .iter()
+        .chain(FAULTS)
         .position(|(other, _)| *other == fault)
-        .unwrap_or(FAULTS.len())
+        .unwrap_or(usize::MAX)
 }
 
 /// Keeps of two faults the one that says more, and with it the ranks that report it.
@@ -324,6 +429,16 @@ pub(super) fn keep(kept: &mut Option<Box<OomMessage>>, next: OomMessage) {
         }
         Some(kept) if of(kept) < of(&next) => {}
         _ => *kept = Some(Box::new(next)),
+    }
+}
+
+/// Drops what a limit that is no memory explains: words about memory that no reader knows, and disks that seem full.
+pub(super) fn explain_away(messages: &mut Vec<OomMessage>, fault: &OomMessage) {
+    if matches!(fault.kind, MessageKind::Fault(fault) if fault.is_limit()) {
+        messages.retain(|message| {
+            let full = message.allocator.as_deref() == Some("/dev/shm");
+            !full && message.kind != MessageKind::Unknown
+        });
     }
 }
 

@@ -384,10 +384,13 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
     let rest = after[..stop].trim_end_matches('.');
     let has = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
     // Not the end of a word: `THCudaCheck `.
-    let begins = |at: usize| !clause[..at].ends_with(|c: char| c.is_alphanumeric());
+    let begins = |clause: &str, at: usize| !clause[..at].ends_with(|c: char| c.is_alphanumeric());
+    // `Check failed: Out of memory` advises nothing.
+    let clause = clause.replace("check failed", "");
+    let clause = clause.as_str();
     if ADVICE
         .iter()
-        .any(|word| clause.match_indices(word).any(|(at, _)| begins(at)))
+        .any(|word| clause.match_indices(word).any(|(at, _)| begins(clause, at)))
     {
         return false;
     }
@@ -553,6 +556,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
         Says::Stopped => Some("no reason"),
         Says::Account => Some("an account"),
         Says::Nearly => Some("nearly"),
+        _ if is_estimate(&lower) => Some("an estimate"),
         _ => None,
     };
     let handled = kind == Says::Nearly;
@@ -576,6 +580,20 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     message.setting = setting;
     message.allocator = pool.map(str::to_owned);
     Some(message)
+}
+
+/// Whether words say that a program looked first and did not begin.
+fn is_estimate(lower: &str) -> bool {
+    [
+        "requires approximately",
+        "guardrail",
+        "max memory:",
+        "estimated memory",
+        "would likely overload",
+        "model requires more system memory",
+    ]
+    .iter()
+    .any(|words| lower.contains(words))
 }
 
 /// Whether words say that one buffer alone is larger than the driver allows, which is not all there is.
@@ -646,7 +664,17 @@ pub(super) fn goes_on(lower: &str) -> bool {
         "retrying",
         "will retry",
         "attempting to copy inputs",
+        "still meet cuda oom",
         "skipping",
+        "skip this batch",
+        "will be decreased from",
+        "decreasing batch",
+        "reducing batch",
+        "reducing the batch",
+        "batch size reduced",
+        "decreased the batch",
+        "lowering batch",
+        "halving",
     ]
     .iter()
     .any(|words| lower.contains(words))
@@ -665,6 +693,11 @@ pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage)
     // What kills processes is short of the host's memory.
     if message.memory == Memory::Unknown && text.contains("illing process ") {
         message.memory = Memory::Host;
+    }
+    // `current utilization:`, and below it what is in use.
+    if sentence.contains("utilization") && text.trim_start().starts_with("* ") {
+        message.in_use = message.in_use.or_else(|| super::facts::first_size(text));
+        return true;
     }
     let text = if ends { text } else { &joined };
     let shown = text

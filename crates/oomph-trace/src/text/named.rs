@@ -53,6 +53,10 @@ pub enum Uses {
     Php,
     /// Compiles or links.
     Builds,
+    /// Puts jobs on the nodes of a cluster.
+    Schedules,
+    /// A driver.
+    Drives,
     /// Keeps data.
     Stores,
     /// Computes on arrays and tables in memory.
@@ -82,7 +86,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "opengl" "OpenGL" Plays Device: "gl_out_of_memory", "opengl";
     "webgl" "the browser" Plays Device: "webgl", "webgpu", "chrome_child";
     "lmdeploy" "LMDeploy" Chats Device: "lmdeploy", "turbomind";
-    "lm-studio" "LM Studio" Chats Unknown: "lm studio", "lmstudio";
+    "lm-studio" "LM Studio" Chats Unknown: "lm studio", "lmstudio", "model loading guardrails";
     "koboldcpp" "KoboldCpp" Chats Unknown: "koboldcpp", "kobold";
     "text-generation-webui" "text-generation-webui" Chats Unknown: "text-generation-webui", "oobabooga";
     "exllama" "ExLlama" Chats Device: "exllama";
@@ -93,7 +97,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "stable-diffusion.cpp" "stable-diffusion.cpp" Paints Unknown: "stable-diffusion.cpp", "sd.cpp";
     "invokeai" "InvokeAI" Paints Unknown: "invokeai";
     "fooocus" "Fooocus" Paints Unknown: "fooocus";
-    "alphafold" "AlphaFold" Folds Unknown: "alphafold", "colabfold", "run_boltz", "boltz predict", "chai-lab", "chai_lab";
+    "alphafold" "AlphaFold" Folds Unknown: "alphafold", "colabfold", "localcolabfold", "run_boltz", "boltz predict", "chai-lab", "chai_lab";
     "mxnet" "MXNet" Models Unknown: "mxnet", "pooled_storage_manager", "incubator-mxnet";
     "caffe" "Caffe" Models Unknown: "syncedmem", "caffe";
     "darknet" "Darknet" Models Unknown: "darknet", "cuda_make_array";
@@ -110,12 +114,18 @@ const WORDS: &[(Program, &[&str])] = named! {
     "triton-server" "Triton Inference Server" Models Unknown: "tritonserver", "triton-inference-server", "cnmem_status", "tritonclient";
     "gromacs" "GROMACS" Simulates Unknown: "gromacs", "gmx ";
     "openmm" "OpenMM" Simulates Unknown: "openmm";
-    "amber" "AMBER" Simulates Unknown: "pmemd", "ambertools";
+    "amber" "AMBER" Simulates Unknown: "pmemd.", "pmemd ", "pmemd:", "ambertools";
     "lammps" "LAMMPS" Simulates Unknown: "lammps";
     "namd" "NAMD" Simulates Unknown: "namd2", "namd3";
     "vasp" "VASP" Simulates Unknown: "vasp";
     "quantum-espresso" "Quantum ESPRESSO" Simulates Unknown: "quantum-espresso", "quantum espresso", "pw.x";
     "cp2k" "CP2K" Simulates Unknown: "cp2k";
+    "qiskit" "Qiskit Aer" Simulates Host: "qiskit", "aersimulator", "to run circuit";
+    "warp" "NVIDIA Warp" Simulates Unknown: "warp cuda error", "warp.cu", "omniverse/warp";
+    "openacc" "an OpenACC program" Simulates Unknown: "accelerator fatal error", "present table dump";
+    "cusolver" "cuSOLVER" Computes Device: "cusolver";
+    "nvidia-driver" "NVIDIA's kernel driver" Drives Host: "nvrm: ";
+    "htcondor" "HTCondor" Schedules Host: "condor_", "slot1_", "htcondor", "request_memory";
     "fluidx3d" "FluidX3D" Simulates Unknown: "fluidx3d";
     "openfoam" "OpenFOAM" Simulates Unknown: "openfoam", "foam fatal";
     "ansys" "ANSYS" Simulates Unknown: "ansys", "fluent";
@@ -130,7 +140,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "whisper" "Whisper" Converts Unknown: "whisper";
     "guppy" "a basecaller" Converts Unknown: "guppy_basecaller", "dorado";
     "topaz" "Topaz" Converts Unknown: "topaz video", "topaz photo";
-    "spark" "Spark" Spark Host: "spark", "yarn", "executorlost", "containers.monitor";
+    "spark" "Spark" Spark Host: "spark", "pyspark", "yarn", "executorlost", "containers.monitor";
     "dask" "Dask" Dask Host: "distributed.nanny", "distributed.worker", "dask", "nanny -", "killedworker";
     "colab" "Colab" Notebook Host: "colab", "using all available ram";
     "kaggle" "Kaggle" Notebook Host: "kaggle";
@@ -169,5 +179,11 @@ pub(super) fn of(text: &str) -> Option<Program> {
     const MOST: usize = 4 << 10;
     static FINDER: LazyLock<Vocabulary<Program>> =
         LazyLock::new(|| Vocabulary::new(OTHERS.iter().chain(WORDS).copied(), true));
-    FINDER.first(&text[..text.floor_char_boundary(MOST)])
+    let text = &text[..text.floor_char_boundary(MOST)];
+    // A name begins a word: `_memdescAlloc` is no `pmemd`.
+    let begins = |at: usize| {
+        let before = text[..at].chars().next_back();
+        !text[at..].starts_with(char::is_alphabetic) || !before.is_some_and(char::is_alphabetic)
+    };
+    FINDER.first_where(text, begins)
 }

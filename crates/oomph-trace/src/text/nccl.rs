@@ -51,7 +51,7 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &[
             "failed to extend /dev/shm/nccl",
-            "Error while creating shared memory segment /dev/shm/nccl",
+            "Error while creating shared memory segment ",
         ],
         read: |line, _, before| {
             let mut message = buffers(line);
@@ -60,7 +60,8 @@ pub(super) const READERS: &[Reader] = &[
             message.device = None;
             message.allocator = Some("/dev/shm".to_owned());
             message.requested = after(line.from, "/dev/shm")
-                .and_then(|rest| size_after(rest, " to ").or_else(|| size_after(rest, "(size ")));
+                .and_then(|rest| size_after(rest, " to "))
+                .or_else(|| size_after(line.from, "(size "));
             or_join(before, message)
         },
     },

@@ -264,6 +264,21 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
         &["NPU out of memory", "Ascend", "torch_npu", "aclrt"],
     ),
     (
+        Hardware::Gaudi,
+        &["hl-smi", "habana", "PT_DEVMEM", "PT_HPU", "HPU"],
+    ),
+    (
+        Hardware::Neuron,
+        &[
+            "TDRV:",
+            "nrt_",
+            "neuronx",
+            "neuron-top",
+            "NeuronCore",
+            "NeuronDevice",
+        ],
+    ),
+    (
         Hardware::Intel,
         &[
             "XPU out of memory",
@@ -336,6 +351,10 @@ pub enum Hardware {
     Jetson,
     /// Intel's.
     Intel,
+    /// Intel's Gaudi.
+    Gaudi,
+    /// Amazon's Trainium and Inferentia.
+    Neuron,
     /// Huawei's NPU.
     Ascend,
     /// Somebody's, used through Vulkan.
@@ -350,6 +369,29 @@ impl Hardware {
         static WORDS: LazyLock<Vocabulary<Hardware>> =
             LazyLock::new(|| Vocabulary::new(HARDWARE.iter().copied(), false));
         WORDS.first(text).unwrap_or_default()
+    }
+
+    /// The one that a line anywhere in a text shows beyond doubt: by the makers' tools and the modules of frameworks.
+    pub(super) fn shown(line: &str) -> Self {
+        const SHOWN: &[(Hardware, &[&str])] = &[
+            (Hardware::Gaudi, &["hl-smi", "habana_frameworks", "PT_HPU_"]),
+            (
+                Hardware::Neuron,
+                &["neuron-top", "neuron-ls", "torch_neuronx", "TDRV:"],
+            ),
+            (
+                Hardware::Amd,
+                &["rocm-smi", "amd-smi", "rocminfo", "VRAM Total Used Memory"],
+            ),
+            (
+                Hardware::Intel,
+                &["xpu-smi", "device='xpu'", "intel_gpu", "torch.xpu."],
+            ),
+            (Hardware::Ascend, &["npu-smi"]),
+        ];
+        static WORDS: LazyLock<Vocabulary<Hardware>> =
+            LazyLock::new(|| Vocabulary::new(SHOWN.iter().copied(), false));
+        WORDS.first(line).unwrap_or_default()
     }
 
     /// This one, or another where this one is not known.

@@ -46,8 +46,14 @@ impl<T: Copy> Vocabulary<T> {
 
     /// The meaning that stands first in the table, of those whose words the text has.
     pub(super) fn first(&self, text: &str) -> Option<T> {
+        self.first_where(text, |_| true)
+    }
+
+    /// The same of those that stand at places of a kind.
+    pub(super) fn first_where(&self, text: &str, keep: impl Fn(usize) -> bool) -> Option<T> {
         let found = self.automaton.as_ref()?.find_overlapping_iter(text);
-        let least = found.map(|found| found.pattern().as_usize()).min()?;
+        let kept = found.filter(|found| keep(found.start()));
+        let least = kept.map(|found| found.pattern().as_usize()).min()?;
         self.meanings.get(least).copied()
     }
 }

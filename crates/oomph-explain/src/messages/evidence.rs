@@ -1,0 +1,303 @@
+//! A message weighed against the tables of its text: whether the memory that it blames was short, what else was, and
+//! which steps the text has answered.
+
+use oomph_trace::Bytes;
+use oomph_trace::text::{Bound, Card, Hardware, Memory, MessageKind, OomMessage};
+
+use super::next::{NextStep, advice, step};
+
+/// What stopped a program whose memory was not short.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stopped {
+    /// A limit that the text states, in bytes or a number.
+    At(Bound, u64),
+    /// Some limit that the text does not state.
+    Elsewhere,
+}
+
+/// Of the host's memory what could still be had, and all, where that is at least half and twice what was asked for.
+fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
+    if message.memory != Memory::Host || message.allocator.is_some() || message.handled {
+        return None;
+    }
+    let free = message.tables.available()?;
+    let total = message.tables.host.total?;
+    let enough = message.requested.is_none_or(|asked| free.0 / 2 >= asked.0);
+    (free.0 >= total.0 / 2 && enough && message.total.is_none()).then_some((free, total))
+}
+
+/// Whether words of a message are about memory that a device reads by itself, which has to be locked.
+fn locks(message: &OomMessage) -> bool {
+    let words = ["ibv_", "locked", "memlock", "mlock", "RDMA", "register"];
+    message.allocator.as_deref() == Some("locked memory")
+        || words.iter().any(|word| message.text.contains(word))
+}
+
+/// What stopped a program although the host's memory was not short, or that is likelier by what the text states.
+pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
+    if message.memory != Memory::Host || message.handled || message.kind == MessageKind::Killed {
+        return None;
+    }
+    let own = message.allocator.as_deref();
+    if own.is_some_and(|name| name != "locked memory") {
+        return None;
+    }
+    let stated = |bound| Some(Stopped::At(bound, message.tables.bound(bound)?));
+    if locks(message) {
+        return stated(Bound::Locked);
+    }
+    let is_free = plenty(message).is_some();
+    stated(Bound::Addresses)
+        .or_else(|| stated(Bound::Mappings).filter(|_| is_free))
+        .or_else(|| is_free.then_some(Stopped::Elsewhere))
+}
+
+/// The sentence of a limit that stopped a program.
+pub(super) fn sentence(message: &OomMessage, stopped: Stopped) -> String {
+    let free = plenty(message).map(|(free, total)| {
+        format!(" ({free} of {total} could still be had, by the text's table)")
+    });
+    let free = free.unwrap_or_default();
+    match stopped {
+        Stopped::At(Bound::Locked, most) => format!(
+            "the limit on locked memory (ulimit -l), {}, and not a shortage of RAM{free}: memory that a network card or a \
+             GPU reads by itself has to be locked",
+            Bytes(most)
+        ),
+        Stopped::At(Bound::Addresses, most) => format!(
+            "most likely the limit on addresses (virtual memory: ulimit -v, Grid Engine's h_vmem), {}, and not a shortage \
+             of RAM{free}: CUDA and threads reserve many more addresses than they use memory",
+            Bytes(most)
+        ),
+        Stopped::At(_, most) => format!(
+            "RAM was not short{free}: most likely the process had as many mappings as the kernel allows \
+             (vm.max_map_count, {most}); each large block of malloc is one"
+        ),
+        Stopped::Elsewhere => format!(
+            "RAM was not short{free}, unless that is of another moment: a limit of the process, of its container or of the \
+             kernel stopped it (addresses, mappings, locked memory, a cgroup), which the text does not name"
+        ),
+    }
+}
+
+/// What to do about a limit that stopped a program.
+pub(super) fn steps(stopped: Stopped) -> Vec<NextStep> {
+    match stopped {
+        Stopped::At(Bound::Locked, _) => vec![
+            step(
+                "ulimit -l unlimited",
+                "for good: memlock in /etc/security/limits.conf, LimitMEMLOCK=infinity for a scheduler's daemon (slurmd), \
+                 docker run --ulimit memlock=-1",
+            ),
+            advice(
+                "an administrator has to raise the hard limit; ranks on other nodes need it, too",
+            ),
+        ],
+        Stopped::At(Bound::Addresses, _) => vec![
+            step(
+                "ulimit -v unlimited",
+                "in Grid Engine a larger h_vmem (it counts for each slot), or a limit on what is used (m_mem_free, h_rss) in its \
+                 place",
+            ),
+            step(
+                "OMP_NUM_THREADS=4 MALLOC_ARENA_MAX=2",
+                "fewer threads: each reserves addresses for its stack and its heap",
+            ),
+            advice("let the job see only the GPUs that it uses: CUDA reserves addresses for each"),
+        ],
+        Stopped::At(..) => vec![
+            step(
+                "sudo sysctl -w vm.max_map_count=1048576",
+                "more mappings (for good: /etc/sysctl.d); more RAM does not help",
+            ),
+            advice(
+                "fewer blocks: one large array instead of many small ones, or what is kept on disk instead of in RAM",
+            ),
+        ],
+        Stopped::Elsewhere => vec![
+            step(
+                "ulimit -a",
+                "limits of the process: addresses (-v), locked memory (-l), threads (-u)",
+            ),
+            step(
+                "cat /sys/fs/cgroup/memory.max; sysctl vm.max_map_count vm.overcommit_memory",
+                "the limit of its container, and those of the kernel",
+            ),
+            advice(
+                "the size that was asked for, at the line that failed: a size that was computed wrongly is no shortage",
+            ),
+        ],
+    }
+}
+
+/// The accelerator that a message is about, as a table shows it.
+fn own_card(message: &OomMessage) -> Option<&Card> {
+    let cards = &message.tables.cards;
+    message.tables.card(message.device).or_else(|| {
+        // Without a number most programs use the first.
+        let first = cards.first()?;
+        (message.device.is_none() && message.tables.visible.is_empty()).then_some(first)
+    })
+}
+
+/// What the tables say of a GPU that a program found full, as the end of a sentence.
+pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
+    if message.memory != Memory::Device || message.handled {
+        return None;
+    }
+    let tables = &message.tables;
+    let card = own_card(message);
+    let index = card.and_then(|card| card.index);
+    let name = index.map_or_else(|| "the GPU".to_owned(), |index| format!("GPU {index}"));
+    let others = tables.holders_of(index);
+    if let Some(holder) = others.first().filter(|held| Some(held.pid) != message.pid) {
+        let total = card.and_then(|card| card.total);
+        let much = total.is_none_or(|total| holder.used.0 >= total.0 / 4);
+        if much {
+            let of = total.map(|total| format!(" of {name}'s {total}"));
+            return Some(format!(
+                "by the text's table process {} ({}) holds the most, {}{}",
+                holder.pid,
+                holder.name,
+                holder.used,
+                of.unwrap_or_default()
+            ));
+        }
+    }
+    let count = tables.cards.len() as u64;
+    if let Some(ranks) = tables.ranks.filter(|ranks| *ranks > count && count > 0) {
+        return Some(format!(
+            "by the text {ranks} processes share {count} {}, so their needs and their contexts add up",
+            if count == 1 { "GPU" } else { "GPUs" }
+        ));
+    }
+    let card = card?;
+    let (used, total) = (card.used?, card.total?);
+    let asked = message.requested.unwrap_or_default();
+    if card.is_empty() && asked < total - used {
+        return Some(format!(
+            "the text's table shows {name} nearly empty ({used} of {total} in use), so unless that is of another moment the \
+             program filled it by itself, or asked for too much at once"
+        ));
+    }
+    if used.0 >= total.0 / 8 * 7 {
+        return Some(format!(
+            "the text's table shows {name} full ({used} of {total} in use)"
+        ));
+    }
+    (asked > total - used).then(|| {
+        format!(
+            "by the text's table {} of {name}'s {total} were free",
+            total - used
+        )
+    })
+}
+
+/// Another's process that the text names and that holds a good part of the GPU which was full.
+pub(super) fn holder(message: &OomMessage) -> Option<NextStep> {
+    if message.memory != Memory::Device || message.handled || message.kind != MessageKind::Native {
+        return None;
+    }
+    let total = message.total?;
+    let other = message.others.iter().max_by_key(|other| other.used)?;
+    let held = message
+        .tables
+        .holders
+        .iter()
+        .find(|held| held.pid == other.pid)?;
+    (other.used.0 >= total.0 / 8).then(|| {
+        step(
+            format!("kill {}", held.pid),
+            format!(
+                "if it is yours and no longer needed: {} holds {} of the GPU, by the text's list",
+                held.name, held.used
+            ),
+        )
+    })
+}
+
+/// A GPU that is nearly empty, where another process holds a good part of the one that was full.
+pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
+    if message.memory != Memory::Device || message.handled || message.ranks.len() > 1 {
+        return None;
+    }
+    let variable = match message.hardware {
+        Hardware::Gpu => "CUDA_VISIBLE_DEVICES",
+        Hardware::Amd => "HIP_VISIBLE_DEVICES",
+        _ => return None,
+    };
+    let own = own_card(message)?;
+    // What it asked for was more than this card had, by the table: its own shortage would move with it.
+    if own.is_empty() {
+        return None;
+    }
+    let free = message
+        .tables
+        .cards
+        .iter()
+        .find(|card| card.is_empty() && card.index != own.index)?;
+    let (index, used, total) = (free.index?, free.used?, free.total?);
+    Some(step(
+        format!("{variable}={index}"),
+        format!("GPU {index} is nearly empty by the text's table ({used} of {total} in use)"),
+    ))
+}
+
+/// The steps without the commands whose answer stands in the text.
+pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
+    let tables = &message.tables;
+    let card = own_card(message);
+    let seen = !tables.holders.is_empty() || card.is_some_and(Card::is_empty);
+    let answered = |command: &str| {
+        let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
+        // A tool and what it does: `kubectl describe`, `sacct -j`.
+        let call = |text: &str| {
+            text.split_whitespace()
+                .take(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let shown = tables
+            .commands
+            .iter()
+            .any(|done| call(done) == call(command));
+        if shown
+            && begins(&[
+                "kubectl ",
+                "sacct ",
+                "df ",
+                "free ",
+                "dmesg ",
+                "ulimit -a",
+                "docker inspect ",
+            ])
+        {
+            return true;
+        }
+        (seen
+            && begins(&[
+                "nvidia-smi --query-compute",
+                "rocm-smi",
+                "xpu-smi",
+                "hl-smi",
+                "npu-smi",
+            ]))
+            || (tables.host.total.is_some() && command == "free -h")
+            || (tables.disk("/dev/shm").is_some() && command == "df -h /dev/shm")
+    };
+    let kept: Vec<NextStep> = steps
+        .iter()
+        .filter(|step| !step.command.as_deref().is_some_and(answered))
+        .cloned()
+        .collect();
+    if kept.is_empty() { steps } else { kept }
+}
+
+/// What `free` says of a machine on which a process was ended, as the end of a sentence.
+pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
+    let (free, total) = plenty(message)?;
+    Some(format!(
+        "; the text's table shows {free} of {total} to be had, so it is of another moment, or a limit below the machine's \
+         (a container, a job) was reached"
+    ))
+}
