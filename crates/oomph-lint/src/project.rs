@@ -609,7 +609,10 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         "imageio.read",
     ];
     // `class Office(ImageFolder)`
-    let of_folder = class.bases().iter().any(|base| matches!(last_name(base), Some("ImageFolder" | "DatasetFolder")));
+    let of_folder = class
+        .bases()
+        .iter()
+        .any(|base| matches!(last_name(base), Some("ImageFolder" | "DatasetFolder")));
     let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
     if of_folder && !methods().any(|def| def.name.as_str() == "__getitem__") {
         return true;

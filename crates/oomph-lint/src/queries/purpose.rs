@@ -131,10 +131,9 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
                     || call.result.kind == Kind::Optimizer
                     || last_name(&call.node.func).is_some_and(of_optimizer)
             })
-            || model
-                .assigns
-                .iter()
-                .any(|assign| of_optimizer(&assign.place) && assign.value.kind != Kind::NoneLiteral)
+            || model.assigns.iter().any(|assign| {
+                of_optimizer(&assign.place) && assign.value.kind != Kind::NoneLiteral
+            })
             || model.funcs.iter().any(|func| {
                 func.node
                     .parameters
