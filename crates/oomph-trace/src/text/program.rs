@@ -381,7 +381,13 @@ impl Hardware {
             ),
             (
                 Hardware::Amd,
-                &["rocm-smi", "amd-smi", "rocminfo", "VRAM Total Used Memory"],
+                &[
+                    "rocm-smi",
+                    "amd-smi",
+                    "rocminfo",
+                    "VRAM Total Used Memory",
+                    "AMD Radeon",
+                ],
             ),
             (
                 Hardware::Intel,
