@@ -113,6 +113,7 @@ from flashinfer import sampling
 
 print("looks", registry._run_in_subprocess(lambda: "here"))
 
+from vllm.v1.engine import core
 from vllm.v1.worker.gpu_worker import Worker
 
 before = gc.get_freeze_count()
@@ -123,8 +124,20 @@ cycle.append(cycle)
 del cycle
 Worker().init_device()
 gc.collect()
+collected = []
+gc.callbacks.append(lambda phase, about: phase == "start" and about["generation"] == 2 and collected.append(1))
+core.EngineCoreProc().shutdown()
+print("collected", len(collected), gc.collect() >= 0, len(collected))
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
 print("held", torch.cuda.memory_allocated() >> 20)
+"""
+
+ENDS = """
+import gc
+
+class EngineCoreProc:
+    def shutdown(self):
+        gc.collect()
 """
 
 STARTS = """
@@ -139,13 +152,15 @@ class Worker:
 def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     """Stand-ins of the modules that are stepped into: vLLM itself is not among the packages of the tests."""
     refuses = "def {}(*args):\n    raise RuntimeError('a process, or nvcc')\n"
-    sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'])\n"
+    sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'], os.environ['OMP_WAIT_POLICY'])\n"
     for name, text in {
         "vllm/__init__.py": sets,
         "vllm/model_executor/__init__.py": "",
         "vllm/model_executor/models/__init__.py": "",
         "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
         "vllm/v1/__init__.py": "",
+        "vllm/v1/engine/__init__.py": "",
+        "vllm/v1/engine/core.py": ENDS,
         "vllm/v1/worker/__init__.py": "",
         "vllm/v1/worker/gpu_worker.py": STARTS,
         "flashinfer/__init__.py": "",
@@ -158,8 +173,9 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     places = {"PYTHONPATH": str(tmp_path / "packages"), "PATH": "/usr/bin:/bin"}
     run = oomph(PREPARED, env=places | {"VLLM_NO_USAGE_STATS": "0"})
     assert run.status == 0, run.err
-    assert "set 1 0" in run.out and "looks here" in run.out and "samples None" in run.out
+    assert "set 1 0 PASSIVE" in run.out and "looks here" in run.out and "samples None" in run.out
     assert "frozen True starts True" in run.out and "held 0" in run.out, run.out
+    assert "collected 0 True 1" in run.out, run.out
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 

@@ -89,6 +89,9 @@ class Session:
             refuse, reason = self.directory.refuse, refusal
             before_import("torch", lambda: self.hard_exit(refuse(reason)))
         on_import("torch", lambda module: self._torch_imported())
+        if settings.virtual and settings.compute is None:
+            # Little is computed: OpenMP's threads would spin for longer than they work, which it decides when torch loads it.
+            before_import("vllm", lambda: os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE"))
         if settings.virtual and settings.drift is None and not self.in_parts:
             before_import("jax", self._jax_begins)
             before_import("cupy", self._cupy_begins)

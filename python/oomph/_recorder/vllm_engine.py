@@ -44,6 +44,7 @@ def watch(recorder: Any) -> None:
     on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
+    on_import("vllm.v1.engine.core", lambda module: _ends_light(module.EngineCoreProc))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
     on_import(
@@ -122,6 +123,21 @@ def _starts_light(worker: Any) -> None:
         return initialize(self)
 
     worker.init_device = initialized
+
+
+def _ends_light(engine: Any) -> None:
+    """An engine in a process of its own looks for garbage three times before it ends, which takes the process along."""
+    shut_down = engine.shutdown
+
+    @functools.wraps(shut_down)
+    def ended(self: Any) -> None:
+        collect, gc.collect = gc.collect, lambda *generation: 0
+        try:
+            shut_down(self)
+        finally:
+            gc.collect = collect
+
+    engine.shutdown = ended
 
 
 def _sees_refusal(module: Any, recorder: Any) -> None:
