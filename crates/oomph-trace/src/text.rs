@@ -387,11 +387,14 @@ impl OomMessage {
 
     /// Whether a longer text of the same message says more, and nothing else; the last figure may have been cut.
     fn is_completed_by(&self, whole: &Self, cut_in_number: bool) -> bool {
+        const MOST: u64 = 1 << 50;
         let (mut added, mut changed) = (0, 0);
         for (one, other) in self.figures().into_iter().zip(whole.figures()) {
             match (one, other) {
                 (Some(_), None) => return false,
                 (None, Some(_)) => added += 1,
+                // Two numbers that met make one that no machine has.
+                (Some(_), Some(figure)) if one != other && figure > MOST => return false,
                 _ if one != other => changed += 1,
                 _ => {}
             }

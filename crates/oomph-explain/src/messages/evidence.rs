@@ -51,7 +51,15 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
         return stated(Bound::Locked);
     }
     let is_free = plenty(message).is_some();
-    stated(Bound::Addresses)
+    // Below the machine's memory it is the first to be reached.
+    let low = message.tables.bound(Bound::Addresses).filter(|most| {
+        message
+            .tables
+            .host
+            .total
+            .is_none_or(|total| *most < total.0)
+    });
+    low.map(|most| Stopped::At(Bound::Addresses, most))
         .or_else(|| stated(Bound::Mappings).filter(|_| is_free))
         .or_else(|| is_free.then_some(Stopped::Elsewhere))
 }
@@ -177,8 +185,14 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
             ));
         }
     }
+    // A list of some cards does not tell how many there are.
+    let numbers = tables.cards.iter().map(|card| card.index);
+    let whole = numbers.eq((0..).map(Some).take(tables.cards.len()));
     let count = tables.cards.len() as u64;
-    if let Some(ranks) = tables.ranks.filter(|ranks| *ranks > count && count > 0) {
+    if let Some(ranks) = tables
+        .ranks
+        .filter(|ranks| *ranks > count && count > 0 && whole)
+    {
         return Some(format!(
             "by the text {ranks} processes share {count} {}, so their needs and their contexts add up",
             if count == 1 { "GPU" } else { "GPUs" }

@@ -394,6 +394,7 @@ impl Hardware {
                 &["xpu-smi", "device='xpu'", "intel_gpu", "torch.xpu."],
             ),
             (Hardware::Ascend, &["npu-smi"]),
+            (Hardware::Jetson, &["tegrastats", "NvMapMem"]),
         ];
         static WORDS: LazyLock<Vocabulary<Hardware>> =
             LazyLock::new(|| Vocabulary::new(SHOWN.iter().copied(), false));

@@ -571,6 +571,17 @@ impl Reader {
     fn host(&mut self, line: &str) {
         let host = &mut self.found.host;
         let said = line.trim_start();
+        // tegrastats: `RAM 3712/3964MB (lfb 4x1MB)`.
+        if let Some((used, rest)) = said
+            .strip_prefix("RAM ")
+            .and_then(|row| row.split_once('/'))
+            && let (Some(used), Some(total)) = (integer(used), integer(rest))
+            && rest.contains("MB (lfb")
+        {
+            host.total = host.total.or(Some(Bytes::mib(total)));
+            host.used = host.used.or(Some(Bytes::mib(used)));
+            host.free = host.free.or(Some(Bytes::mib(total.saturating_sub(used))));
+        }
         // psutil: `svmem(total=67371167744, available=58120994816, …)`.
         if let Some(fields) = after(line, "svmem(") {
             let field = |name: &str| after(fields, name).and_then(integer).map(Bytes);
