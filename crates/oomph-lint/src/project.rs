@@ -608,7 +608,15 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         "VideoReader(",
         "imageio.read",
     ];
+    // `class Office(ImageFolder)`
+    let of_folder = class
+        .bases()
+        .iter()
+        .any(|base| matches!(last_name(base), Some("ImageFolder" | "DatasetFolder")));
     let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    if of_folder && !methods().any(|def| def.name.as_str() == "__getitem__") {
+        return true;
+    }
     let made_at_once = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
     methods().any(|def| def.name.as_str() == "__getitem__")
         && !methods().filter(made_at_once).any(|def| {
@@ -619,6 +627,11 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         && methods().filter(|def| !made_at_once(def)).any(|def| {
             let text = module.slice(def.range());
             DECODES.iter().any(|call| text.contains(call))
+        })
+        // Workers cannot work on the GPU as the main process does.
+        && !methods().any(|def| {
+            let text = module.slice(def.range());
+            def.name.as_str() == "__getitem__" && (text.contains(".cuda(") || text.contains(".to(") && text.contains("device"))
         })
 }
 
