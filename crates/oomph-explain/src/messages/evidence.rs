@@ -17,7 +17,11 @@ pub(super) enum Stopped {
 
 /// Of the host's memory what could still be had, and all, where that is at least half and twice what was asked for.
 fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
-    if message.memory != Memory::Host || message.allocator.is_some() || message.handled {
+    let part = message.allocator.as_deref();
+    if message.memory != Memory::Host
+        || part.is_some_and(|part| part != "locked memory")
+        || message.handled
+    {
         return None;
     }
     let free = message.tables.available()?;
@@ -47,7 +51,15 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
         return stated(Bound::Locked);
     }
     let is_free = plenty(message).is_some();
-    stated(Bound::Addresses)
+    // Below the machine's memory it is the first to be reached.
+    let low = message.tables.bound(Bound::Addresses).filter(|most| {
+        message
+            .tables
+            .host
+            .total
+            .is_none_or(|total| *most < total.0)
+    });
+    low.map(|most| Stopped::At(Bound::Addresses, most))
         .or_else(|| stated(Bound::Mappings).filter(|_| is_free))
         .or_else(|| is_free.then_some(Stopped::Elsewhere))
 }
@@ -131,13 +143,22 @@ pub(super) fn steps(stopped: Stopped) -> Vec<NextStep> {
 }
 
 /// The accelerator that a message is about, as a table shows it.
-fn own_card(message: &OomMessage) -> Option<&Card> {
+fn own_card(message: &OomMessage) -> Option<Card> {
     let cards = &message.tables.cards;
-    message.tables.card(message.device).or_else(|| {
+    let shown = message.tables.card(message.device).or_else(|| {
         // Without a number most programs use the first.
         let first = cards.first()?;
         (message.device.is_none() && message.tables.visible.is_empty()).then_some(first)
-    })
+    });
+    let around = &message.around;
+    let near = Card {
+        used: around.in_use,
+        total: around.total,
+        ..Card::default()
+    };
+    shown
+        .copied()
+        .or_else(|| (near.used.is_some() && near.total.is_some()).then_some(near))
 }
 
 /// What the tables say of a GPU that a program found full, as the end of a sentence.
@@ -147,11 +168,11 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
     }
     let tables = &message.tables;
     let card = own_card(message);
-    let index = card.and_then(|card| card.index);
+    let index = card.as_ref().and_then(|card| card.index);
     let name = index.map_or_else(|| "the GPU".to_owned(), |index| format!("GPU {index}"));
     let others = tables.holders_of(index);
     if let Some(holder) = others.first().filter(|held| Some(held.pid) != message.pid) {
-        let total = card.and_then(|card| card.total);
+        let total = card.as_ref().and_then(|card| card.total);
         let much = total.is_none_or(|total| holder.used.0 >= total.0 / 4);
         if much {
             let of = total.map(|total| format!(" of {name}'s {total}"));
@@ -164,14 +185,25 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
             ));
         }
     }
+    // A list of some cards does not tell how many there are.
+    let numbers = tables.cards.iter().map(|card| card.index);
+    let whole = numbers.eq((0..).map(Some).take(tables.cards.len()));
     let count = tables.cards.len() as u64;
-    if let Some(ranks) = tables.ranks.filter(|ranks| *ranks > count && count > 0) {
+    if let Some(ranks) = tables
+        .ranks
+        .filter(|ranks| *ranks > count && count > 0 && whole)
+    {
         return Some(format!(
             "by the text {ranks} processes share {count} {}, so their needs and their contexts add up",
             if count == 1 { "GPU" } else { "GPUs" }
         ));
     }
     let card = card?;
+    if let Some(share) = card.share.filter(|_| card.is_full()) {
+        return Some(format!(
+            "the text's table shows {name} full ({share} % in use)"
+        ));
+    }
     let (used, total) = (card.used?, card.total?);
     let asked = message.requested.unwrap_or_default();
     if card.is_empty() && asked < total - used {
@@ -180,7 +212,7 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
              program filled it by itself, or asked for too much at once"
         ));
     }
-    if used.0 >= total.0 / 8 * 7 {
+    if card.is_full() {
         return Some(format!(
             "the text's table shows {name} full ({used} of {total} in use)"
         ));
@@ -236,10 +268,14 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
         .cards
         .iter()
         .find(|card| card.is_empty() && card.index != own.index)?;
-    let (index, used, total) = (free.index?, free.used?, free.total?);
+    let index = free.index?;
+    let use_of = match (free.used.zip(free.total), free.share) {
+        (Some((used, total)), _) => format!("{used} of {total}"),
+        (None, share) => format!("{} %", share?),
+    };
     Some(step(
         format!("{variable}={index}"),
-        format!("GPU {index} is nearly empty by the text's table ({used} of {total} in use)"),
+        format!("GPU {index} is nearly empty by the text's table ({use_of} in use)"),
     ))
 }
 
@@ -247,7 +283,7 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
 pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
     let tables = &message.tables;
     let card = own_card(message);
-    let seen = !tables.holders.is_empty() || card.is_some_and(Card::is_empty);
+    let seen = !tables.holders.is_empty() || card.is_some_and(|card| card.is_empty());
     let answered = |command: &str| {
         let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
         // A tool and what it does: `kubectl describe`, `sacct -j`.

@@ -443,6 +443,21 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    let all = message.total.or(message.around.total);
+    if message.memory == Memory::Host
+        && !message.handled
+        && message.allocator.is_none()
+        && let Some((asked, total)) = message.requested.zip(all)
+        && asked > total
+    {
+        return (
+            "huge_request",
+            0.9,
+            format!(
+                "{sentence}: more than the {total} that there are, so only a smaller request helps"
+            ),
+        );
+    }
     if message.memory == Memory::Device
         && let Some((asked, total)) = message.requested.zip(message.total)
         && asked > total
@@ -1058,7 +1073,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let (sized, filled) = match message.memory {
         Memory::Device => (
             cards.iter().any(|card| card.total.is_some()),
-            cards.iter().any(|card| card.used.is_some()),
+            cards
+                .iter()
+                .any(|card| card.used.is_some() || card.share.is_some()),
         ),
         Memory::Unknown => (
             host.total.is_some() || cards.iter().any(|card| card.total.is_some()),
@@ -1081,6 +1098,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let known = (message.free.is_some() && message.total.is_some())
         || message.this_process.is_some()
         || message.tokens.is_some()
+        || (message.kind == MessageKind::Budget && message.free.is_some())
         || filled;
     let listed = message
         .parts
