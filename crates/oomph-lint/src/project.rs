@@ -640,9 +640,7 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
 
 /// Whether a function returns an object of one of these classes.
 fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
-    let makes = |value: &Expr| {
-        matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)))
-    };
+    let makes = |value: &Expr| matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)));
     let is_bound = |name: &str| {
         def.body.iter().any(|stmt| {
             matches!(stmt, Stmt::Assign(assign) if makes(&assign.value)
