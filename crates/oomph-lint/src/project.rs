@@ -467,6 +467,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     saved.clear();
                 }
                 let text = self.module.slice(def.range());
+                if !self.in_class && gives_one_of(def, &self.facts.decoders) {
+                    self.facts.decoders.push(def.name.to_string());
+                }
                 self.facts.gives_state_on_cpu |=
                     def.name.as_str() == "state_dict" && text.contains(".cpu()");
                 if !self.in_class
@@ -633,6 +636,23 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
             let text = module.slice(def.range());
             def.name.as_str() == "__getitem__" && (text.contains(".cuda(") || text.contains(".to(") && text.contains("device"))
         })
+}
+
+/// Whether a function returns an object of one of these classes.
+fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
+    let makes = |value: &Expr| matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)));
+    let is_bound = |name: &str| {
+        def.body.iter().any(|stmt| {
+            matches!(stmt, Stmt::Assign(assign) if makes(&assign.value)
+                && matches!(&*assign.targets, [Expr::Name(target)] if target.id.as_str() == name))
+        })
+    };
+    def.body.iter().any(|stmt| match stmt {
+        Stmt::Return(node) => node.value.as_deref().is_some_and(|value| {
+            makes(value) || matches!(value, Expr::Name(name) if is_bound(name.id.as_str()))
+        }),
+        _ => false,
+    })
 }
 
 fn runs_a_layer(def: &StmtFunctionDef) -> bool {
