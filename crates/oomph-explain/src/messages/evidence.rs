@@ -15,13 +15,17 @@ pub(super) enum Stopped {
     Elsewhere,
 }
 
+/// Whether a message is about a part of the host's memory, or a limit that the program set itself.
+fn is_of_a_part(message: &OomMessage) -> bool {
+    let part = message.allocator.as_deref();
+    part.is_some_and(|part| {
+        ["/dev/shm", "pinned memory"].contains(&part) || super::other::is_own_limit(part)
+    })
+}
+
 /// Of the host's memory what could still be had, and all, where that is at least half and twice what was asked for.
 fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
-    let part = message.allocator.as_deref();
-    if message.memory != Memory::Host
-        || part.is_some_and(|part| part != "locked memory")
-        || message.handled
-    {
+    if message.memory != Memory::Host || is_of_a_part(message) || message.handled {
         return None;
     }
     let free = message.tables.available()?;
@@ -42,8 +46,7 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
     if message.memory != Memory::Host || message.handled || message.kind == MessageKind::Killed {
         return None;
     }
-    let own = message.allocator.as_deref();
-    if own.is_some_and(|name| name != "locked memory") {
+    if is_of_a_part(message) {
         return None;
     }
     let stated = |bound| Some(Stopped::At(bound, message.tables.bound(bound)?));
@@ -259,8 +262,9 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
         _ => return None,
     };
     let own = own_card(message)?;
-    // What it asked for was more than this card had, by the table: its own shortage would move with it.
-    if own.is_empty() {
+    // A shortage of its own would move with it.
+    let held = !message.tables.holders_of(own.index).is_empty() || !message.others.is_empty();
+    if own.is_empty() || !(own.is_full() || held) {
         return None;
     }
     let free = message
@@ -306,6 +310,7 @@ pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<Next
                 "dmesg ",
                 "ulimit -a",
                 "docker inspect ",
+                "npu-smi ",
             ])
         {
             return true;
@@ -331,6 +336,12 @@ pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<Next
 
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.
 pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
+    let host = message.tables.available().zip(message.tables.host.total);
+    if let Some((free, total)) = host.filter(|(free, total)| free.0 < total.0 / 20) {
+        return Some(format!(
+            "; the text's table shows it nearly used up ({free} of {total} could still be had)"
+        ));
+    }
     let (free, total) = plenty(message)?;
     Some(format!(
         "; the text's table shows {free} of {total} to be had, so it is of another moment, or a limit below the machine's \

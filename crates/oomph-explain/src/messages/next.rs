@@ -833,7 +833,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         .unwrap_or_default();
     if matches!(
         message.hardware,
-        Hardware::Intel | Hardware::Gaudi | Hardware::Neuron
+        Hardware::Intel | Hardware::Gaudi | Hardware::Neuron | Hardware::Ascend
     ) {
         return vec![
             by_hand(message),
@@ -851,9 +851,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
-    if matches!(message.hardware, Hardware::Ascend | Hardware::Intel)
-        || (super::is_full_of_others(message) && message.allowed.is_none())
-    {
+    if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
     }
     if in_notebook(message) {
@@ -1829,6 +1827,25 @@ fn shell_word(name: Option<&str>) -> Option<&str> {
 
 /// A process was ended, and nothing says by whom.
 fn ended(message: &OomMessage) -> Vec<NextStep> {
+    // A scheduler's own words say that its limit was reached.
+    let request = [
+        ("PBS", "#PBS -l mem="),
+        ("LSF", "#BSUB -M "),
+        ("MEMLIMIT", "#BSUB -M "),
+    ];
+    if let Some((_, option)) = request.iter().find(|(name, _)| message.text.contains(name)) {
+        let most = message.in_use.max(message.total);
+        return vec![
+            step(
+                format!(
+                    "{option}{}",
+                    most.map_or_else(|| "SIZE".to_owned(), |_| more_than(most) + "B")
+                ),
+                "ask for more: the job's limit was reached, not the machine's",
+            ),
+            advice(needs_less(message)),
+        ];
+    }
     vec![
         look_at_the_kernel(),
         look_at_the_host(),

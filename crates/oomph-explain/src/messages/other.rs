@@ -293,7 +293,7 @@ fn part_of_the_host(message: &OomMessage) -> Option<String> {
 }
 
 /// Whether an allocator's name is that of a limit which the program has set itself.
-fn is_own_limit(name: &str) -> bool {
+pub(super) fn is_own_limit(name: &str) -> bool {
     [
         "Java's heap",
         "the JavaScript heap",
@@ -785,7 +785,7 @@ fn is_evident(message: &OomMessage) -> bool {
 }
 
 /// Whether words that no reader knows name memory as the reason.
-fn says_memory(message: &OomMessage) -> bool {
+pub(super) fn says_memory(message: &OomMessage) -> bool {
     let text = message.text.to_ascii_lowercase();
     // What a shell prints, in quotation marks, names no reason.
     let perhaps = ["perhaps", "possibly", "\"killed\""]

@@ -571,6 +571,10 @@ impl Reader {
     fn host(&mut self, line: &str) {
         let host = &mut self.found.host;
         let said = line.trim_start();
+        // A Mac's `sysctl`.
+        host.total = host
+            .total
+            .or_else(|| after(line, "hw.memsize: ").and_then(integer).map(Bytes));
         // tegrastats: `RAM 3712/3964MB (lfb 4x1MB)`.
         if let Some((used, rest)) = said
             .strip_prefix("RAM ")
@@ -580,7 +584,6 @@ impl Reader {
         {
             host.total = host.total.or(Some(Bytes::mib(total)));
             host.used = host.used.or(Some(Bytes::mib(used)));
-            host.free = host.free.or(Some(Bytes::mib(total.saturating_sub(used))));
         }
         // psutil: `svmem(total=67371167744, available=58120994816, …)`.
         if let Some(fields) = after(line, "svmem(") {
@@ -852,6 +855,17 @@ pub(super) fn row_of_free(line: &str, command: &str) -> Option<Vec<Bytes>> {
 /// A row of `df`: all, used, free, and where it is mounted.
 fn disk(line: &str) -> Option<Disk> {
     let words: Vec<&str> = line.split_whitespace().collect();
+    // A quota that is exceeded: `/home  100.2G*  95G  100G`.
+    if let [mount, used, _, limit, ..] = words.as_slice()
+        && let (true, Some(used)) = (mount.starts_with('/'), used.strip_suffix('*'))
+    {
+        let [used, limit] =
+            [used, *limit].map(|text| size(text).filter(|_| integer(text).is_some()));
+        return Some(Disk {
+            mount: (*mount).to_owned(),
+            sizes: [limit?, used?, Bytes::ZERO],
+        });
+    }
     let [.., total, used, free, share, mount] = words.as_slice() else {
         return None;
     };
