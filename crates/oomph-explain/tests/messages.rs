@@ -83,7 +83,7 @@ const FILES: [(&str, usize); 19] = [
     ("volume.toml", 45),
     ("composed.toml", 50),
     ("elsewhere.toml", 20),
-    ("weighed.toml", 32),
+    ("weighed.toml", 70),
 ];
 
 fn file(name: &str) -> File {

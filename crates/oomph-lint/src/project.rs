@@ -467,6 +467,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     saved.clear();
                 }
                 let text = self.module.slice(def.range());
+                if !self.in_class && gives_one_of(def, &self.facts.decoders) {
+                    self.facts.decoders.push(def.name.to_string());
+                }
                 self.facts.gives_state_on_cpu |=
                     def.name.as_str() == "state_dict" && text.contains(".cpu()");
                 if !self.in_class
@@ -608,7 +611,15 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         "VideoReader(",
         "imageio.read",
     ];
+    // `class Office(ImageFolder)`
+    let of_folder = class
+        .bases()
+        .iter()
+        .any(|base| matches!(last_name(base), Some("ImageFolder" | "DatasetFolder")));
     let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    if of_folder && !methods().any(|def| def.name.as_str() == "__getitem__") {
+        return true;
+    }
     let made_at_once = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
     methods().any(|def| def.name.as_str() == "__getitem__")
         && !methods().filter(made_at_once).any(|def| {
@@ -620,6 +631,28 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
             let text = module.slice(def.range());
             DECODES.iter().any(|call| text.contains(call))
         })
+        // Workers cannot work on the GPU as the main process does.
+        && !methods().any(|def| {
+            let text = module.slice(def.range());
+            def.name.as_str() == "__getitem__" && (text.contains(".cuda(") || text.contains(".to(") && text.contains("device"))
+        })
+}
+
+/// Whether a function returns an object of one of these classes.
+fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
+    let makes = |value: &Expr| matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)));
+    let is_bound = |name: &str| {
+        def.body.iter().any(|stmt| {
+            matches!(stmt, Stmt::Assign(assign) if makes(&assign.value)
+                && matches!(&*assign.targets, [Expr::Name(target)] if target.id.as_str() == name))
+        })
+    };
+    def.body.iter().any(|stmt| match stmt {
+        Stmt::Return(node) => node.value.as_deref().is_some_and(|value| {
+            makes(value) || matches!(value, Expr::Name(name) if is_bound(name.id.as_str()))
+        }),
+        _ => false,
+    })
 }
 
 fn runs_a_layer(def: &StmtFunctionDef) -> bool {

@@ -886,6 +886,11 @@ class Photos(torch.utils.data.Dataset):
     };
     let each_time = data("paths", "Image.open(self.items[index])");
     assert!(found(&[("train.py", train), ("data.py", &each_time)]).contains(&"OOM606"));
+    // A function of the other file makes it.
+    let by_function = train.replace("Photos", "photos");
+    let makes =
+        format!("{each_time}def photos(paths):\n    data = Photos(paths)\n    return data\n");
+    assert!(found(&[("train.py", &by_function), ("data.py", &makes)]).contains(&"OOM606"));
     let at_once = data("[Image.open(path) for path in paths]", "self.items[index]");
     assert!(!found(&[("train.py", train), ("data.py", &at_once)]).contains(&"OOM606"));
 }

@@ -387,11 +387,14 @@ impl OomMessage {
 
     /// Whether a longer text of the same message says more, and nothing else; the last figure may have been cut.
     fn is_completed_by(&self, whole: &Self, cut_in_number: bool) -> bool {
+        const MOST: u64 = 1 << 50;
         let (mut added, mut changed) = (0, 0);
         for (one, other) in self.figures().into_iter().zip(whole.figures()) {
             match (one, other) {
                 (Some(_), None) => return false,
                 (None, Some(_)) => added += 1,
+                // Two numbers that met make one that no machine has.
+                (Some(_), Some(figure)) if one != other && figure > MOST => return false,
                 _ if one != other => changed += 1,
                 _ => {}
             }
@@ -769,7 +772,10 @@ impl Log {
             && let Some(last) = self.messages.last_mut()
             && self.parts - last.last <= RECENT
         {
-            named_below(last, text);
+            // What a table or a command names is another program, or another moment.
+            if !tables::ends_a_message(text) {
+                named_below(last, text);
+            }
             runs_in(last, text);
             said_below(last, text, self.parts);
         }
@@ -1181,6 +1187,16 @@ impl Log {
             self.messages
                 .retain(|message| message.kind != MessageKind::Unknown);
         }
+        // The kernel does not always name the group: SLURM's own words do.
+        let slurm = self
+            .messages
+            .iter()
+            .any(|message| message.program == Program::Slurm);
+        for message in &mut self.messages {
+            if slurm && message.allocator.as_deref() == Some("memory cgroup") {
+                message.allocator = Some("memory cgroup of slurm".to_owned());
+            }
+        }
         self.name_providers();
         self.name_memories();
         self.name_devices();
@@ -1347,6 +1363,13 @@ fn runs_in(message: &mut OomMessage, line: &str) {
 
 /// Takes over the program that a line below a message names.
 fn named_below(message: &mut OomMessage, text: &str) {
+    // It runs on Java.
+    if matches!(message.program, Program::Named(named) if named.uses == Uses::Java)
+        && text.contains("org.apache.spark")
+    {
+        message.program = named::of(text).unwrap_or(message.program);
+        return;
+    }
     // They share an allocator, and its words.
     if message.program == Program::Tensorflow
         && (text.contains("XlaRuntimeError") || text.contains("jaxlib"))

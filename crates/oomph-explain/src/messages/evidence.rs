@@ -15,9 +15,17 @@ pub(super) enum Stopped {
     Elsewhere,
 }
 
+/// Whether a message is about a part of the host's memory, or a limit that the program set itself.
+fn is_of_a_part(message: &OomMessage) -> bool {
+    let part = message.allocator.as_deref();
+    part.is_some_and(|part| {
+        ["/dev/shm", "pinned memory"].contains(&part) || super::other::is_own_limit(part)
+    })
+}
+
 /// Of the host's memory what could still be had, and all, where that is at least half and twice what was asked for.
 fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
-    if message.memory != Memory::Host || message.allocator.is_some() || message.handled {
+    if message.memory != Memory::Host || is_of_a_part(message) || message.handled {
         return None;
     }
     let free = message.tables.available()?;
@@ -38,8 +46,7 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
     if message.memory != Memory::Host || message.handled || message.kind == MessageKind::Killed {
         return None;
     }
-    let own = message.allocator.as_deref();
-    if own.is_some_and(|name| name != "locked memory") {
+    if is_of_a_part(message) {
         return None;
     }
     let stated = |bound| Some(Stopped::At(bound, message.tables.bound(bound)?));
@@ -47,7 +54,15 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
         return stated(Bound::Locked);
     }
     let is_free = plenty(message).is_some();
-    stated(Bound::Addresses)
+    // Below the machine's memory it is the first to be reached.
+    let low = message.tables.bound(Bound::Addresses).filter(|most| {
+        message
+            .tables
+            .host
+            .total
+            .is_none_or(|total| *most < total.0)
+    });
+    low.map(|most| Stopped::At(Bound::Addresses, most))
         .or_else(|| stated(Bound::Mappings).filter(|_| is_free))
         .or_else(|| is_free.then_some(Stopped::Elsewhere))
 }
@@ -131,13 +146,22 @@ pub(super) fn steps(stopped: Stopped) -> Vec<NextStep> {
 }
 
 /// The accelerator that a message is about, as a table shows it.
-fn own_card(message: &OomMessage) -> Option<&Card> {
+fn own_card(message: &OomMessage) -> Option<Card> {
     let cards = &message.tables.cards;
-    message.tables.card(message.device).or_else(|| {
+    let shown = message.tables.card(message.device).or_else(|| {
         // Without a number most programs use the first.
         let first = cards.first()?;
         (message.device.is_none() && message.tables.visible.is_empty()).then_some(first)
-    })
+    });
+    let around = &message.around;
+    let near = Card {
+        used: around.in_use,
+        total: around.total,
+        ..Card::default()
+    };
+    shown
+        .copied()
+        .or_else(|| (near.used.is_some() && near.total.is_some()).then_some(near))
 }
 
 /// What the tables say of a GPU that a program found full, as the end of a sentence.
@@ -147,11 +171,11 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
     }
     let tables = &message.tables;
     let card = own_card(message);
-    let index = card.and_then(|card| card.index);
+    let index = card.as_ref().and_then(|card| card.index);
     let name = index.map_or_else(|| "the GPU".to_owned(), |index| format!("GPU {index}"));
     let others = tables.holders_of(index);
     if let Some(holder) = others.first().filter(|held| Some(held.pid) != message.pid) {
-        let total = card.and_then(|card| card.total);
+        let total = card.as_ref().and_then(|card| card.total);
         let much = total.is_none_or(|total| holder.used.0 >= total.0 / 4);
         if much {
             let of = total.map(|total| format!(" of {name}'s {total}"));
@@ -164,14 +188,25 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
             ));
         }
     }
+    // A list of some cards does not tell how many there are.
+    let numbers = tables.cards.iter().map(|card| card.index);
+    let whole = numbers.eq((0..).map(Some).take(tables.cards.len()));
     let count = tables.cards.len() as u64;
-    if let Some(ranks) = tables.ranks.filter(|ranks| *ranks > count && count > 0) {
+    if let Some(ranks) = tables
+        .ranks
+        .filter(|ranks| *ranks > count && count > 0 && whole)
+    {
         return Some(format!(
             "by the text {ranks} processes share {count} {}, so their needs and their contexts add up",
             if count == 1 { "GPU" } else { "GPUs" }
         ));
     }
     let card = card?;
+    if let Some(share) = card.share.filter(|_| card.is_full()) {
+        return Some(format!(
+            "the text's table shows {name} full ({share} % in use)"
+        ));
+    }
     let (used, total) = (card.used?, card.total?);
     let asked = message.requested.unwrap_or_default();
     if card.is_empty() && asked < total - used {
@@ -180,7 +215,7 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
              program filled it by itself, or asked for too much at once"
         ));
     }
-    if used.0 >= total.0 / 8 * 7 {
+    if card.is_full() {
         return Some(format!(
             "the text's table shows {name} full ({used} of {total} in use)"
         ));
@@ -227,8 +262,9 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
         _ => return None,
     };
     let own = own_card(message)?;
-    // What it asked for was more than this card had, by the table: its own shortage would move with it.
-    if own.is_empty() {
+    // A shortage of its own would move with it.
+    let held = !message.tables.holders_of(own.index).is_empty() || !message.others.is_empty();
+    if own.is_empty() || !(own.is_full() || held) {
         return None;
     }
     let free = message
@@ -236,10 +272,14 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
         .cards
         .iter()
         .find(|card| card.is_empty() && card.index != own.index)?;
-    let (index, used, total) = (free.index?, free.used?, free.total?);
+    let index = free.index?;
+    let use_of = match (free.used.zip(free.total), free.share) {
+        (Some((used, total)), _) => format!("{used} of {total}"),
+        (None, share) => format!("{} %", share?),
+    };
     Some(step(
         format!("{variable}={index}"),
-        format!("GPU {index} is nearly empty by the text's table ({used} of {total} in use)"),
+        format!("GPU {index} is nearly empty by the text's table ({use_of} in use)"),
     ))
 }
 
@@ -247,7 +287,7 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
 pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
     let tables = &message.tables;
     let card = own_card(message);
-    let seen = !tables.holders.is_empty() || card.is_some_and(Card::is_empty);
+    let seen = !tables.holders.is_empty() || card.is_some_and(|card| card.is_empty());
     let answered = |command: &str| {
         let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
         // A tool and what it does: `kubectl describe`, `sacct -j`.
@@ -270,6 +310,7 @@ pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<Next
                 "dmesg ",
                 "ulimit -a",
                 "docker inspect ",
+                "npu-smi ",
             ])
         {
             return true;
@@ -295,6 +336,12 @@ pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<Next
 
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.
 pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
+    let host = message.tables.available().zip(message.tables.host.total);
+    if let Some((free, total)) = host.filter(|(free, total)| free.0 < total.0 / 20) {
+        return Some(format!(
+            "; the text's table shows it nearly used up ({free} of {total} could still be had)"
+        ));
+    }
     let (free, total) = plenty(message)?;
     Some(format!(
         "; the text's table shows {free} of {total} to be had, so it is of another moment, or a limit below the machine's \

@@ -160,6 +160,7 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             | Program::Ray
             | Program::Systemd,
         ) => 3,
+        (MessageKind::Killed, Program::Unknown) if other::says_memory(message) => 3,
         (MessageKind::Unknown | MessageKind::Warning | MessageKind::Killed, _) => 1,
         _ => 2,
     };

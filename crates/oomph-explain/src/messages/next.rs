@@ -193,6 +193,12 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "let PaddlePaddle take more of the GPU (the default is 0.92)",
             ),
         ],
+        _ if message.setting == Some("one allocation") => vec![
+            advice(
+                "buffers below that limit: what the program makes in one piece in several, a smaller batch or context",
+            ),
+            advice("another backend or driver, whose limit is higher; more memory does not help"),
+        ],
         _ if message.memory == Memory::Device => vec![
             others_on_the_gpu(message),
             advice(
@@ -721,7 +727,10 @@ fn called(message: &OomMessage) -> Option<&str> {
             .iter()
             .any(|name| command.contains(name));
         let mut words = command.split_whitespace().filter(|_| runs);
-        let path = words.find(|word| word.ends_with(".py"))?;
+        let path = words.find(|word| {
+            let end = std::path::Path::new(word).extension();
+            end.is_some_and(|end| end == "py")
+        })?;
         path.rsplit('/')
             .next()
             .filter(|name| shell_word(Some(name)).is_some())
@@ -824,7 +833,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         .unwrap_or_default();
     if matches!(
         message.hardware,
-        Hardware::Intel | Hardware::Gaudi | Hardware::Neuron
+        Hardware::Intel | Hardware::Gaudi | Hardware::Neuron | Hardware::Ascend
     ) {
         return vec![
             by_hand(message),
@@ -842,9 +851,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             "the fewest changes that make it fit",
         ),
     ];
-    if matches!(message.hardware, Hardware::Ascend | Hardware::Intel)
-        || (super::is_full_of_others(message) && message.allowed.is_none())
-    {
+    if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
     }
     if in_notebook(message) {
@@ -1708,6 +1715,22 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::Torchrun | Program::Shell => ended(message),
         Program::Unknown if message.kind == MessageKind::Killed => ended(message),
+        Program::Python
+            if message
+                .traceback
+                .iter()
+                .any(|frame| frame.function.contains("fork") || frame.code.contains("fork")) =>
+        {
+            vec![
+                look_at_the_host(),
+                advice(
+                    "fewer worker processes, started before the large data is loaded: a fork may need as much as its parent holds",
+                ),
+                advice(
+                    "spawn instead of fork (multiprocessing.set_start_method(\"spawn\")): a new process starts small",
+                ),
+            ]
+        }
         Program::Numpy if super::other::is_small(message) => vec![
             look_at_the_host(),
             advice(
@@ -1804,6 +1827,25 @@ fn shell_word(name: Option<&str>) -> Option<&str> {
 
 /// A process was ended, and nothing says by whom.
 fn ended(message: &OomMessage) -> Vec<NextStep> {
+    // A scheduler's own words say that its limit was reached.
+    let request = [
+        ("PBS", "#PBS -l mem="),
+        ("LSF", "#BSUB -M "),
+        ("MEMLIMIT", "#BSUB -M "),
+    ];
+    if let Some((_, option)) = request.iter().find(|(name, _)| message.text.contains(name)) {
+        let most = message.in_use.max(message.total);
+        return vec![
+            step(
+                format!(
+                    "{option}{}",
+                    most.map_or_else(|| "SIZE".to_owned(), |_| more_than(most) + "B")
+                ),
+                "ask for more: the job's limit was reached, not the machine's",
+            ),
+            advice(needs_less(message)),
+        ];
+    }
     vec![
         look_at_the_kernel(),
         look_at_the_host(),

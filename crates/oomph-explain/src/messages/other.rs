@@ -293,7 +293,7 @@ fn part_of_the_host(message: &OomMessage) -> Option<String> {
 }
 
 /// Whether an allocator's name is that of a limit which the program has set itself.
-fn is_own_limit(name: &str) -> bool {
+pub(super) fn is_own_limit(name: &str) -> bool {
     [
         "Java's heap",
         "the JavaScript heap",
@@ -440,6 +440,21 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             0.8,
             format!(
                 "{sentence}: the driver allows no single buffer that large, and its memory need not be full"
+            ),
+        );
+    }
+    let all = message.total.or(message.around.total);
+    if message.memory == Memory::Host
+        && !message.handled
+        && message.allocator.is_none()
+        && let Some((asked, total)) = message.requested.zip(all)
+        && asked > total
+    {
+        return (
+            "huge_request",
+            0.9,
+            format!(
+                "{sentence}: more than the {total} that there are, so only a smaller request helps"
             ),
         );
     }
@@ -770,7 +785,7 @@ fn is_evident(message: &OomMessage) -> bool {
 }
 
 /// Whether words that no reader knows name memory as the reason.
-fn says_memory(message: &OomMessage) -> bool {
+pub(super) fn says_memory(message: &OomMessage) -> bool {
     let text = message.text.to_ascii_lowercase();
     // What a shell prints, in quotation marks, names no reason.
     let perhaps = ["perhaps", "possibly", "\"killed\""]
@@ -1058,7 +1073,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let (sized, filled) = match message.memory {
         Memory::Device => (
             cards.iter().any(|card| card.total.is_some()),
-            cards.iter().any(|card| card.used.is_some()),
+            cards
+                .iter()
+                .any(|card| card.used.is_some() || card.share.is_some()),
         ),
         Memory::Unknown => (
             host.total.is_some() || cards.iter().any(|card| card.total.is_some()),
@@ -1081,6 +1098,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let known = (message.free.is_some() && message.total.is_some())
         || message.this_process.is_some()
         || message.tokens.is_some()
+        || (message.kind == MessageKind::Budget && message.free.is_some())
         || filled;
     let listed = message
         .parts

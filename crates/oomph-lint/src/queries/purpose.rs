@@ -131,17 +131,16 @@ pub(crate) fn trains(model: &Model<'_>) -> bool {
                     || call.result.kind == Kind::Optimizer
                     || last_name(&call.node.func).is_some_and(of_optimizer)
             })
-            || model
-                .assigns
-                .iter()
-                .any(|assign| of_optimizer(&assign.place))
+            || model.assigns.iter().any(|assign| {
+                of_optimizer(&assign.place) && assign.value.kind != Kind::NoneLiteral
+            })
             || model.funcs.iter().any(|func| {
                 func.node
                     .parameters
                     .iter_non_variadic_params()
                     .any(|each| of_optimizer(each.parameter.name.as_str()))
             })
-            || model.module.text().contains("loss_scaler"))
+            || model.module.text().contains("loss_scaler("))
 }
 
 /// Whether nothing runs a place: it follows a `return` or `exit()` in its block, or is in a branch that a constant

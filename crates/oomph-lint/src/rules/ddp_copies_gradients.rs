@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::{dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use super::data_parallel::is_trained;
 use crate::fix::Fix;
@@ -70,6 +70,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !is_dropped(model, call)
             && !is_only_evaluated(model, call)
             && is_trained(model, call)
+            && !is_single_layer(model, call)
             // Sparse gradients are communicated as they are.
             && !model.module.text().contains("sparse=True")
         {
@@ -85,6 +86,25 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether what is wrapped is one layer of PyTorch, as in a trial: `DDP(nn.Conv2d(2, 3, 3))`.
+fn is_single_layer(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(place) = call.arg("module", 0).and_then(dotted_name) else {
+        return false;
+    };
+    let mut bound = model.assigns_to(model.func_of(call.ctx), &place).filter(|assign| assign.stmt != call.stmt).peekable();
+    let is_layer = |made: &Call<'_>| {
+        made.qual.as_deref().and_then(|qual| qual.strip_prefix("torch.nn.")).is_some_and(|layer| {
+            ["Linear", "Conv", "BatchNorm", "LSTM", "GRU"].iter().any(|each| layer.starts_with(each))
+        })
+    };
+    bound.peek().is_some()
+        && bound.all(|assign| {
+            assign.expr.is_some_and(|expr| {
+                model.calls.iter().any(|made| expr.range().contains_range(made.node.range()) && is_layer(made))
+            })
+        })
 }
 
 /// Whether the processes of a file only talk by gloo, by its name: on the CPU.

@@ -1,8 +1,8 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_part};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part};
 
 use super::evaluation_function_builds_graph::has_another_name;
-use super::fake_not_detached::{Role, role_of};
+use super::fake_not_detached::{Role, judged_in_loss, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
 use super::teacher_builds_graph::may_be_frozen;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
@@ -108,7 +108,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let quiet_caller = model
             .func_name(call.ctx)
             .is_some_and(|name| model.around.calls_quietly(name));
-        if is_name_of_class(model, call)
+        // It steps, and what it calls ran backward: `model(x, memory_replay_backprop=True)`.
+        let steps_only = model.func_of(call.ctx).is_some_and(|id| model.func(id).has_step && !model.func(id).has_backward);
+        if steps_only
+            || is_scaled_loss(model, call)
+            || is_name_of_class(model, call)
             || takes_or_is_of_a_model(call)
             || quiet_caller
             || model.func_name(call.ctx).is_some_and(|name| has_another_name(model, name))
@@ -227,6 +231,15 @@ fn has_hooks(model: &Model<'_>, call: &Call<'_>) -> bool {
     })
 }
 
+/// Whether a loss of what a call returns goes to a scaler that runs backward: `grad_norm = loss_scaler(loss, optimizer)`.
+fn is_scaled_loss(model: &Model<'_>, call: &Call<'_>) -> bool {
+    model.backwards_in_function(model.func_of(call.ctx)).any(|backward| {
+        let runs = &model.calls[backward.call];
+        last_name(&runs.node.func).is_some_and(|name| name.ends_with("loss_scaler"))
+            && judged_in_loss(model, backward).iter().any(|pass| std::ptr::eq(pass.node, call.node))
+    })
+}
+
 /// `self.actor(state)`, `features_extractor(x)`: a network by its name, where nothing else is known of it.
 fn is_net_by_name(call: &Call<'_>) -> bool {
     let is_unknown = call.callee.kind == Kind::Unknown
@@ -243,6 +256,7 @@ fn is_name_of_net(place: &str) -> bool {
     let name = last_part(place).trim_start_matches('_').to_ascii_lowercase();
     let root = place.split('.').next().unwrap_or(place);
     !torch::is_settings_root(root)
+        && !torch::begins_with_a_verb(&name)
         && (matches!(name.as_str(), "actor" | "critic" | "policy" | "vae" | "online")
             || ["_actor", "_critic", "_policy", "actor_target", "critic_target", "net_target", "policy_target", "_encoder", "_decoder", "features_extractor"]
                 .iter()

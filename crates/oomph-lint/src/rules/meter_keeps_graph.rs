@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::names_in;
+use oomph_python_source::{dotted_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::on_cpu_only;
@@ -81,6 +81,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || value.device == Device::Cpu
             // An element of what a model returns may be a number.
             || arg.is_subscript_expr()
+            || is_norm_of_gradients(arg)
             || !is_kept(model, call, arg)
             || on_cpu_only(model)
             || in_unit_test(model, call.ctx)
@@ -100,6 +101,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(fix),
         );
     }
+}
+
+/// `grad_norm`: gradients have no graph, unless somebody asked for one.
+fn is_norm_of_gradients(arg: &Expr) -> bool {
+    dotted_name(arg).is_some_and(|name| name.contains("grad") && name.contains("norm"))
 }
 
 /// Whether the method adds what it is given to a sum or a list: as its body says, or, for an

@@ -1,6 +1,6 @@
 use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name, names_in};
 
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
@@ -14,8 +14,9 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
-    /// `float()`, `add_scalar()`, or `if torch.isnan(loss)`, of different values that the step made, or two, one of
-    /// which comes before the backward pass: the GPU has nothing to do while that is queued. Also for `torch.cuda.synchronize()` in every step, except
+    /// `float()`, `add_scalar()`, or `if torch.isnan(loss)`, of different values that the step made, a loop of them, or two, one of
+    /// which comes before the backward pass: the GPU has nothing to do while that is queued.
+    /// What functions of the file read for the forward pass counts as well. Also for `torch.cuda.synchronize()` in every step, except
     /// where times are taken around something, and for loops and comprehensions over all parameters that read a number of each gradient.
     ///
     /// ## Why it costs memory
@@ -104,36 +105,33 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if on_cpu {
             continue;
         }
-        let mut waits = waits(model, &step);
-        waits.retain(|call| !reported.contains(&call.node.range()));
-        if let [first, second] = &*waits
-            && first.node.end() < model.calls[backward.call].node.start()
-        {
-            reported.extend(waits.iter().map(|call| call.node.range()));
-            out.push(
-                Report::new(
-                    first.node,
-                    format!(
-                        "`{}` before the backward pass and `{}` each wait for the GPU in every step",
-                        model.text(first.node),
-                        model.text(second.node)
-                    ),
+        let mut waits = waits(model, &step, model.calls[backward.call].node.start());
+        waits.retain(|wait| !reported.contains(&wait.call.node.range()));
+        let text = |wait: &Wait<'_, '_>| model.text(wait.call.node).to_owned();
+        let (message, help) = match &*waits {
+            [first, second] if first.early => (
+                format!("`{}` before the backward pass and `{}` each wait for the GPU in every step", text(first), text(second)),
+                "read both after `step()`, together, or every so many steps: until then nothing is queued for the GPU",
+            ),
+            [first, second, .., last] => {
+                let more = match waits.len() - MANY {
+                    0 => format!("`{}` and `{}`", text(second), text(last)),
+                    count => format!("`{}` and {} more", text(second), count + 1),
+                };
+                (
+                    format!("`{}`, {more} each wait for the GPU in every step", text(first)),
+                    "keep them on the GPU with `.detach()`, and read them together, or every so many steps",
                 )
-                .help("read both after `step()`, together, or every so many steps: until then nothing is queued for the GPU"),
-            );
-        } else if let [first, second, .., last] = &*waits {
-            reported.extend(waits.iter().map(|call| call.node.range()));
-            let more = match waits.len() - MANY {
-                0 => format!("`{}` and `{}`", model.text(second.node), model.text(last.node)),
-                count => format!("`{}` and {} more", model.text(second.node), count + 1),
-            };
-            out.push(
-                Report::new(
-                    first.node,
-                    format!("`{}`, {more} each wait for the GPU in every step", model.text(first.node)),
-                )
-                .help("keep them on the GPU with `.detach()`, and read them together, or every so many steps"),
-            );
+            }
+            [.., last] if last.again => (
+                format!("`{}` waits for the GPU in each round of a loop, in every step", text(last)),
+                "keep them on the GPU with `.detach()`, and read them together after the loop",
+            ),
+            _ => (String::new(), ""),
+        };
+        if let Some(first) = waits.first().filter(|_| !message.is_empty()) {
+            out.push(Report::new(first.call.node, message).help(help));
+            reported.extend(waits.iter().map(|wait| wait.call.node.range()));
         } else if let Some(call) =
             waits_for_all(model, &step).filter(|call| !reported.contains(&call.node.range()))
         {
@@ -170,7 +168,7 @@ fn waits_in_comprehensions<'m, 'a>(model: &'m Model<'a>) -> Vec<&'m Call<'a>> {
         // `all()` gives a tensor: what asks for its truth is `any(… for p in …)` around it.
         let is_number = !matches!(call.method, Some("all" | "any"));
         if !again
-            && is_always_run(model, call.ctx, &step)
+            && is_always_run(model, call.ctx, &step, false)
             && !in_unit_test(model, call.ctx)
             && Comprehensions::of(stmt).iter().any(|(range, asks)| {
                 range.contains_range(call.node.range()) && (is_number || *asks)
@@ -244,20 +242,52 @@ fn step_of(model: &Model<'_>, backward: &Backward<'_>) -> Option<Step> {
     })
 }
 
-fn is_always_run(model: &Model<'_>, ctx: CtxId, step: &Step) -> bool {
+/// Whether a step always runs what is in a context, once or, if `rounds` are allowed, in a loop that makes no steps.
+fn is_always_run(model: &Model<'_>, ctx: CtxId, step: &Step, rounds: bool) -> bool {
     let own = |id: &CtxId| Some(*id) != step.looped;
     let mut inside = model.within_function(ctx).take_while(own);
     !inside.any(|id| match model.ctx(id).kind {
         // `if step % 2 == 0:` around the step of a discriminator.
         CtxKind::Branch(_) => !model.is_inside(step.ctx, id),
-        CtxKind::Handler | CtxKind::For | CtxKind::While => true,
+        CtxKind::Handler | CtxKind::While => true,
+        CtxKind::For => !rounds || model.loops.iter().any(|each| each.ctx == id && (each.contains_backward || each.data)),
         _ => false,
     })
 }
 
-/// The reads of different values that every step makes, in their order.
-fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
-    let mut found: Vec<&Call<'a>> = Vec::new();
+/// A read of a value from the GPU.
+#[derive(Clone, Copy)]
+struct Wait<'m, 'a> {
+    call: &'m Call<'a>,
+    /// Before the backward pass of the step.
+    early: bool,
+    /// In a loop inside the step.
+    again: bool,
+}
+
+/// The reads of different values that every step makes, in their order: its own, and those of the functions of the file
+/// that it calls for the forward pass.
+fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step, backward: TextSize) -> Vec<Wait<'m, 'a>> {
+    let own = reads(model, step).into_iter().map(|(call, again)| (call.node.start(), Wait { call, early: call.node.end() < backward, again }));
+    let helpers = model.calls_in_function(step.func).filter(|call| {
+        step.range.contains_range(call.node.range()) && call.node.end() < backward && is_always_run(model, call.ctx, step, false)
+    });
+    let of_helpers = helpers.flat_map(|helper| {
+        let inner = helper.target.filter(|id| model.func(*id).only_runs_forward()).and_then(|id| {
+            Some(Step { func: Some(id), looped: None, range: model.func(id).node.range, ctx: model.func(id).body? })
+        });
+        let found = inner.map(|inner| reads(model, &inner)).unwrap_or_default();
+        found.into_iter().map(|(call, again)| (helper.node.start(), Wait { call, early: true, again })).collect::<Vec<_>>()
+    });
+    let mut all: Vec<_> = own.chain(of_helpers).collect();
+    all.sort_by_key(|(at, wait)| (*at, wait.call.node.start()));
+    all.dedup_by_key(|(_, wait)| wait.call.node.range());
+    all.into_iter().map(|(_, wait)| wait).collect()
+}
+
+/// The reads of different values that a step makes itself, and which of them lie in a loop inside it.
+fn reads<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<(&'m Call<'a>, bool)> {
+    let mut found: Vec<(&Call<'a>, bool)> = Vec::new();
     for call in model.calls_in_function(step.func) {
         let Some(what) = read_by(call).filter(|_| step.range.contains_range(call.node.range())) else {
             continue;
@@ -274,11 +304,15 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<&'m Call<'a>> {
         }
         let is_known = *kind == Kind::Tensor || *kind == Kind::Unknown && !call.is_method("cpu");
         // `loss.detach().cpu().item()` waits once.
-        let again = found.iter().any(|other| {
+        let known_already = found.iter().any(|(other, _)| {
             call.node.range().contains_range(other.node.range()) || read_by(other).map(|each| model.text(each)) == Some(model.text(what))
         });
-        if is_known && device != Device::Cpu && !again && is_always_run(model, call.ctx, step) && is_made(model, what, step) {
-            found.push(call);
+        if is_known && device != Device::Cpu && !known_already && is_always_run(model, call.ctx, step, true) && is_made(model, what, step) {
+            let again = !is_always_run(model, call.ctx, step, false);
+            // The next action of an episode has to be known.
+            if !(again && model.text(what).contains("sample(")) {
+                found.push((call, again));
+            }
         }
     }
     found
@@ -361,7 +395,7 @@ fn waits_for_all<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Option<&'m Call<'
         ["time()", "perf_counter", "tic()", "toc("].iter().any(|clock| next.contains(clock))
     });
     // A function of the project's own has the step around it.
-    (!measures && !is_timed && step.looped.is_some() && is_always_run(model, only.ctx, step)).then_some(only)
+    (!measures && !is_timed && step.looped.is_some() && is_always_run(model, only.ctx, step, false)).then_some(only)
 }
 
 /// `for p in model.parameters(): total += p.grad.norm().item() ** 2`

@@ -299,7 +299,7 @@ fn is_managed(model: &Model<'_>) -> bool {
 /// Whether a call may be a forward pass of a network that the file knows nothing about: `self.d(real)`.
 fn may_be_pass(call: &Call<'_>) -> bool {
     const OTHERS: &[&str] = &[
-        "loss", "criter", "print", "log", "clip", "len", "float", "int", "update", "norm", "scale", "range",
+        "loss", "crit", "print", "log", "clip", "len", "float", "int", "update", "norm", "scale", "range",
     ];
     let Some(place) = dotted_name(&call.node.func) else {
         return false;

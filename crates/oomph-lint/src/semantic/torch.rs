@@ -41,7 +41,7 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     }
     if matches!(
         name,
-        "criterion" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "loss_fct"
+        "criterion" | "crit" | "loss_fn" | "loss_func" | "loss_function" | "lossfn" | "loss_fct"
     ) || name.starts_with("criterion_")
         || name.ends_with("_criterion")
         || name.ends_with("_loss_fn")
@@ -53,45 +53,7 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     if matches!(name, "scaler" | "grad_scaler" | "gradscaler" | "amp_scaler") {
         return Some(Kind::Scaler);
     }
-    // Functions that make one.
-    let makes = [
-        "get_",
-        "build_",
-        "make_",
-        "create_",
-        "load_",
-        "init_",
-        "define_",
-        "setup_",
-        "save_",
-        // Or do something with one.
-        "evaluate_",
-        "run_",
-        "fit_",
-        "predict_",
-        "validate_",
-        "compile_",
-        "print_",
-        "export_",
-        "convert_",
-        "call_",
-        "apply_",
-        "update_",
-        "reset_",
-        "freeze_",
-        "check_",
-        "unwrap_",
-        "wrap_",
-        "strip_",
-        "compare_",
-        "select_",
-        "forecast_",
-        "profile_",
-        "benchmark_",
-    ]
-    .iter()
-    .any(|verb| name.starts_with(verb));
-    if makes {
+    if begins_with_a_verb(name) {
         return None;
     }
     if matches!(
@@ -127,6 +89,49 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
         return Some(Kind::Model(ModelKind::Plain));
     }
     None
+}
+
+/// Whether a name is that of a function that makes a model, or does something with one: `build_model`, `ratios` of
+/// `compute_ratios_from_policy`.
+pub(crate) fn begins_with_a_verb(name: &str) -> bool {
+    [
+        "get_",
+        "compute_",
+        "calculate_",
+        "build_",
+        "make_",
+        "create_",
+        "load_",
+        "init_",
+        "define_",
+        "setup_",
+        "save_",
+        "evaluate_",
+        "run_",
+        "fit_",
+        "predict_",
+        "validate_",
+        "compile_",
+        "print_",
+        "export_",
+        "convert_",
+        "call_",
+        "apply_",
+        "update_",
+        "reset_",
+        "freeze_",
+        "check_",
+        "unwrap_",
+        "wrap_",
+        "strip_",
+        "compare_",
+        "select_",
+        "forecast_",
+        "profile_",
+        "benchmark_",
+    ]
+    .iter()
+    .any(|verb| name.starts_with(verb))
 }
 
 /// Roots whose attributes are settings, never models: `args.model` is a string.

@@ -328,19 +328,14 @@ impl Elsewhere {
             message.total = message.total.or(shown.job);
         }
         // Where it says neither, the one that is full is meant.
-        let full = |card: &Card| {
-            card.used
-                .zip(card.total)
-                .is_some_and(|(used, total)| used.0 >= total.0 / 8 * 7)
-        };
         let host = shown.available().zip(shown.host.total);
         let host_is_short = host.is_some_and(|(free, total)| free.0 < total.0 / 8);
         if message.memory == Memory::Unknown
             && !matches!(message.kind, MessageKind::Fault(_) | MessageKind::OnChip)
         {
-            if shown.cards.iter().any(full) && !host_is_short {
+            if shown.cards.iter().any(Card::is_full) && !host_is_short {
                 message.memory = Memory::Device;
-            } else if host_is_short && !shown.cards.iter().any(full) {
+            } else if host_is_short && !shown.cards.iter().any(Card::is_full) {
                 message.memory = Memory::Host;
             }
         }
@@ -354,6 +349,14 @@ impl Elsewhere {
                 }
             }
             Memory::Host if !own => {
+                let host = &shown.host;
+                fill(around, host.total, host.used, shown.available());
+            }
+            // They share it.
+            Memory::Device
+                if matches!(message.hardware, Hardware::Jetson | Hardware::Apple)
+                    && message.total.is_none() =>
+            {
                 let host = &shown.host;
                 fill(around, host.total, host.used, shown.available());
             }

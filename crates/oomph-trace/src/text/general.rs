@@ -606,6 +606,7 @@ pub(super) fn is_one_buffer(lower: &str) -> bool {
         "max_mem_alloc_size",
         "invalid_buffer_size",
         "max allocation size",
+        "maximum buffer size",
         "maximum allocation size",
         "max alloc size",
     ]
@@ -615,7 +616,8 @@ pub(super) fn is_one_buffer(lower: &str) -> bool {
 
 /// A limit of the program's own on the host's memory, which the machine's need not be near.
 fn pool(lower: &str) -> Option<&'static str> {
-    const POOLS: [(&str, &[&str]); 6] = [
+    const POOLS: [(&str, &[&str]); 7] = [
+        ("locked memory", &["locked memory", "memlock"]),
         (
             "Java's heap",
             &["java heap", "gc overhead", "java.lang.outofmemory"],

@@ -381,13 +381,20 @@ impl Hardware {
             ),
             (
                 Hardware::Amd,
-                &["rocm-smi", "amd-smi", "rocminfo", "VRAM Total Used Memory"],
+                &[
+                    "rocm-smi",
+                    "amd-smi",
+                    "rocminfo",
+                    "VRAM Total Used Memory",
+                    "AMD Radeon",
+                ],
             ),
             (
                 Hardware::Intel,
                 &["xpu-smi", "device='xpu'", "intel_gpu", "torch.xpu."],
             ),
             (Hardware::Ascend, &["npu-smi"]),
+            (Hardware::Jetson, &["tegrastats", "NvMapMem"]),
         ];
         static WORDS: LazyLock<Vocabulary<Hardware>> =
             LazyLock::new(|| Vocabulary::new(SHOWN.iter().copied(), false));

@@ -20,6 +20,8 @@ pub struct Card {
     pub used: Option<Bytes>,
     /// Its memory.
     pub total: Option<Bytes>,
+    /// The part in use in hundredths, where the table has no sizes.
+    pub share: Option<u32>,
 }
 
 impl Card {
@@ -30,9 +32,18 @@ impl Card {
 
     /// Whether less than an eighth of it is in use.
     pub fn is_empty(&self) -> bool {
-        self.used
-            .zip(self.total)
-            .is_some_and(|(used, total)| used.0 < total.0 / 8)
+        self.used.zip(self.total).map_or(
+            self.share.is_some_and(|share| share < 12),
+            |(used, total)| used.0 < total.0 / 8,
+        )
+    }
+
+    /// Whether more than seven eighths of it are in use.
+    pub fn is_full(&self) -> bool {
+        self.used.zip(self.total).map_or(
+            self.share.is_some_and(|share| share > 87),
+            |(used, total)| used.0 >= total.0 / 8 * 7,
+        )
     }
 }
 
@@ -92,6 +103,7 @@ pub enum Bound {
 const BOUNDS: &[(&str, Bound, bool)] = &[
     ("max locked memory", Bound::Locked, true),
     ("ulimit -l", Bound::Locked, true),
+    ("memlock limit: ", Bound::Locked, false),
     ("virtual memory ", Bound::Addresses, true),
     ("max address space", Bound::Addresses, true),
     ("ulimit -v", Bound::Addresses, true),
@@ -251,6 +263,8 @@ pub(super) struct Reader {
     pairs: bool,
     /// The heading of a list of Kubernetes.
     section: Section,
+    /// The column of `rocm-smi` with the part of each card's memory that is in use.
+    shares: Option<usize>,
     /// The column of `sinfo` with what each node has.
     nodes: Option<usize>,
     /// What Grid Engine gives each slot, and how many slots there are.
@@ -384,6 +398,7 @@ impl Reader {
         }
         self.host(line);
         self.sinfo(line);
+        self.share(line);
         if let Some(disk) = disk(line).filter(|_| self.found.disks.len() < MOST) {
             self.found.disks.push(disk);
         }
@@ -398,6 +413,7 @@ impl Reader {
                 index,
                 used: Some(used),
                 total: Some(total),
+                share: None,
             });
         } else if let Some(holder) = holder(line).filter(|_| self.found.holders.len() < MOST) {
             self.found.holders.push(holder);
@@ -425,6 +441,9 @@ impl Reader {
             self.columns = names
                 .map(|name| name.trim().split(' ').next().unwrap_or_default().to_owned())
                 .collect();
+        }
+        if line.contains("VRAM%") {
+            self.shares = line.split_whitespace().position(|word| word == "VRAM%");
         }
         if line.contains("PARTITION") {
             self.nodes = line.split_whitespace().position(|word| word == "MEMORY");
@@ -475,7 +494,12 @@ impl Reader {
             return false;
         }
         let index = cell(&["index"]).and_then(index);
-        self.found.add_card(Card { index, used, total });
+        self.found.add_card(Card {
+            index,
+            used,
+            total,
+            share: None,
+        });
         true
     }
 
@@ -515,6 +539,21 @@ impl Reader {
         (used <= total && total >= 1 << 10).then(|| [used, total].map(Bytes::mib))
     }
 
+    /// A row of `rocm-smi`: the number of a card, and hundredths of its memory.
+    fn share(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let share = self.shares.and_then(|column| words.get(column)).copied();
+        let share = share.and_then(|word| index(word.strip_suffix('%')?));
+        let number = words.first().copied().and_then(index);
+        if let (Some(number), Some(share)) = (number, share) {
+            self.found.add_card(Card {
+                index: Some(number),
+                share: Some(share),
+                ..Card::default()
+            });
+        }
+    }
+
     /// A row of `sinfo`: MiB of each node.
     fn sinfo(&mut self, line: &str) {
         let mut words = line.split_whitespace();
@@ -532,6 +571,27 @@ impl Reader {
     fn host(&mut self, line: &str) {
         let host = &mut self.found.host;
         let said = line.trim_start();
+        // A Mac's `sysctl`.
+        host.total = host
+            .total
+            .or_else(|| after(line, "hw.memsize: ").and_then(integer).map(Bytes));
+        // tegrastats: `RAM 3712/3964MB (lfb 4x1MB)`.
+        if let Some((used, rest)) = said
+            .strip_prefix("RAM ")
+            .and_then(|row| row.split_once('/'))
+            && let (Some(used), Some(total)) = (integer(used), integer(rest))
+            && rest.contains("MB (lfb")
+        {
+            host.total = host.total.or(Some(Bytes::mib(total)));
+            host.used = host.used.or(Some(Bytes::mib(used)));
+        }
+        // psutil: `svmem(total=67371167744, available=58120994816, …)`.
+        if let Some(fields) = after(line, "svmem(") {
+            let field = |name: &str| after(fields, name).and_then(integer).map(Bytes);
+            host.total = host.total.or_else(|| field("total="));
+            host.available = host.available.or_else(|| field("available="));
+            host.used = host.used.or_else(|| field(" used="));
+        }
         for (name, place) in [
             ("MemTotal:", &mut host.total),
             ("MemFree:", &mut host.free),
@@ -594,7 +654,7 @@ impl Reader {
             return;
         }
         let rest = lower.get(at..).unwrap_or_default();
-        let value = ["current: ", "current value (", "= ", "limit is "]
+        let value = ["limit: ", "current: ", "current value (", "= ", "limit is "]
             .iter()
             .find_map(|words| after(rest, words))
             .or_else(|| last_of(rest));
@@ -704,6 +764,7 @@ fn rocm(line: &str) -> Option<Card> {
         index: Some(number),
         used: used.map(Bytes),
         total: total.map(Bytes),
+        share: None,
     })
 }
 
@@ -722,7 +783,7 @@ fn listed(line: &str) -> Option<Card> {
     let index = ["gpu ", "cuda:", "device ", "gpu"]
         .iter()
         .find_map(|name| after(&lower, name).and_then(index))
-        .filter(|number| *number < MOST as u32)?;
+        .filter(|number| *number < MOST as u32);
     let sizes: Vec<&str> = lower.split(['(', ',', ')']).map(str::trim).collect();
     let total = sizes.iter().find_map(|part| {
         let unit = part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
@@ -732,17 +793,31 @@ fn listed(line: &str) -> Option<Card> {
             .then(|| size(&part.to_ascii_uppercase().replace("IB", "iB")))
             .flatten()
     });
+    index.or(total.map(|_| 0))?;
     Some(Card {
-        index: Some(index),
+        index,
         used: None,
         total,
+        share: None,
     })
+}
+
+/// Whether a line is a row of a list with sizes in MiB at its end, which `nvidia-smi` prints.
+fn is_list(line: &str) -> bool {
+    // A sentence that is wrapped there begins otherwise.
+    let begins = line.starts_with(|c: char| c.is_ascii_digit())
+        || ["NVIDIA ", "GPU-", "Tesla "]
+            .iter()
+            .any(|name| line.starts_with(name));
+    begins && line.contains(", ") && line.trim_end().ends_with(" MiB")
 }
 
 /// Whether a line is a row of a table, or a command, which no message goes on in.
 pub(super) fn ends_a_message(line: &str) -> bool {
     line.starts_with("$ ")
         || card(line).is_some()
+        || holder(line).is_some()
+        || is_list(line)
         || listed(line).is_some()
         || row_of_free(line, "").is_some()
 }
@@ -780,6 +855,17 @@ pub(super) fn row_of_free(line: &str, command: &str) -> Option<Vec<Bytes>> {
 /// A row of `df`: all, used, free, and where it is mounted.
 fn disk(line: &str) -> Option<Disk> {
     let words: Vec<&str> = line.split_whitespace().collect();
+    // A quota that is exceeded: `/home  100.2G*  95G  100G`.
+    if let [mount, used, _, limit, ..] = words.as_slice()
+        && let (true, Some(used)) = (mount.starts_with('/'), used.strip_suffix('*'))
+    {
+        let [used, limit] =
+            [used, *limit].map(|text| size(text).filter(|_| integer(text).is_some()));
+        return Some(Disk {
+            mount: (*mount).to_owned(),
+            sizes: [limit?, used?, Bytes::ZERO],
+        });
+    }
     let [.., total, used, free, share, mount] = words.as_slice() else {
         return None;
     };

@@ -130,6 +130,10 @@ impl<'a> Walker<'a, '_> {
         any_graph: bool,
     ) -> Value {
         let last = last_part(qual);
+        // A metric is a module without weights.
+        if qual.starts_with("torchmetrics.") {
+            return Value::of(Kind::Instance);
+        }
         if torch::is_data_parallel(qual) || torch::is_ddp(qual) || qual == "torch.compile" {
             let mut value = args.first().cloned().unwrap_or_default();
             if !value.is_model() {

@@ -64,6 +64,7 @@ impl Usage {
                 || has(PARAMETERS | STATE)
                 || has(EVAL | MOVE)
                 || has(CALLED | STATE)
+                || has(CALLED | PARAMETERS)
                 || has(CALLED | BUILT)
             {
                 usage.models.insert(place);
@@ -185,6 +186,7 @@ fn bits(method: &str, call: &ExprCall) -> u8 {
         "cuda" | "cpu" | "to" | "half" => MOVE,
         "step" => STEP,
         "zero_grad" => ZERO_GRAD,
+        "forward" => CALLED,
         _ => 0,
     }
 }
