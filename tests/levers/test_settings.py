@@ -168,7 +168,9 @@ def test_uncompiled_compiles_nothing_and_other_levers_step_in(tmp_path):
 
 
 def test_uncompiled_is_inert_where_nothing_is_compiled(tmp_path):
-    report = run(tmp_path, TRAIN + "    step(model(x).sum())\n", ("uncompiled", {})).levers["uncompiled"]
+    report = run(tmp_path, TRAIN + "    step(model(x).sum())\n", ("uncompiled", {})).levers[
+        "uncompiled"
+    ]
     assert report["applied"] == 0 and "torch.compile" in report["note"]
 
 

@@ -55,6 +55,24 @@ def test_steps_that_differ_have_a_range(oomph):
     assert time["high"] > 2 * time["low"]
 
 
+def test_samples_are_those_of_all_batches_of_a_step(oomph):
+    """Gradients are accumulated over three batches; one more is fetched than there are steps for."""
+    script = """
+        import torch
+        layer = torch.nn.Linear(2048, 2048).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        loader = torch.utils.data.DataLoader(torch.randn(13 * 64, 2048), batch_size=64)
+        for number, batch in enumerate(loader, 1):
+            layer(batch.cuda()).sum().backward()
+            if number % 3 == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    """
+    run = oomph(script, gpu="h200")
+    time = run.json["time"]
+    assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(3 * 64)
+
+
 def test_all_gpus_after_one_rehearsal(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -41,6 +41,20 @@ assert scaler.get_scale() == 65536.0
 """)  # fmt: skip
 
 
+def test_the_gradient_scaler_keeps_its_scale_where_gradients_are_not_computed(oomph):
+    """Loops that look whether the scale fell would never step their schedule."""
+    run = check(oomph, """
+model = torch.nn.Linear(2048, 2048).cuda()
+scaler = torch.amp.GradScaler("cuda"); optimizer = torch.optim.SGD(model.parameters(), lr=.1)
+for _ in range(3):
+    with torch.autocast("cuda", torch.float16):
+        loss = model(torch.randn(4096, 2048, device=cuda)).square().mean()
+    scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update(); optimizer.zero_grad()
+    assert scaler.get_scale() == 65536.0
+""")  # fmt: skip
+    assert "the gradient scaler skips no step" in str(run.json["assumptions"])
+
+
 def test_comparing_whole_tensors(oomph):
     """These answer in Python, so that no tensor shows what they came from."""
     run = check(oomph, """

@@ -256,8 +256,9 @@ pub fn gpus_for(found: &GpusFor, columns: usize) -> String {
     if let Some(time) = fits.iter().find_map(|suit| suit.time.as_ref()) {
         let _ = writeln!(
             out,
-            "Times are estimates: nine of ten {unit}s should lie within from and to on an H200; other GPUs follow from their \
+            "Times are estimates: nine of ten {} should lie within from and to on an H200; other GPUs follow from their \
              published figures, and were not measured. The host is {}.",
+            crate::time::several(unit),
             time.estimate.host
         );
     }

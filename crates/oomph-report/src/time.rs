@@ -47,6 +47,12 @@ pub const fn bound(bound: Bound) -> &'static str {
     }
 }
 
+/// More than one `step` or `pass`.
+pub fn several(unit: &str) -> String {
+    let end = if unit.ends_with('s') { "es" } else { "s" };
+    format!("{unit}{end}")
+}
+
 /// The lines about a step's time; `unit` is `step` or `pass`.
 pub fn lines(time: &StepTime, unit: &str) -> Vec<String> {
     let found = &time.estimate;
@@ -58,7 +64,8 @@ pub fn lines(time: &StepTime, unit: &str) -> Vec<String> {
     );
     if found.steps_differ {
         first = format!(
-            "{unit}s differ: {} to {}, half of them below {}",
+            "{} differ: {} to {}, half of them below {}",
+            several(unit),
             seconds(found.low),
             seconds(found.high),
             seconds(found.step_seconds)
@@ -120,6 +127,7 @@ mod tests {
         ] {
             assert_eq!(seconds(value), text);
         }
+        assert_eq!([several("step"), several("pass")], ["steps", "passes"]);
         assert_eq!(rate(842.3, "samples"), "842 samples/s");
         assert_eq!(rate(1_310_000.0, "tokens"), "1.3 million tokens/s");
     }

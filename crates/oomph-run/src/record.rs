@@ -221,6 +221,9 @@ pub struct Facts {
     pub loaders: Vec<Loader>,
     /// Length of the sequences of integers that data loaders yield; 0 without any.
     pub length: u64,
+    /// Batches that training took from the data loader that gave the most.
+    #[serde(default)]
+    pub batches: u64,
     /// Median nanoseconds that the script's own thread spends on one batch of a data loader.
     pub loading_ns: u64,
     /// The type of autocast around the model, empty without.

@@ -37,7 +37,10 @@ pub fn step_time(record: &Record, gpu: &Figures, host: &Host) -> Option<StepTime
         estimate.share = loading / estimate.step_seconds;
     }
     let input = record.facts.input;
-    let in_a_step = |count: u64| (count > 0).then(|| count as f64 / estimate.step_seconds);
+    // Gradients may be accumulated over several batches. One may have been fetched ahead.
+    let batches = (record.facts.batches / u64::from(record.steps).max(1)).max(1);
+    let in_a_step =
+        |count: u64| (count > 0).then(|| (count * batches) as f64 / estimate.step_seconds);
     Some(StepTime {
         samples_per_second: in_a_step(input.batch),
         tokens_per_second: in_a_step(input.batch * input.length),

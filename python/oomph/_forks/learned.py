@@ -31,7 +31,7 @@ from typing import Any
 from oomph import _import_hooks, _protocol
 from oomph._ranks import fork_server, launcher
 
-LATE = {"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT"}  # fmt: skip
+LATE = {"COLUMNS", "LINES", "OLDPWD", "PWD", "PYTEST_CURRENT_TEST", "PYTHONPATH", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "VLLM_CACHE_ROOT"}  # fmt: skip
 """Variables that nothing reads on import, beside those of oomph."""
 BLAS = "OPENBLAS_NUM_THREADS"
 """NumPy's library starts threads when it is loaded, unless this is 1; SciPy's, too."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
+from collections import Counter
 from typing import Any
 
 import torch
@@ -66,6 +67,8 @@ class Facts:
         self._cache = False
         self._cast_on_gpu = ""
         self._loaded_on_gpu = 0
+        self._batches: Counter[int] = Counter()
+        """How many each dataset gave, by its `id`."""
         self._input: dict[str, int] = {}
         self._looked = 0
         self._closure = False
@@ -175,8 +178,10 @@ class Facts:
         def noted(iterator: Any) -> Any:
             begin = time.thread_time_ns()
             batch = original(iterator)
-            if torch.is_grad_enabled() and len(self._loading_ns) < MOST_BATCHES:
-                self._loading_ns.append(time.thread_time_ns() - begin)
+            if torch.is_grad_enabled():
+                self._batches[id(iterator._dataset)] += 1
+                if len(self._loading_ns) < MOST_BATCHES:
+                    self._loading_ns.append(time.thread_time_ns() - begin)
             if not self._length:
                 self._length = sequence_length(batch)
             return batch
@@ -270,6 +275,7 @@ class Facts:
                 for (size, trains), count in self._loaders.items()
             ],
             length=self._length,
+            batches=max(self._batches.values(), default=0),
             loading_ns=int(statistics.median(self._loading_ns or [0])),
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,

@@ -206,7 +206,7 @@ class Recorder:
         torch.nn.Module.compile = compiled_module  # type: ignore[method-assign]
 
     def _compiles(self, what: str = _COMPILED) -> None:
-        if compilation.nothing_is and what == _COMPILED:
+        if compilation.is_never() and what == _COMPILED:
             return
         self._facts.compilations += 1
         if self._modules.stop():

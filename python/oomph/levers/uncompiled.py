@@ -39,7 +39,7 @@ class Uncompiled(Lever):
             return original(*args, **kwargs)
 
         torch.compile = compiles
-        compiled.nothing_is = True
+        compiled.never()
 
     def finish(self) -> None:
         """Inert if nothing was to be compiled."""

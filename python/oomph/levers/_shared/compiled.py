@@ -6,13 +6,23 @@ import torch
 
 from oomph.levers._shared.base import Lever
 
-nothing_is = False
-"""Whether the lever `uncompiled` sees to it that nothing is compiled, whatever the script asks for."""
+_never = False
+
+
+def never() -> None:
+    """Nothing is compiled from now on, whatever the script asks for."""
+    global _never
+    _never = True
+
+
+def is_never() -> bool:
+    """Whether that was said."""
+    return _never
 
 
 def refuse_compiled(lever: Lever, name: str, named: dict[str, torch.nn.Module]) -> None:
     """Raise if module `name` is compiled as part of a whole."""
-    if nothing_is:
+    if _never:
         return
     for other, module in named.items():
         compiled = (
