@@ -584,7 +584,11 @@ fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwi
     };
     let (found, made) = found(wanted, |made| {
         let is_base = made.levers.is_empty() || made.levers.len() == 1 && eager(made);
-        let used = Some(if is_base { PLAIN.used_bytes() } else { budget() / 2 });
+        let used = Some(if is_base {
+            PLAIN.used_bytes()
+        } else {
+            budget() / 2
+        });
         let Ended::Through(mut run) = through(made, used) else {
             unreachable!("it goes through");
         };
@@ -593,7 +597,10 @@ fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwi
     });
     assert_eq!(found.fit.outcome, Outcome::Fits);
     let with: Vec<&Made> = made.iter().filter(|made| eager(made)).collect();
-    assert!(with[0].name.starts_with("probe-") && with.len() > 1, "{made:?}");
+    assert!(
+        with[0].name.starts_with("probe-") && with.len() > 1,
+        "{made:?}"
+    );
     let planned = |name: &str| with.iter().any(|made| made.has(name));
     assert!(planned("checkpoint") || planned("recompute") || planned("micro_batch"));
     let noted = |one: &&oomph_plan::result::Rejected| one.why.contains("torch.compile is used");
