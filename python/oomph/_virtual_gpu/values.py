@@ -471,12 +471,12 @@ class ValueLayer:
 
     def _assume_finite(self, found: torch.Tensor) -> None:
         """Of gradients that are not computed nobody knows whether one is infinite: the scaler's flag is as before, and so is its scale."""
+        self.assumptions.add(
+            "value",
+            "gradients are assumed to be finite: the gradient scaler skips no step",
+            user_line(),
+        )
         if found.is_cuda and self.is_unknown(found) and not self.captures():
-            self.assumptions.add(
-                "value",
-                "gradients are assumed to be finite: the gradient scaler skips no step",
-                user_line(),
-            )
             cpu_alias(found).zero_()
             self._learn([found], False)
 
