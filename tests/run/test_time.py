@@ -73,6 +73,18 @@ def test_samples_are_those_of_all_batches_of_a_step(oomph):
     assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(3 * 64)
 
 
+def test_samples_of_passes_without_steps_are_those_of_a_batch(oomph):
+    """A loop that infers takes as many batches as it makes passes, with or without `no_grad`."""
+    script = """
+        import torch
+        layer = torch.nn.Linear(2048, 2048).cuda()
+        for batch in torch.utils.data.DataLoader(torch.randn(6 * 64, 2048), batch_size=64):
+            layer(batch.cuda())
+    """
+    time = oomph(script, gpu="h200").json["time"]
+    assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(64)
+
+
 def test_all_gpus_after_one_rehearsal(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -38,7 +38,8 @@ pub fn step_time(record: &Record, gpu: &Figures, host: &Host) -> Option<StepTime
     }
     let input = record.facts.input;
     // Gradients may be accumulated over several batches. One may have been fetched ahead.
-    let batches = (record.facts.batches / u64::from(record.steps).max(1)).max(1);
+    let steps = u64::from(record.steps.max(record.inferences));
+    let batches = (record.facts.batches / steps.max(1)).max(1);
     let in_a_step =
         |count: u64| (count > 0).then(|| (count * batches) as f64 / estimate.step_seconds);
     Some(StepTime {
