@@ -677,7 +677,9 @@ impl<'a> Fitter<'a> {
         for (lever, why) in search::excluded(model) {
             // Levers that are not allowed need no reason.
             if !self.options.wants(lever) {
-            } else if model.facts.compiled {
+                continue;
+            }
+            if model.facts.compiled {
                 self.note(lever, &why); // without compilation it may go
             } else {
                 self.reject(lever, &why);

@@ -601,8 +601,7 @@ fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwi
         with[0].name.starts_with("probe-") && with.len() > 1,
         "{made:?}"
     );
-    let planned = |name: &str| with.iter().any(|made| made.has(name));
-    assert!(planned("checkpoint") || planned("recompute") || planned("micro_batch"));
+    assert!(with.iter().any(|made| made.has("checkpoint")), "{made:?}");
     let noted = |one: &&oomph_plan::result::Rejected| one.why.contains("torch.compile is used");
     assert!(found.fit.rejected.iter().any(|one| noted(&one)));
 }

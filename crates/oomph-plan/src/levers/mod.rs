@@ -11,7 +11,6 @@ mod chunked_logits;
 mod chunked_modules;
 mod compile;
 mod cudnn_benchmark;
-
 mod fused_attention;
 mod fused_modules;
 mod gradients_on_cpu;

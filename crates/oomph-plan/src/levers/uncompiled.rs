@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::{Script, Work, settings};
 use crate::lever::{Facets, Results, Stage};
+use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
@@ -54,7 +55,7 @@ impl Facets for Uncompiled {
         format!("after the imports:\n{CALL}")
     }
 
-    fn place(&self, work: &mut Work<'_>, _levers: &[crate::levers::Lever]) -> Option<()> {
+    fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
         work.edit(|script| settings::after_imports(script, &[CALL]))
     }
 
