@@ -53,7 +53,14 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         row.update(
             {
                 key: result.get(key)
-                for key in ("outcome", "stopped", "runs", "run_seconds", "planning_seconds", "floor")
+                for key in (
+                    "outcome",
+                    "stopped",
+                    "runs",
+                    "run_seconds",
+                    "planning_seconds",
+                    "floor",
+                )
             }
         )
         row["least_bytes"] = ((result.get("least") or {}).get("peak") or {}).get("used_bytes")
