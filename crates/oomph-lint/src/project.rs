@@ -610,7 +610,11 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         "VideoReader(",
         "imageio.read",
     ];
-    let decodes = |def: &StmtFunctionDef| DECODES.iter().any(|call| module.slice(def.range()).contains(call));
+    let decodes = |def: &StmtFunctionDef| {
+        DECODES
+            .iter()
+            .any(|call| module.slice(def.range()).contains(call))
+    };
     // `loadImage(path)`, a function of the file
     let helpers: Vec<String> = (module.body().iter().filter_map(Stmt::as_function_def_stmt))
         .filter(|def| decodes(def))

@@ -40,7 +40,8 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
         let moved_by_others = || {
             !model.backwards.is_empty() && has_abstract_methods(model) && model.around.used_on_gpu()
         };
-        let names_a_device = evidence.accelerator || evidence.device || model.around.inherits_device();
+        let names_a_device =
+            evidence.accelerator || evidence.device || model.around.inherits_device();
         let names_none = !names_a_device && !moved_by_others();
         let nothing_moves =
             names_none || !evidence.accelerator && says_so() && !model.around.used_on_gpu();
@@ -54,7 +55,10 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
 
 /// Whether a class of the file leaves methods to those that are made from it, and batches may be moved there.
 fn has_abstract_methods(model: &Model<'_>) -> bool {
-    model.funcs.iter().any(|func| func.class.is_some() && is_stub(func.node))
+    model
+        .funcs
+        .iter()
+        .any(|func| func.class.is_some() && is_stub(func.node))
 }
 
 /// What the file says about where it computes.

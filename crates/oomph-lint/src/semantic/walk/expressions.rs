@@ -344,5 +344,8 @@ pub(super) fn binary(left: &Value, right: &Value) -> Value {
 /// `self.models["encoder"]`
 fn is_of_own_models(node: &ast::ExprSubscript) -> bool {
     node.slice.is_string_literal_expr()
-        && matches!(dotted_name(&node.value).as_deref(), Some("self.models" | "self.nets" | "self.networks"))
+        && matches!(
+            dotted_name(&node.value).as_deref(),
+            Some("self.models" | "self.nets" | "self.networks")
+        )
 }
