@@ -8,6 +8,7 @@ record's steps are the cases in order, so `compare_kinds.py` compares both.
 import argparse
 import json
 import os
+import random
 import tempfile
 
 import torch
@@ -365,8 +366,117 @@ def shapes():
     return cases
 
 
+def recurrent():
+    """Sizes that `random.Random(27)` draws."""
+    draw, cases = random.Random(27), {}
+    while len(cases) < 48:
+        kind = draw.choice(("LSTM", "LSTM", "GRU", "GRU", "RNN"))
+        batch, steps = (
+            draw.choice((1, 8, 16, 32, 64, 128, 256, 512)),
+            draw.choice((8, 20, 35, 64, 100, 200, 400)),
+        )
+        given, hidden = (
+            draw.choice((8, 40, 64, 128, 256, 512)),
+            draw.choice((32, 64, 100, 128, 256, 300, 512, 1024)),
+        )
+        layers, both, cast = (
+            draw.choice((1, 1, 2, 3)),
+            draw.random() < 0.3,
+            draw.choice((None, None, fp16, bf16)),
+        )
+        if batch * steps * max(given, hidden) * layers > 60_000_000:
+            continue
+        module = getattr(torch.nn, kind)(
+            given, hidden, layers, bidirectional=both, batch_first=True
+        )
+        name = f"{kind.lower()}_{given}_{hidden}_b{batch}_t{steps}_l{layers}{'_both' * both}{'_' + str(cast)[6:] if cast else ''}"
+        cases[name] = layer(module, r(batch, steps, given, grad=True), cast=cast)
+    return cases
+
+
+def sparse():
+    """Products of a sparse matrix without gradients and a dense one with them, sizes that `random.Random(28)` draws."""
+    draw, cases = random.Random(28), {}
+    while len(cases) < 24:
+        rows, degree = (
+            draw.choice((1000, 3000, 10_000, 30_000, 100_000, 300_000)),
+            draw.choice((2, 4, 8, 16, 32, 64)),
+        )
+        columns, form = draw.choice((1, 8, 16, 32, 64, 128, 256, 512)), draw.choice(("csr", "coo"))
+        if rows * degree > 5_000_000 or rows * columns > 60_000_000:
+            continue
+        entries = rows * degree
+        matrix = torch.sparse_coo_tensor(
+            ints(rows, 2, entries), torch.rand(entries, device="cuda"), (rows, rows)
+        ).coalesce()
+        matrix = matrix.to_sparse_csr() if form == "csr" else matrix
+        x = r(rows, columns, grad=True)
+        cases[f"{form}_{rows}_{degree}_{columns}"] = trained(
+            lambda a=matrix, x=x: torch.sparse.mm(a, x), x
+        )
+    return cases
+
+
+def volumes():
+    """Convolutions in three dimensions, sizes that `random.Random(29)` draws."""
+    draw, cases = random.Random(29), {}
+    while len(cases) < 36:
+        batch, side, size = (
+            draw.choice((1, 2, 4, 8)),
+            draw.choice((8, 16, 32, 48, 64, 96)),
+            draw.choice((1, 2, 3, 3, 3, 5)),
+        )
+        given, made, stride = (
+            draw.choice((1, 4, 16, 32, 64, 128)),
+            draw.choice((2, 16, 32, 64, 128)),
+            draw.choice((1, 1, 1, 2)),
+        )
+        cast, back = draw.choice((None, None, fp16, bf16)), draw.random() < 0.2
+        if (
+            batch * side**3 * max(given, made) > 40_000_000
+            or batch * side**3 * given * made * size**3 / stride**3 > 2e11
+        ):
+            continue
+        module = (
+            torch.nn.ConvTranspose3d(given, made, 2, 2)
+            if back
+            else torch.nn.Conv3d(given, made, size, stride, size // 2)
+        )
+        name = f"{'back' if back else 'conv'}_{given}_{made}_k{size}_s{stride}_{batch}x{side}{'_' + str(cast)[6:] if cast else ''}"
+        cases[name] = layer(module, r(batch, given, side, side, side, grad=True), cast=cast)
+    return cases
+
+
+def thin():
+    """Convolutions that begin or end with few channels, and long ones, sizes that `random.Random(30)` draws."""
+    draw, cases = random.Random(30), {}
+    while len(cases) < 40:
+        batch, flat = draw.choice((1, 4, 16, 32, 64)), draw.random() < 0.6
+        side = (
+            draw.choice((28, 32, 64, 84, 128, 224, 256))
+            if flat
+            else draw.choice((200, 1000, 4000, 16_000))
+        )
+        few, many = draw.choice((1, 2, 3, 4, 6)), draw.choice((16, 32, 64, 96, 128))
+        given, made = draw.choice(((few, many), (few, many), (many, few), (many, many)))
+        size, stride = draw.choice((3, 3, 5, 7) if flat else (3, 7, 9, 15)), draw.choice((1, 1, 2))
+        cast, pixels = draw.choice((None, None, fp16, bf16)), side**2 if flat else side
+        if (
+            batch * pixels * max(given, made) > 100_000_000
+            or batch * pixels * given * made * size ** (1 + flat) / stride > 2e11
+        ):
+            continue
+        module = (torch.nn.Conv2d if flat else torch.nn.Conv1d)(
+            given, made, size, stride, size // 2
+        )
+        name = f"{1 + flat}d_{given}_{made}_k{size}_s{stride}_{batch}x{side}{'_' + str(cast)[6:] if cast else ''}"
+        cases[name] = layer(module, r(batch, given, *[side] * (1 + flat), grad=True), cast=cast)
+    return cases
+
+
 SECTIONS = dict(
-    moving=moving, reducing=reducing, layers=layers, algebra=algebra, attention=attention, grouped=grouped, shapes=shapes
+    moving=moving, reducing=reducing, layers=layers, algebra=algebra, attention=attention, grouped=grouped, shapes=shapes,
+    recurrent=recurrent, sparse=sparse, volumes=volumes, thin=thin,
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Where a step of a job ends that has several optimizers."""
+"""Where a step of a job ends that has several optimizers, or none."""
 
 import json
 
@@ -39,3 +39,116 @@ def test_the_last_optimizer_of_a_round_ends_the_step(oomph, tmp_path, every, ste
             if step == 1
         }
         assert {(p, m) for p in ("forward", "backward") for m in ("Generator", "Critic")} <= seen
+
+
+WEIGHTS = """
+    import torch
+    torch.manual_seed(0)
+    weights = [torch.randn(256, 256, device="cuda", requires_grad=True) for _ in range(3)]
+    def loss(weights):
+        x = torch.randn(64, 256, device="cuda")
+        for weight in weights:
+            x = torch.tanh(x @ weight)
+        return x.square().mean()
+    total = torch.zeros((), device="cuda")
+    for i in range(4):
+"""
+IN_PLACE = {
+    "no_grad": """
+        loss(weights).backward()
+        with torch.no_grad():
+            for weight in weights:
+                weight -= 0.1 * weight.grad
+                weight.grad = None
+""",
+    "data": """
+        loss(weights).backward()
+        for weight in weights:
+            weight.data.add_(weight.grad, alpha=-0.1)
+            weight.grad.zero_()
+""",
+    "foreach, of three batches": """
+        for _ in range(3):
+            found = loss(weights)
+            found.backward()
+            total.add_(found.detach())
+        with torch.no_grad():
+            torch._foreach_add_(weights, [weight.grad for weight in weights], alpha=-0.1)
+        for weight in weights:
+            weight.grad = None
+""",
+    "asked for": """
+        given = torch.autograd.grad(loss(weights), weights)
+        with torch.no_grad():
+            for weight, gradient in zip(weights, given):
+                weight.sub_(gradient, alpha=0.1)
+""",
+}
+REPLACED = {
+    "functional": """
+        given = torch.autograd.grad(loss(weights), weights)
+        weights = [(w - 0.1 * g).detach().requires_grad_() for w, g in zip(weights, given)]
+""",
+    "torch.func": """
+        given = torch.func.grad(loss)([w.detach() for w in weights])
+        weights = [(w - 0.1 * g).detach() for w, g in zip(weights, given)]
+""",
+    "data": """
+        loss(weights).backward()
+        for weight in weights:
+            weight.data = weight.data - 0.1 * weight.grad
+            weight.grad = None
+""",
+}
+BY_HAND = [*IN_PLACE.values(), *REPLACED.values()]
+
+
+@pytest.mark.parametrize("update", BY_HAND, ids=[*IN_PLACE, *[f"new, {name}" for name in REPLACED]])
+def test_an_update_by_hand_ends_a_step(oomph, tmp_path, update):
+    """It is the step's last phase, and the next operator that needs gradients is the next step's."""
+    found = oomph(WEIGHTS + update, gpu="t4")
+    assert found.status == 0, found.err
+    written = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (written["steps"], written["inferences"]) == (4, 0)
+    for step in (1, 2):
+        phases = {(phase, operator) for phase, _, operator, of in written["scopes"] if of == step}
+        assert ("forward", "aten::tanh") in phases
+        assert any(phase == "backward" for phase, _ in phases)
+        assert ("optimizer", "aten::mul") in phases or any(
+            phase == "optimizer" and operator.removesuffix("_").endswith(("add", "sub"))
+            for phase, operator in phases
+        )
+    assert found.json["trains"] and "4 steps in" in found.out
+
+
+def test_steps_by_hand_end_a_run_after_as_many_as_were_asked_for(oomph, tmp_path):
+    found = oomph(WEIGHTS + IN_PLACE["no_grad"], "--steps", "2", gpu="t4")
+    assert found.status == 0, found.err
+    written = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert written["steps"] == 2 and written["stopped"]
+
+
+@pytest.mark.parametrize(
+    "derives",
+    [
+        "x = x - 0.1 * torch.autograd.grad(model(x).sum(), x)[0]",
+        "x = x - 0.1 * torch.func.grad(lambda x: model(x).sum())(x)",
+        "model(x).sum().backward(); x.grad.abs_(); model.zero_grad()",
+    ],
+    ids=["forces", "functional forces", "saliency"],
+)
+def test_gradients_of_what_is_no_weight_are_no_step(oomph, tmp_path, derives):
+    found = oomph(
+        f"""
+        import torch
+        from torch import nn
+        model = nn.Sequential(nn.Linear(256, 256), nn.Tanh(), nn.Linear(256, 1)).cuda()
+        x = torch.randn(16, 256, device="cuda")
+        for i in range(4):
+            x = x.detach().requires_grad_()
+            {derives}
+        """,
+        gpu="t4",
+    )
+    assert found.status == 0, found.err
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["steps"] == 0

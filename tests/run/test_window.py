@@ -125,6 +125,22 @@ def test_passes_of_inference_are_counted_without_the_recorder(real):
     assert record["inferences"] == 30 and record["windows"] == [[1, 6]]
 
 
+def test_steps_by_hand_are_counted_without_the_recorder(real):
+    """Two backward passes make one of them."""
+    done, record, _ = real("""
+        for index in range(30):
+            for _ in range(2):
+                net(torch.ones(8, 64, device="cuda")).sum().backward()
+            with torch.no_grad():
+                for p in net.parameters():
+                    p.sub_(p.grad)
+                    p.grad = None
+        print("hooked", hooked())
+    """)
+    assert "hooked False" in done.out
+    assert record["steps"] == 30 and record["windows"] == [[1, 6]]
+
+
 def test_a_script_that_becomes_another_program_leaves_its_record(real):
     _, record, _ = real("""
     step()

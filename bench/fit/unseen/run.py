@@ -53,13 +53,20 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         row.update(
             {
                 key: result.get(key)
-                for key in ("outcome", "stopped", "runs", "run_seconds", "planning_seconds")
+                for key in (
+                    "outcome",
+                    "stopped",
+                    "runs",
+                    "run_seconds",
+                    "planning_seconds",
+                    "floor",
+                )
             }
         )
         row["least_bytes"] = ((result.get("least") or {}).get("peak") or {}).get("used_bytes")
         if result.get("least"):
             row["least"] = {key: result["least"].get(key) for key in ("what", "time_ratio")}
-            row.update({key: result.get(key) for key in ("held_by", "floor")})
+            row["held_by"] = result.get("held_by")
         row["tried"] = [
             [tried["what"][:300], tried["used_bytes"], round(tried["time_ratio"], 2)]
             for tried in result.get("tried") or []

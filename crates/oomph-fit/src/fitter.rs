@@ -445,6 +445,12 @@ impl<'a> Fitter<'a> {
             }
             return Ok(());
         }
+        if let Some(floor) = self.proof(&bases[0].model) {
+            fit.outcome = Outcome::NothingFits;
+            fit.floor = Some(floor);
+            smaller::name_gpus(fit);
+            return Ok(());
+        }
         if !fit.inference {
             let settings = self.probe_settings(&bases[0])?;
             bases.extend(settings);
@@ -468,6 +474,15 @@ impl<'a> Fitter<'a> {
             fit.outcome = Outcome::NothingFits;
             smaller::advise(self, &bases, fit)
         }
+    }
+
+    /// What every plan for a job that trains on one GPU needs, if that is more than there is.
+    fn proof(&self, model: &Model) -> Option<Floor> {
+        let context = &self.wanted.gpu.found.gpu.context;
+        let context = context.base_bytes + context.first_kernel_bytes;
+        let counts = model.trains && self.wanted.gpu.count == 1;
+        let floor = counts.then(|| Floor::of_any_plan(model, &self.options, context))?;
+        (floor.bytes > self.options.budget).then_some(floor)
     }
 
     /// Whether a plan's first run should have as many steps as its last: where they take much less than starting the script

@@ -20,10 +20,6 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
     /// The most plans of least memory to try before showing the prediction instead.
     const TRIES: u32 = 3;
     let mut tries = TRIES;
-    let mut margin = 0.0;
-    if fit.gpu.memory_bytes > 0 {
-        margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes as f64;
-    }
     let mut levers = Vec::new();
     // Each run corrects the predictions of its levers, so the next may be another plan.
     let mut known = u64::MAX;
@@ -56,6 +52,19 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
             fit.least = Some(predicted(&least));
         }
     }
+    name_gpus(fit);
+    if fitter.wanted.variants {
+        smaller_jobs(fitter, bases, &levers, fit)?;
+    }
+    Ok(())
+}
+
+/// GPUs that would be enough, for the plan of least memory or for the job as it is.
+pub(crate) fn name_gpus(fit: &mut Fit) {
+    let mut margin = 0.0;
+    if fit.gpu.memory_bytes > 0 {
+        margin = fit.gpu.margin_bytes as f64 / fit.gpu.memory_bytes as f64;
+    }
     let whole = gpus_that_hold(fit.plain.used_bytes, margin, true);
     if let Some(least) = &fit.least {
         // Name GPUs that need the plan only if they are cheaper than those that do not.
@@ -66,10 +75,6 @@ pub(crate) fn advise(fitter: &mut Fitter, bases: &[Base], fit: &mut Fit) -> anyh
             .collect();
     }
     fit.gpus.extend(whole.into_iter().take(GPUS));
-    if fitter.wanted.variants {
-        smaller_jobs(fitter, bases, &levers, fit)?;
-    }
-    Ok(())
 }
 
 /// Smaller jobs, each run once with the plan of least memory.

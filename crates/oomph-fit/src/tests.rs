@@ -760,7 +760,9 @@ fn where_one_plan_needs_less_with_a_limit_others_are_predicted_anew() {
         found(wanted, ending)
     };
     let misses = |made: &Made| made.verifies().then(|| through(made, Some(budget() * 2)));
-    let (nothing, _) = least(outside() + (1 << 20), &misses);
+    // As little as there may be without a proof that nothing fits.
+    let (proof, _) = least(outside() / 2, &misses);
+    let (nothing, _) = least(proof.fit.floor.unwrap().bytes, &misses);
     let predicted = nothing.fit.least.unwrap().predicted;
     let total = predicted.used_bytes - predicted.reserved_bytes / 50;
     let (_, made) = least(total, &|made| {
@@ -886,6 +888,28 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
         parts.iter().all(|&bytes| bytes > 0) && floor.bytes < budget() / 10 * 11,
         "{floor:?}"
     );
+}
+
+/// Weights that are trained and the context are more than there is: no run of any plan could say anything else.
+#[test]
+fn weights_that_no_lever_takes_from_the_gpu_end_the_search_at_once() {
+    let context = &wanted().gpu.found.gpu.context;
+    let context = outside().min(context.base_bytes + context.first_kernel_bytes);
+    let within = |total_bytes| Wanted {
+        total_bytes,
+        ..wanted()
+    };
+    let (found, made) = found(within(context), |_| None);
+    assert_eq!((found.fit.outcome, made.len()), (Outcome::NothingFits, 1));
+    let floor = found.fit.floor.as_ref().unwrap();
+    assert_eq!(
+        (floor.bytes, floor.outside_bytes),
+        (context + floor.parameter_bytes, context)
+    );
+    assert!(found.fit.least.is_none() && !found.fit.gpus.is_empty());
+    // With as much as that there is no proof, so plans are tried.
+    let (_, made) = search(within(floor.bytes), |_| None);
+    assert!(made.len() > 1);
 }
 
 /// The plan of least memory is tried although it should not fit; where one of its levers refuses, the next one is.

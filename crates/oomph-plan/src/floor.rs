@@ -11,7 +11,10 @@ use oomph_trace::{Category, Phase};
 use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
+use crate::draft::Draft;
+use crate::levers::{KINDS, Lever};
 use crate::model::{Call, Event, Model};
+use crate::search::Options;
 use crate::streamed;
 
 /// The least that a run needs with its operators as they are.
@@ -60,6 +63,74 @@ impl Floor {
             operator,
         }
     }
+}
+
+impl Floor {
+    /// What no plan of a job that trains goes below, whatever becomes of its operators: the context of a GPU that has run a kernel
+    /// (`context_bytes`), and the weights that stay there under each lever that is permitted.
+    pub fn of_any_plan(model: &Model, options: &Options, context_bytes: u64) -> Self {
+        let plain = Draft::new(model, options.pace);
+        let mut stay = always_there(&plain);
+        for kind in KINDS {
+            let all = (kind.sequence)(&plain);
+            let whole = (kind.of_modules)(all.prefix(model, all.len()));
+            let levers = (kind.candidates)(model, options).into_iter().chain(whole);
+            for lever in levers.filter(|lever| options.permits(lever)) {
+                let left = always_there(&with(&plain, &lever));
+                stay.retain(|number, bytes| {
+                    *bytes = left.get(number).map_or(0, |left| *left.min(bytes));
+                    *bytes > 0
+                });
+            }
+        }
+        let outside_bytes = context_bytes.min(model.outside);
+        let parameter_bytes = stay.values().sum();
+        Self {
+            bytes: outside_bytes + parameter_bytes,
+            outside_bytes,
+            parameter_bytes,
+            ..Self::default()
+        }
+    }
+}
+
+/// A draft as one lever changes it.
+fn with<'a>(plain: &Draft<'a>, lever: &Lever) -> Draft<'a> {
+    let mut draft = plain.clone();
+    draft.apply(lever);
+    draft
+}
+
+/// The bytes of weights with an owner that is trained, by number: those that setup leaves on the GPU and no step frees.
+fn always_there(draft: &Draft<'_>) -> HashMap<u32, u64> {
+    let model = draft.model;
+    let frozen = streamed::frozen(model);
+    let owned = model.parameters.iter();
+    let trained: BTreeSet<u32> = owned
+        .filter(|(owner, _)| !owner.is_empty() && !frozen.contains(owner.as_str()))
+        .map(|(_, number)| *number)
+        .collect();
+    let template = &draft.template;
+    let mut found: HashMap<u32, u64> = HashMap::default();
+    for event in &template.setup {
+        match event {
+            Event::Alloc(number) if trained.contains(number) => {
+                let tensor = template.tensors.get(*number as usize);
+                found.insert(*number, tensor.map_or(0, |tensor| tensor.bytes));
+            }
+            Event::Free(number) => {
+                found.remove(number);
+            }
+            _ => {}
+        }
+    }
+    let steps = [&template.body, &template.first_tail, &template.tail];
+    for event in steps.into_iter().flatten() {
+        if let Event::Free(number) | Event::FreePrevious(number) = event {
+            found.remove(number);
+        }
+    }
+    found
 }
 
 /// What cuBLAS keeps of the forward pass: the backward pass may run in the same thread and need no other.
@@ -236,6 +307,27 @@ mod tests {
         assert_eq!(bytes(&model), 50, "it is frozen");
         model.modules[1].trained = 10;
         assert_eq!(bytes(&model), 70);
+    }
+
+    /// Weights that are trained stay under every lever, frozen ones do not, and what a step frees is none of them.
+    #[test]
+    fn no_plan_takes_weights_that_are_trained_from_the_gpu() {
+        let mut model = job();
+        model.trains = true;
+        model.template.setup = vec![Event::Alloc(0)];
+        let floor = |model: &Model, context: u64| {
+            let floor = Floor::of_any_plan(model, &Options::default(), context);
+            (floor.bytes, floor.outside_bytes, floor.parameter_bytes)
+        };
+        assert_eq!(floor(&model, 60), (70, 60, 10));
+        assert_eq!(floor(&model, 1000), (110, 100, 10), "the run had no more");
+        model.template.tail = vec![Event::Free(0)];
+        assert_eq!(floor(&model, 60).2, 0, "a step gives them back");
+        model.template.tail.clear();
+        model.modules[1].parameters = 10;
+        assert_eq!(floor(&model, 60).2, 0, "they are frozen");
+        model.modules[1].trained = 10;
+        assert_eq!(floor(&model, 60).2, 10);
     }
 
     /// What a module of the script's own gets may be gone before its result is made.

@@ -17,7 +17,9 @@ use oomph_trace::{Category, Phase, StringId, Trace};
 #[non_exhaustive]
 pub enum ModelError {
     /// Nothing was trained or inferred.
-    #[error("the script made no step: no optimizer stepped and no model ran without gradients")]
+    #[error(
+        "the script made no step: no optimizer stepped, no weights changed after a backward pass, and no model ran without gradients"
+    )]
     NoStep,
     /// The history lacks what the model is made of.
     #[error("the record does not say which operator made which allocation")]

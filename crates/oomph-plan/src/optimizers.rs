@@ -30,6 +30,11 @@ pub(crate) fn bytes_at_once(all: u64) -> u64 {
     (all / 16).clamp(FEWEST, AT_ONCE)
 }
 
+/// Whether an optimizer stepped; a script may change its weights itself.
+pub(crate) fn step(model: &Model) -> bool {
+    !model.facts.optimizers.is_empty()
+}
+
 /// Whether all update each element, or each row, by itself.
 pub(crate) fn step_by_element(model: &Model) -> bool {
     let mut optimizers = model.facts.optimizers.iter();

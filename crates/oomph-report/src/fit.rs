@@ -399,25 +399,34 @@ fn fewest(out: &mut String, fit: &Fit, width: usize) {
     }
 }
 
-/// What the operators need at once, and what that proves.
+/// What the operators need at once, or what every plan needs, and what that proves.
 fn floor_text(fit: &Fit, floor: &Floor) -> String {
     let usable = fit.gpu.memory_bytes.saturating_sub(fit.gpu.margin_bytes);
-    let proof = if floor.bytes > usable {
+    let proof = if floor.bytes <= usable {
+        "less than there is: no proof that nothing can fit"
+    } else if floor.operator_bytes > 0 {
         "more than there is: nothing fits while its operators stay as large"
     } else {
-        "less than there is: no proof that nothing can fit"
+        "more than there is, and no lever takes any of that off the GPU: nothing fits, and no plan was tried"
     };
     let of = match floor.operator.as_str() {
         "" => String::new(),
         name => format!(" ({name})"),
     };
+    let parts: Vec<String> = [
+        (floor.outside_bytes, "outside the allocator"),
+        (floor.parameter_bytes, "of parameters"),
+        (floor.workspace_bytes, "of cuBLAS's workspaces"),
+        (floor.operator_bytes, "for the largest operator"),
+    ]
+    .into_iter()
+    .filter(|(bytes, _)| *bytes > 0)
+    .map(|(bytes, what)| format!("{} {what}", format_bytes(bytes)))
+    .collect();
     format!(
-        "{}: {} outside the allocator, {} of parameters, {} of cuBLAS's workspaces, {} for the largest operator{of}; {proof}",
+        "{}: {}{of}; {proof}",
         format_bytes(floor.bytes),
-        format_bytes(floor.outside_bytes),
-        format_bytes(floor.parameter_bytes),
-        format_bytes(floor.workspace_bytes),
-        format_bytes(floor.operator_bytes),
+        parts.join(", ")
     )
 }
 
@@ -646,6 +655,15 @@ mod tests {
         );
         assert!(above.contains("nothing fits") && !above.contains("no proof"));
         assert!(text(50 << 30).contains("no proof"));
+        // Of weights alone, every plan.
+        fit.floor = Some(Floor {
+            bytes: 150 << 30,
+            outside_bytes: 1 << 30,
+            parameter_bytes: 149 << 30,
+            ..Floor::default()
+        });
+        let weights = fit_report(&fit, 400, false);
+        assert!(weights.contains("no lever takes") && !weights.contains("operator"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ import torch
 
 from oomph._recorder.marks import Marks
 from oomph._recorder.progress import MARKED_STEPS, Progress
+from oomph._recorder.updates import Updates
 
 _in_backward = torch._C._current_graph_task_id
 _functorch = torch._C._functorch
@@ -26,11 +27,13 @@ class Leaves:
     A tensor that needs a gradient in one pass alone is an input.
     """
 
-    def __init__(self, progress: Progress, marks: Marks) -> None:
+    def __init__(self, progress: Progress, marks: Marks, updates: Updates) -> None:
         """No backward pass has run yet."""
-        self._progress, self._marks = progress, marks
+        self._progress, self._marks, self._updates = progress, marks, updates
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._passes = 0
+        self._asks_for_all = False
+        """Whether the last `autograd.grad` that was looked at asked for the gradients of all leaves."""
 
     def watch(self) -> None:
         """Begin to watch."""
@@ -38,11 +41,15 @@ class Leaves:
 
         @functools.wraps(backward)
         def goes_back(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            looks = self._look(tensors)
+            outermost = _is_outermost()
+            found = self._look(tensors)
             with self._notes_graph(args, kwargs):
                 result = backward(tensors, *args, **kwargs)
-            if looks:
+            if found is not None:
                 self._marks.gradients()
+                found = [t for t in found if t.grad is not None]
+            if outermost and self._updates.may_come:
+                self._updates.gave(found)
             return result
 
         @functools.wraps(grad)
@@ -51,7 +58,9 @@ class Leaves:
                 inputs = tuple(inputs)  # a generator has its items once
             given = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
             transformed = any(map(_is_transformed, given))
-            looks = self._look(() if transformed else outputs)
+            outermost = _is_outermost()
+            found = self._look(() if transformed else outputs)
+            looks = found is not None
             if looks and transformed:
                 # What a function's derivative is asked for, of functions without modules: its weights.
                 given = [_plain(t) for t in given]
@@ -65,16 +74,38 @@ class Leaves:
             with within:
                 result = grad(outputs, inputs, *args, **kwargs)
             if looks:
-                found = map(_plain, result) if transformed else result
-                self._marks.gradients_given(given, found)
+                of_weights = map(_plain, result) if transformed else result
+                self._marks.gradients_given(given, of_weights)
+            if outermost and self._updates.may_come:
+                makes_graph = False if transformed else self._makes_graph(args, kwargs)
+                if not makes_graph and not (transformed and _is_nested()):
+                    self._derived(given, found, transformed)
             return result
 
         torch.autograd.backward, torch.autograd.grad = goes_back, derives
 
+    def _derived(self, given: Any, found: list[torch.Tensor] | None, transformed: bool) -> None:
+        """Gradients of `given` were asked for, of an output with the leaves `found` (None: they were not looked at). Of some
+        leaves alone, they are no step's: those of positions, or of pixels that a frozen model looks at."""
+        asked = [t for t in map(_plain, given) if t is not None and t.is_cuda]
+        if transformed:
+            if self._updates.outweighs_known(asked):
+                self._updates.gave(asked, new=True)
+            return
+        if found is not None:
+            own = {id(t) for t in asked}
+            self._asks_for_all = all(id(leaf) in own for leaf in found)
+        if self._asks_for_all and asked:
+            self._updates.gave(asked, new=True)
+
+    @staticmethod
+    def _makes_graph(args: tuple, kwargs: dict[str, Any]) -> bool:
+        return bool(args[2] if len(args) > 2 else kwargs.get("create_graph"))
+
     @contextlib.contextmanager
     def _notes_graph(self, args: tuple, kwargs: dict[str, Any]) -> Iterator[None]:
         """Around a pass with these arguments, of which both functions take three alike: the last are `retain_graph`, `create_graph`."""
-        makes = bool(args[2] if len(args) > 2 else kwargs.get("create_graph"))
+        makes = self._makes_graph(args, kwargs)
         retains = bool(args[1] if len(args) > 1 else kwargs.get("retain_graph")) and not makes
         progress = self._progress
         progress.differentiates += makes
@@ -85,21 +116,28 @@ class Leaves:
             if retains and progress.is_recorded:
                 progress.boundary("retained", progress.step)
 
-    def _look(self, roots: Any) -> bool:
-        """Whether this pass is one of the first: their leaves are looked at."""
-        if self._passes >= MARKED_STEPS or _in_backward() != -1 or torch.compiler.is_compiling():
-            return False
+    def _look(self, roots: Any) -> list[torch.Tensor] | None:
+        """The leaves on the GPU, if this pass is one of the first: theirs are looked at."""
+        if self._passes >= MARKED_STEPS or not _is_outermost():
+            return None
         self._passes += 1
         again = []
-        for leaf in leaves((roots,) if isinstance(roots, torch.Tensor) else roots):
-            if leaf.is_cuda and not self._marks.knows(leaf):
+        found = leaves((roots,) if isinstance(roots, torch.Tensor) else roots)
+        all_leaves = [leaf for leaf in found if leaf.is_cuda]
+        for leaf in all_leaves:
+            if not self._marks.knows(leaf):
                 seen = self._seen.get(id(leaf))
                 if seen is not None and seen() is leaf:
                     again.append(leaf)
                 else:
                     self._seen[id(leaf)] = weakref.ref(leaf)
         self._marks.add_weights(again)
-        return True
+        return all_leaves
+
+
+def _is_outermost() -> bool:
+    """Whether a backward pass that begins now is within no other one, and runs."""
+    return _in_backward() == -1 and not torch.compiler.is_compiling()
 
 
 def _is_transformed(t: Any) -> bool:

@@ -72,6 +72,11 @@ class Marks:
         known = self._parameters.get(id(t))
         return known is not None and known[0]() is t
 
+    def weights(self) -> list[torch.Tensor]:
+        """The parameters that are known and still there."""
+        found = (reference() for reference, _ in self._parameters.values())
+        return [p for p in found if p is not None]
+
     def inputs(self, args: Any) -> None:
         """Mark what a model was given."""
         self._mark(_INPUT, ((t, "") for t in cuda_tensors(args) if not t.requires_grad))

@@ -11,14 +11,16 @@ import torch
 from oomph._recorder.facts import Facts
 from oomph._recorder.marks import Marks
 from oomph._recorder.progress import BACKWARD, BETWEEN, FORWARD, INFERENCE, Progress
+from oomph._recorder.updates import Updates
 
 
 class Passes:
     """Sees passes begin and end, and counts those of a job that infers."""
 
-    def __init__(self, progress: Progress, facts: Facts, marks: Marks) -> None:
+    def __init__(self, progress: Progress, facts: Facts, marks: Marks, updates: Updates) -> None:
         """Nothing has run yet."""
         self._progress, self._facts, self._marks = progress, facts, marks
+        self._updates = updates
         self._with_graph = False
         """Whether a pass with a graph has ended, of which a backward pass may yet come."""
         self._generating = 0
@@ -33,6 +35,8 @@ class Passes:
         """An outermost module is called."""
         progress = self._progress
         progress.seen_forward = True
+        if self._updates.waits and torch.is_grad_enabled():
+            self._updates.goes_forward()
         if self._with_graph:
             # Another pass, and none went back: it was one without an optimizer.
             self._with_graph = False

@@ -38,6 +38,7 @@ from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import go_backward, sources, use_checkpointing
+from oomph._recorder.updates import Updates
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
 from oomph._virtual_gpu import library, triton_launcher
@@ -105,8 +106,9 @@ class Recorder:
         self._progress.fewer = settings.fewer
         self._facts = Facts()
         self._marks = Marks()
-        self._scopes = Scopes(self._progress, busy)
-        self.passes = Passes(self._progress, self._facts, self._marks)
+        self._updates = Updates(self._progress, self._marks, self.layer, settings.inference)
+        self._scopes = Scopes(self._progress, self._updates, busy)
+        self.passes = Passes(self._progress, self._facts, self._marks, self._updates)
         self._modules = ModuleCalls(self._progress, self.passes, self._facts, self._marks)
         self._steps = OptimizerSteps(
             self._progress, self._scopes, self._marks, self._modules.models
@@ -134,7 +136,7 @@ class Recorder:
         self._modules.watch()
         self._steps.watch_construction(self.settings.inference)
         Loading(self._progress, self._scopes).watch()
-        Leaves(self._progress, self._marks).watch()
+        Leaves(self._progress, self._marks, self._updates).watch()
         on_import("transformers.generation.utils", self.passes.watch_generation)
         on_import(
             "onnxruntime.capi.onnxruntime_inference_collection",
@@ -353,6 +355,7 @@ class Recorder:
             kept.forget()
         self._progress.forget()
         self.assumptions.forget()
+        self._updates.forget()
         self._steps.forget(self._modules.models)
         self.layer.before = self._scopes.label
         self._before_part = before
@@ -417,6 +420,7 @@ class Recorder:
         is_child = self.directory.run is not self.directory
         if not used_cuda and self.rank is None and (self.settings.several or is_child):
             return  # a helper of the script, no rank
+        self._updates.finish()
         self.passes.finish()
         if self._facts.compiled and self._progress.trains and not self._progress.step:
             self.assumptions.add("attribution", _COMPILED_STEPS, "")

@@ -22,6 +22,7 @@ from oomph._recorder.progress import (
     SETUP,
     Progress,
 )
+from oomph._recorder.updates import Updates
 from oomph._virtual_gpu import library
 
 _FRAME = "oomph_scope_"
@@ -46,9 +47,9 @@ _grad_enabled = torch.is_grad_enabled
 class Scopes:
     """Labels what operators allocate, and adds up the GPU time of what has one label."""
 
-    def __init__(self, progress: Progress, busy: Any) -> None:
+    def __init__(self, progress: Progress, updates: Updates, busy: Any) -> None:
         """`busy` is the virtual GPU's counters of work, None on a real one."""
-        self._progress = progress
+        self._progress, self._updates = progress, updates
         self._busy = busy
         self._numbers: dict[tuple[str, str, str, int, int], int] = {}
         self._times: list[list[int]] = []
@@ -121,10 +122,14 @@ class Scopes:
             # The operator's node was made before it came here.
             sequence = self._next_sequence()
             if sequence != self._sequence:
+                if self._updates.waits and self._updates.goes_forward():
+                    self.forget_graph()
                 self._nodes[sequence - 1] = (module, call)
                 self._sequence = sequence
             elif not module:
-                phase = _GRAPHLESS
+                phase = OPTIMIZER if self._updates.waits else _GRAPHLESS
+        elif phase is INFERENCE and not module and self._updates.waits:
+            phase = OPTIMIZER
         elif phase is BACKWARD and self._progress.differentiates and _grad_enabled():
             phase = _DIFFERENTIABLE
         key = (phase, module, operator, self._progress.step, call)

@@ -142,6 +142,13 @@ class Operator:
         self.equivalent = EQUIVALENTS.get(func.name()) or EQUIVALENTS.get(self.name)
         self.fill = _FILLS.get(self.name.rsplit("::")[-1].rstrip("_"))
 
+    def changed(self, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+        """The arguments that it changes: tensors, and lists of them."""
+        return [
+            args[index] if index < len(args) else kwargs.get(name)
+            for index, name, _ in self.mutated
+        ]
+
     def inputs(self, args: tuple, kwargs: dict) -> list[torch.Tensor]:
         """The tensors from which it computes: not those of which it overwrites all."""
         if self.overwrites:

@@ -115,6 +115,8 @@ class ValueLayer:
         self.reads: Any = None
         # And with both tensors of an operator that computes element by element.
         self.pairs: Any = None
+        # Called, if it is there while `before` is, with what an operator changes, before it runs.
+        self.changes: Any = None
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
@@ -296,6 +298,8 @@ class ValueLayer:
             with torch._C._ExcludeDispatchKeyGuard(self._keys):
                 return func(*args, **kwargs)
         if self.before is not None:
+            if self.changes is not None and op.mutated:
+                self.changes(op.changed(args, kwargs))
             within = self.before(op.name)
             if within is not None:
                 return within(self._enter, func, op, args, kwargs)

@@ -53,6 +53,7 @@ impl Facets for GradientsOnCpu {
         let tensors = model.template.tensors.iter();
         let bytes: u64 = tensors.filter(|one| leaves(one)).map(|one| one.bytes).sum();
         let offered = model.trains
+            && optimizers::step(model)
             && bytes >= WORTH
             && !facts.scaled
             && !facts.evaluates_closures()

@@ -74,6 +74,7 @@ impl Facets for MixedPrecision {
     /// Where the job computes in fp32 so far.
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
         let offered = model.trains
+            && !model.modules.is_empty()
             && model.facts.autocast.is_empty()
             && !model.facts.compiled
             && model.is_fp32();

@@ -48,6 +48,7 @@ impl Facets for OptimizerOnCpu {
     /// Where there is state to move.
     fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
         let offered = model.trains
+            && optimizers::step(model)
             && model
                 .template
                 .tensors

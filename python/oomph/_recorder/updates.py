@@ -1,0 +1,122 @@
+"""Steps of a script without an optimizer, which changes its weights itself."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from oomph._recorder.addresses import memory_of
+from oomph._recorder.marks import Marks
+from oomph._recorder.progress import OPTIMIZER, Progress
+
+
+class Updates:
+    """Sees weights change after a backward pass; the next operator that needs gradients ends the step.
+
+    They change in place (`p -= lr * p.grad` without gradients, `p.data.add_`, `torch._foreach_add_`), or other tensors take their
+    places (`params = {k: p - lr * g}`), and those before are gone. A pass after which neither happens is one of several of a step.
+    """
+
+    def __init__(self, progress: Progress, marks: Marks, layer: Any, inference: bool) -> None:
+        """`layer` says what operators change (`ValueLayer.changes`). With `inference` the script has no steps."""
+        self._progress, self._marks, self._layer = progress, marks, layer
+        self._inference = inference
+        self.waits = False
+        """Whether a backward pass has given gradients of weights, and no operator has needed any since."""
+        self._by_hand = False
+        """Whether the script's steps are its updates."""
+        self._weights: list[weakref.ref[torch.Tensor]] = []
+        self._addresses: set[int] = set()
+        self._storages: list[Any] = []
+        self._written = False
+        self._passes = self._passes_of_a_step = 0
+
+    def forget(self) -> None:
+        """A part of the script begins."""
+        self._rest()
+        self._by_hand = False
+        self._passes = self._passes_of_a_step = 0
+
+    @property
+    def may_come(self) -> bool:
+        """Whether the script has made no optimizer so far, whose steps would be the job's."""
+        return not self._inference and (self._by_hand or not self._progress.trains)
+
+    def outweighs_known(self, asked: Iterable[torch.Tensor]) -> bool:
+        """Whether a function's derivative that is `asked` for is that of weights: a force field's is that of positions, and its weights,
+        which need gradients, too, are more."""
+        asked = list(asked)
+        own = {id(t) for t in asked}
+        others = (p for p in self._marks.weights() if p.is_cuda and id(p) not in own)
+        most = sum(p.nbytes for p in others if p.requires_grad)
+        return bool(asked) and sum(t.nbytes for t in asked) >= most
+
+    def gave(self, weights: Iterable[torch.Tensor] | None, new: bool = False) -> None:
+        """A backward pass has given gradients of `weights`; None: of those of the pass before. `new`: they are the function's, and
+        passes of models that it differentiates are no inference."""
+        progress = self._progress
+        self._passes += 1
+        if not progress.is_recorded:
+            # Operators are not watched: a step has as many passes as the last that was recorded.
+            if self._by_hand and self._passes >= self._passes_of_a_step:
+                self._passes = 0
+                progress.end_step()
+            return
+        if weights is not None:
+            self._weights = [weakref.ref(t) for t in weights]
+        found = [t for t in (one() for one in self._weights) if t is not None]
+        if not found:
+            return
+        self._by_hand = self._by_hand or new
+        progress.trains = progress.trains or new
+        self._addresses = {address for t in found for address in memory_of(t)}
+        self._storages = [StorageWeakRef(t.untyped_storage()) for t in found]
+        self.waits, self._written = True, False
+        self._layer.changes = self._changed
+        if self._by_hand:
+            progress.say(OPTIMIZER)
+        progress.boundary("optimizer", progress.step)
+
+    def _changed(self, tensors: Iterable[Any]) -> None:
+        """An operator changes `tensors`."""
+        given = (t for one in tensors for t in (one if isinstance(one, (list, tuple)) else (one,)))
+        self._written = self._written or any(
+            address in self._addresses
+            for t in given
+            if isinstance(t, torch.Tensor)
+            for address in memory_of(t)
+        )
+
+    def _are_made(self) -> bool:
+        if self._written:
+            return True
+        return bool(self._storages) and all(storage.expired() for storage in self._storages)
+
+    def goes_forward(self) -> bool:
+        """An operator, or a model, is about to need gradients: whether that ends a step. Raise `StepsDone` after the last one."""
+        if not self.waits or not self._are_made():
+            return False
+        self._end()
+        self._progress.end_step()
+        return True
+
+    def _end(self) -> None:
+        self._rest()
+        self._by_hand = self._progress.trains = True
+        self._passes, self._passes_of_a_step = 0, self._passes
+
+    def _rest(self) -> None:
+        self.waits = self._written = False
+        self._layer.changes = None
+        self._storages = []
+
+    def finish(self) -> None:
+        """The script has ended, perhaps with an update."""
+        if self.waits and self._are_made():
+            self._end()
+            self._progress.last_step = None
+            self._progress.end_step()
