@@ -8,7 +8,7 @@ use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint,
 
 /// The default rules, and those that tests here are about.
 fn with_more() -> Selection {
-    let more = ["OOM505", "OOM701"].map(str::to_owned);
+    let more = ["OOM505", "OOM511", "OOM701", "OOM811"].map(str::to_owned);
     Selection::new(None, &more, &[]).unwrap()
 }
 
