@@ -326,10 +326,24 @@ pub struct MessageReport {
     /// What of it is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_use_bytes: Option<u64>,
+    /// Figures of memory elsewhere in the text, in its own words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub figures: Vec<FigureReport>,
     /// What the text does not say.
     pub unsaid: Vec<&'static str>,
     /// What in it is misleading.
     pub corrections: Vec<String>,
+}
+
+/// A figure of memory as a text has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
+pub struct FigureReport {
+    /// The line of the log.
+    pub line: usize,
+    /// The part of the line.
+    pub text: String,
+    /// Further lines that differ in their numbers alone.
+    pub more: usize,
 }
 
 /// A problem of the input.
@@ -608,6 +622,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         .first()
         .map(|cause| cause.verdict.clone())
         .unwrap_or_default();
+    let evidence = causes
+        .first()
+        .map_or_else(Vec::new, |cause| cause.evidence.clone());
     // The peak is that of PyTorch's allocator; the figures of others stand in the message.
     let pytorch = Some(message)
         .filter(|message| message.program == Program::Pytorch && message.memory == Memory::Device);
@@ -644,7 +661,10 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         held: Vec::new(),
         growth: None,
         steps: Vec::new(),
-        message: Some(messages::report(message)),
+        message: Some(MessageReport {
+            figures: messages::listed(message, &evidence, messages),
+            ..messages::report(message)
+        }),
         messages: messages.iter().map(messages::report).collect(),
         ranks,
         next: messages::steps(message),

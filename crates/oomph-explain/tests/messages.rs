@@ -43,6 +43,9 @@ struct Fixture {
     /// What the text says: the answer must not call it missing.
     #[serde(default)]
     known: Vec<String>,
+    /// Figures of the text that the answer must list in the text's own words.
+    #[serde(default)]
+    shows: Vec<String>,
     /// What is on already, or another's: no step may have it.
     #[serde(default)]
     never: Vec<String>,
@@ -64,7 +67,7 @@ struct File {
 }
 
 /// The tables, and how many messages each has.
-const FILES: [(&str, usize); 19] = [
+const FILES: [(&str, usize); 20] = [
     ("messages.toml", 120),
     ("set_aside.toml", 20),
     ("later.toml", 34),
@@ -84,6 +87,7 @@ const FILES: [(&str, usize); 19] = [
     ("composed.toml", 50),
     ("elsewhere.toml", 20),
     ("weighed.toml", 70),
+    ("figures.toml", 21),
 ];
 
 fn file(name: &str) -> File {
@@ -166,6 +170,15 @@ fn differences(fixture: &Fixture) -> Vec<String> {
     for words in &fixture.known {
         if message.unsaid.iter().any(|unsaid| unsaid.contains(words)) {
             out.push(format!("calls {words:?} missing"));
+        }
+    }
+    for words in &fixture.shows {
+        if !message
+            .figures
+            .iter()
+            .any(|figure| figure.text.contains(words))
+        {
+            out.push(format!("does not list {words:?}: {:?}", message.figures));
         }
     }
     for words in &fixture.never {
@@ -527,6 +540,7 @@ fn what_stands_around_the_words_changes_nothing() {
                 next: fixture.next.clone(),
                 known: fixture.known.clone(),
                 never: fixture.never.clone(),
+                shows: fixture.shows.clone(),
                 ..*fixture
             };
             let found = differences(&around);

@@ -581,9 +581,8 @@ fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     DECIDES.iter().any(|word| text.contains(word))
 }
 
-/// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
 /// Whether a method does nothing yet.
-fn is_stub(def: &StmtFunctionDef) -> bool {
+pub(crate) fn is_stub(def: &StmtFunctionDef) -> bool {
     def.body.iter().all(|stmt| match stmt {
         Stmt::Pass(_) | Stmt::Raise(_) => true,
         Stmt::Expr(node) => node.value.is_literal_expr(),
@@ -611,31 +610,31 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         "VideoReader(",
         "imageio.read",
     ];
+    let decodes = |def: &StmtFunctionDef| {
+        DECODES
+            .iter()
+            .any(|call| module.slice(def.range()).contains(call))
+    };
+    // `loadImage(path)`, a function of the file
+    let helpers: Vec<String> = (module.body().iter().filter_map(Stmt::as_function_def_stmt))
+        .filter(|def| decodes(def))
+        .map(|def| format!("{}(", def.name))
+        .collect();
     // `class Office(ImageFolder)`
     let of_folder = class
         .bases()
         .iter()
         .any(|base| matches!(last_name(base), Some("ImageFolder" | "DatasetFolder")));
     let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
-    if of_folder && !methods().any(|def| def.name.as_str() == "__getitem__") {
-        return true;
-    }
+    let each = methods().find(|def| def.name.as_str() == "__getitem__");
+    let Some(each) = each.map(|def| module.slice(def.range())) else {
+        return of_folder;
+    };
     let made_at_once = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
-    methods().any(|def| def.name.as_str() == "__getitem__")
-        && !methods().filter(made_at_once).any(|def| {
-            DECODES
-                .iter()
-                .any(|call| module.slice(def.range()).contains(call))
-        })
-        && methods().filter(|def| !made_at_once(def)).any(|def| {
-            let text = module.slice(def.range());
-            DECODES.iter().any(|call| text.contains(call))
-        })
+    !methods().filter(made_at_once).any(decodes)
+        && (methods().filter(|def| !made_at_once(def)).any(decodes) || helpers.iter().any(|helper| each.contains(helper.as_str())))
         // Workers cannot work on the GPU as the main process does.
-        && !methods().any(|def| {
-            let text = module.slice(def.range());
-            def.name.as_str() == "__getitem__" && (text.contains(".cuda(") || text.contains(".to(") && text.contains("device"))
-        })
+        && !(each.contains(".cuda(") || each.contains(".to(") && each.contains("device"))
 }
 
 /// Whether a function returns an object of one of these classes.
@@ -655,6 +654,7 @@ fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
     })
 }
 
+/// Whether a method calls an attribute of its object on something that has a name: `self.encoder(x)`.
 fn runs_a_layer(def: &StmtFunctionDef) -> bool {
     struct Find(bool);
     impl<'a> Visitor<'a> for Find {
@@ -1359,12 +1359,16 @@ pub(crate) fn find(
     for folder in folders.take(count) {
         // `from package.module import name`: the name may be a module itself, or what a package has.
         let least = usize::from(!relative);
-        let ends = (least..=parts.len()).rev().take(if whole { 1 } else { 2 });
-        for end in ends {
-            let mut path = folder.to_path_buf();
-            path.extend(&parts[..end]);
-            if let Some(found) = index.get(&path) {
-                return Some((*found, end));
+        let ends = || (least..=parts.len()).rev().take(if whole { 1 } else { 2 });
+        // Scripts beside `src` that is installed, or on `sys.path`, name what is in it.
+        let sources = (!relative).then(|| folder.join("src"));
+        for root in std::iter::once(folder).chain(sources.as_deref()) {
+            for end in ends() {
+                let mut path = root.to_path_buf();
+                path.extend(&parts[..end]);
+                if let Some(found) = index.get(&path) {
+                    return Some((*found, end));
+                }
             }
         }
     }

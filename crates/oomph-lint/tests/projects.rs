@@ -8,7 +8,7 @@ use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint,
 
 /// The default rules, and those that tests here are about.
 fn with_more() -> Selection {
-    let more = ["OOM505", "OOM701"].map(str::to_owned);
+    let more = ["OOM505", "OOM511", "OOM701", "OOM811"].map(str::to_owned);
     Selection::new(None, &more, &[]).unwrap()
 }
 
@@ -1268,4 +1268,94 @@ fn what_is_returned_is_reached() {
     assert_eq!(found(&[("train.py", &returned)]), ["OOM614"]);
     let after = step(&format!("    return loss\n    print({all})"));
     assert_eq!(found(&[("train.py", &after)]), [""; 0]);
+}
+
+#[test]
+fn scripts_find_what_is_in_src() {
+    let script = "import torch
+from photos import make
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for x in DataLoader(make(), batch_size=8, shuffle=True):
+    optimizer.zero_grad()
+    model(x.cuda()).mean().backward()
+    optimizer.step()
+";
+    let data = "import torch
+from PIL import Image
+class Photos(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        return Image.open(f'{index}.png')
+def make():
+    return Photos()
+";
+    let in_folder = |folder: &str| {
+        let path = format!("{folder}/photos/__init__.py");
+        found(&[("scripts/train.py", script), (&path, data)]).contains(&"OOM606")
+    };
+    assert!(in_folder("src"));
+    assert!(!in_folder("other"));
+}
+
+#[test]
+fn a_loader_that_a_function_returns_is_looped_over_by_who_trains() {
+    let data = "import torch
+from torch.utils.data import DataLoader
+from torchvision.datasets import ImageFolder
+device = torch.device('cuda')
+def photos(path):
+    loader = DataLoader(ImageFolder(path), batch_size=8, shuffle=True)
+    return loader
+";
+    let with = |body: &str| {
+        let main = format!(
+            "import torch
+from data import photos
+model = torch.nn.Linear(8, 8).cuda()
+for x, _ in photos('images'):
+    {body}
+"
+        );
+        found(&[("data.py", data), ("main.py", &main)])
+    };
+    assert_eq!(with("model(x.cuda()).mean().backward()"), ["OOM606"]);
+    assert_eq!(with("print(x.shape)"), [""; 0]);
+}
+
+#[test]
+fn what_a_class_leaves_to_others_may_move_the_batches() {
+    let base = |hook: &str| {
+        format!(
+            "import torch
+class Trainer:
+    def __init__(self, model, optimizer, loss):
+        self.model = model
+        self.optimizer = optimizer
+        self.loss = loss
+    def scores(self, batch):
+        {hook}
+    def train(self, loader):
+        for batch in loader:
+            logits, real = self.scores(batch)
+            loss = self.loss(logits, real)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+"
+        )
+    };
+    let main = "import torch
+from trainer import Trainer
+class Ours(Trainer):
+    def scores(self, batch):
+        x, y = batch
+        return self.model(x.cuda()), y.cuda()
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.Adam(net.parameters())
+Ours(net, optimizer, torch.nn.CrossEntropyLoss()).train(torch.load('batches.pt'))
+";
+    let with = |hook: &str| found(&[("trainer.py", &base(hook)), ("main.py", main)]);
+    assert_eq!(with("pass"), ["OOM416"]);
+    assert_eq!(with("return self.model(batch[0]), batch[1]"), [""; 0]);
 }

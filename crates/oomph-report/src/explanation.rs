@@ -45,6 +45,7 @@ pub fn explanation(found: &Explanation, width: usize) -> String {
     if let Some(cause) = &found.cause {
         evidence(&mut out, cause, width);
     }
+    figures(&mut out, found, width);
     holders(&mut out, found, width);
     fixes(&mut out, &found.fixes, width);
     next(&mut out, &found.next, width);
@@ -64,6 +65,67 @@ fn is_quoted(one: &MessageReport, other: &MessageReport) -> bool {
         && !short.text.is_empty()
         && short.text.len() < long.text.len()
         && long.text.contains(&short.text)
+}
+
+/// Whether a message is of another failure: another size, another memory, another rank or device. One without figures
+/// of its own tells of the same failure, or of what came of it.
+fn is_another(other: &MessageReport, message: &MessageReport) -> bool {
+    if other.line == message.line || is_quoted(other, message) {
+        return false;
+    }
+    let near = |one: u64, two: u64| one.abs_diff(two) <= one / 100;
+    let figures = |message: &MessageReport| {
+        [
+            message.asked_bytes,
+            message.total_bytes,
+            message.free_bytes,
+            message.in_use_bytes,
+        ]
+    };
+    let same = |(one, two): (Option<u64>, Option<u64>)| match (one, two) {
+        (Some(one), Some(two)) => near(one, two),
+        _ => true,
+    };
+    let contradicts = !figures(other).into_iter().zip(figures(message)).all(same);
+    let elsewhere = other.memory != message.memory
+        || (other.device.is_some() && message.device.is_some() && other.device != message.device)
+        || (!other.ranks.is_empty() && !message.ranks.is_empty() && other.ranks != message.ranks);
+    let says = figures(other).iter().any(Option::is_some);
+    contradicts || (elsewhere && (says || other.memory == message.memory))
+}
+
+/// Warnings after which the program went on, in one line.
+fn warnings(found: &Explanation, message: &MessageReport) -> Option<String> {
+    let others: Vec<&MessageReport> = found
+        .messages
+        .iter()
+        .filter(|other| other.handled && is_another(other, message))
+        .collect();
+    let first = others.first()?;
+    let mut sizes: Vec<u64> = others
+        .iter()
+        .filter_map(|other| other.asked_bytes)
+        .collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let asked = match (sizes.first(), sizes.last()) {
+        (Some(least), Some(most)) if least < most => {
+            format!(
+                " ({} to {} asked for)",
+                format_bytes(*least),
+                format_bytes(*most)
+            )
+        }
+        (Some(one), _) => format!(" ({} asked for)", format_bytes(*one)),
+        _ => String::new(),
+    };
+    Some(match others.len() {
+        1 => format!("line {}: a warning that is no failure{asked}", first.line),
+        count => format!(
+            "{count} warnings that are no failures, from line {} on{asked}",
+            first.line
+        ),
+    })
 }
 
 /// Who wrote the message, about which memory, and where.
@@ -216,6 +278,36 @@ fn evidence(out: &mut String, cause: &Cause, width: usize) {
     }
 }
 
+/// What the text has of figures beside those above, in its own words.
+fn figures(out: &mut String, found: &Explanation, width: usize) {
+    let figures = found
+        .message
+        .as_ref()
+        .map(|message| message.figures.as_slice());
+    let Some(figures) = figures.filter(|figures| !figures.is_empty()) else {
+        return;
+    };
+    let _ = writeln!(out, "\n  {}", paint(BOLD, "figures in the text"));
+    for figure in figures {
+        let indent = 2 + AMOUNT + 2;
+        let more = if figure.more > 0 {
+            format!(" (and {} more like it)", figure.more)
+        } else {
+            String::new()
+        };
+        let text = wrap(
+            &format!("{}{more}", figure.text),
+            width.saturating_sub(indent),
+            indent,
+        );
+        let _ = writeln!(
+            out,
+            "  {}  {text}",
+            pad_left(&format!("line {}", figure.line), AMOUNT)
+        );
+    }
+}
+
 fn is_bare_place(what: &str) -> bool {
     let mut words = what.split(' ');
     let number = words.next().is_some_and(|word| word.parse::<u64>().is_ok());
@@ -329,7 +421,7 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
         for other in found
             .messages
             .iter()
-            .filter(|other| other.line != message.line && !is_quoted(other, message))
+            .filter(|other| !other.handled && is_another(other, message))
             .take(SHOWN)
         {
             let mut text = format!("line {}: {}", other.line, other.program_name);
@@ -345,6 +437,11 @@ fn footer(out: &mut String, found: &Explanation, width: usize) {
             }
             notes.push(("also in the log:", text));
         }
+        notes.extend(
+            warnings(found, message)
+                .into_iter()
+                .map(|text| ("also in the log:", text)),
+        );
     }
     if found.without_limit {
         let text = if found.lower_bound {

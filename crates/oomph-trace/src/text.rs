@@ -6,6 +6,7 @@
 //! bytes. What a text does not say stays `None`.
 
 mod arrays;
+mod cards;
 mod clusters;
 mod cuda;
 mod elsewhere;
@@ -22,8 +23,10 @@ mod other;
 mod processes;
 mod program;
 mod pytorch;
+mod quoted;
 mod readers;
 mod serving;
+mod signs;
 mod tables;
 mod tensorrt;
 mod words;
@@ -42,7 +45,9 @@ pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
 use origin::Origin;
 pub use program::{Hardware, Memory, Named, Program, Uses};
+pub use quoted::Figure;
 use readers::{Found, Noted};
+pub use signs::Sign;
 pub use tables::{Bound, Card, Disk, Holder, Host, Tables};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
@@ -605,6 +610,14 @@ struct Log {
     fault: Option<Box<OomMessage>>,
     /// What lines anywhere say.
     elsewhere: elsewhere::Elsewhere,
+    /// The figures of memory in their own words.
+    quotes: quoted::Quotes,
+    /// What it shows of where and how the program ran.
+    signs: Vec<Sign>,
+    /// The graphics cards that it names, with their lines.
+    gpus: Vec<(usize, String)>,
+    /// Whether the last line with words asks for ONNX Runtime's provider.
+    provider: bool,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
     rank: Option<u32>,
 }
@@ -660,6 +673,13 @@ impl Log {
         let plain = origin::plain(part);
         let (mut origin, text) = origin::of_line(&plain);
         self.elsewhere.read(text);
+        self.quotes.read(text, number);
+        if self.gpus.len() < cards::MOST
+            && let Some(name) = cards::named(text)
+        {
+            self.gpus.push((number, name));
+        }
+        Sign::read(text, &mut self.provider, &mut self.signs);
         origin.complete(&self.whole);
         if self.continues > 0 {
             self.continues -= 1;
@@ -720,6 +740,7 @@ impl Log {
         match found {
             Found::Message(mut message, reader) => {
                 self.before = None;
+                self.quotes.wake();
                 self.complete(&mut message, origin, text);
                 self.open = self.add(*message).map(|message| Open {
                     message,
@@ -892,6 +913,16 @@ impl Log {
                 origin::during(&called).or_else(|| origin::during(&frame.file))
             })
         });
+        // Ray's driver only relays what failed in a worker: `ray::Worker.run() (pid=7106, ip=192.168.10.10, …`.
+        if let Some((pid, host)) = self
+            .recent
+            .iter()
+            .rev()
+            .find_map(|line| origin::of_ray(line))
+        {
+            message.pid = Some(pid);
+            message.host = host.or(message.host.take());
+        }
         let near = || {
             let mut files = message.traceback.iter().rev();
             files.find_map(|frame| origin::inside(&frame.file))
@@ -918,6 +949,19 @@ impl Log {
         {
             if let Some(program) = inside.or_else(recent).or_else(named) {
                 message.program = program;
+            }
+            let drives =
+                matches!(message.program, Program::Named(named) if named.uses == Uses::Drives);
+            // What the driver lacks is memory of the kernel, whichever GPU its line names, unless it says whose.
+            let on_card = ["framebuffer", "vidmem", "FB memory"]
+                .iter()
+                .any(|word| text.contains(word));
+            if drives && !on_card {
+                message.memory = message.program.memory();
+            }
+            // Its pools are the GPU's, whoever calls it.
+            if message.program == Program::Rmm && !text.contains("host") {
+                message.memory = Memory::Device;
             }
             message.memory = message.memory.or(message.program.memory());
         } else if message.program == Program::Unknown {
@@ -1097,7 +1141,9 @@ impl Log {
 
     /// ONNX Runtime's arenas of the GPU and of the host have the same words: the text may name the only provider.
     fn name_providers(&mut self) {
-        let memory = match self.noted.providers {
+        let providers = [Sign::OnCuda, Sign::OnCpu].map(|sign| self.signs.contains(&sign));
+        let [gpu, cpu] = self.noted.providers;
+        let memory = match [gpu || providers[0], cpu || providers[1]] {
             [true, false] => Memory::Device,
             [false, true] => Memory::Host,
             _ => return,
@@ -1122,12 +1168,11 @@ impl Log {
             let near = warnings.iter().find(|warning| {
                 // The allocator's own line is rounded.
                 let alike = |one: Bytes, other: Bytes| one.0.abs_diff(other.0) <= one.0 / 100;
-                warning
-                    .requested
-                    .zip(message.requested)
-                    .is_some_and(|(one, other)| alike(one, other))
+                let sizes = warning.requested.zip(message.requested);
+                let same = sizes.is_some_and(|(one, other)| one == other);
+                sizes.is_some_and(|(one, other)| alike(one, other))
                     && warning.memory == message.memory
-                    && warning.line.abs_diff(message.line) <= NEAR
+                    && (same || warning.line.abs_diff(message.line) <= NEAR)
             });
             if message.program == Program::Jax
                 && message.device.is_none()
@@ -1137,6 +1182,16 @@ impl Log {
                 message.allocator.clone_from(&warning.allocator);
                 message.total = message.total.or(warning.total);
                 message.in_use = message.in_use.or(warning.in_use);
+            } else if let Some(first) = warnings.first()
+                && message.program == Program::Jax
+                && message.memory == Memory::Device
+                && message.device.is_none()
+                && warnings
+                    .iter()
+                    .all(|warning| warning.device == first.device)
+            {
+                // All its allocators in the text are of one GPU.
+                message.device = first.device;
             }
         }
     }
@@ -1201,7 +1256,11 @@ impl Log {
         self.name_memories();
         self.name_devices();
         self.name_warnings();
-        let tables = Arc::new(self.elsewhere.shown().clone());
+        let mut tables = self.elsewhere.shown().clone();
+        tables.figures = self.quotes.found();
+        tables.signs = std::mem::take(&mut self.signs);
+        tables.gpus = std::mem::take(&mut self.gpus);
+        let tables = Arc::new(tables);
         for message in &mut self.messages {
             message.tables = Arc::clone(&tables);
             self.elsewhere.complete(message);

@@ -349,7 +349,10 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
         ],
         Fault::Segfault => vec![
             step(
-                format!("python -X faulthandler {}", script(message)),
+                format!(
+                    "python -X faulthandler {}",
+                    script(message).as_deref().unwrap_or("YOUR_SCRIPT.py")
+                ),
                 "the Python line at which it ended",
             ),
             advice(

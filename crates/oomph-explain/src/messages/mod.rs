@@ -2,13 +2,15 @@
 
 mod evidence;
 mod faults;
+mod figures;
 mod next;
 mod other;
 mod settings;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program, Sign};
 
+pub(crate) use figures::listed;
 pub use next::NextStep;
 pub(crate) use next::steps;
 
@@ -130,6 +132,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
         total_bytes: bytes(message.total),
         free_bytes: bytes(message.free),
         in_use_bytes: bytes(message.used()),
+        figures: Vec::new(),
         unsaid: other::unsaid(message),
         corrections,
     }
@@ -427,6 +430,35 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                         reuse, which costs time";
         return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
     }
+    if let Some((line, size)) = figures::larger_capacity(message)
+        && let Some((asked, total)) = message.requested.zip(message.total)
+        && asked > message.free.unwrap_or(total)
+    {
+        let mut evidence = request_evidence(message);
+        evidence.push(Evidence::of(
+            total.0,
+            "all there is, as the runtime reports it",
+        ));
+        evidence.extend(
+            message
+                .free
+                .map(|free| Evidence::of(free.0, "free of that")),
+        );
+        evidence.push(Evidence::of(
+            size.0,
+            format!("all there is, as line {line} says"),
+        ));
+        return vec![Cause {
+            id: "not_enough_evidence",
+            confidence: 1.0,
+            verdict: format!(
+                "one request of {asked} is more than is free of the {total} that the runtime reports as all there is, while \
+                 line {line} says {size}: why the program sees so little of it is the question, not what it holds"
+            ),
+            evidence,
+            fixes: Vec::new(),
+        }];
+    }
     let mut causes = match message.kind {
         MessageKind::Native | MessageKind::Async | MessageKind::Warning => native(message),
         MessageKind::Workspace => vec![simple(
@@ -444,14 +476,16 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 }
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
-    /// Columns of a message that are enough to find it again.
-    const SHOWN: usize = 160;
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()
         .chain(other::around(message))
         .map(|(bytes, what)| Evidence::of(bytes.0, what))
         .collect();
-    let mut quote = Evidence::new(format!("line {}: {}", message.line, message.quote(SHOWN)));
+    let mut quote = Evidence::new(format!(
+        "line {}: {}",
+        message.line,
+        message.quote(figures::QUOTED)
+    ));
     quote.stack = places(message);
     evidence.push(quote);
     Cause {
@@ -752,7 +786,11 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
     let (verdict, setting) = if is_on_mac(message) {
         (
             format!(
-                "PyTorch may hold {allowed} of this Mac's memory, and with what others hold that is used up"
+                "PyTorch may hold {allowed} of this Mac's memory, and that is used up{}",
+                message.this_process.zip(message.allocated).map_or_else(String::new, |(all, own)| format!(
+                    ": {own} in tensors, and {} in other allocations on the GPU (Metal's own buffers), which count as well",
+                    all.saturating_sub(own)
+                ))
             ),
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO is that limit: without it the Mac itself may run out",
         )
@@ -796,6 +834,18 @@ fn free_all_the_same(message: &OomMessage) -> Option<(Bytes, bool)> {
     // The driver keeps the last pieces.
     let more = free > requested && free.0 > message.total?.0 / 16;
     (more && message.allowed.is_none()).then_some((free, free.0 / 4 > requested.0))
+}
+
+/// What other processes hold, where that and what is free would have been enough.
+fn others_are_enough(message: &OomMessage) -> Option<Bytes> {
+    let others: Bytes = message.others.iter().map(|other| other.used).sum();
+    let (asked, free) = (message.requested?, message.free?);
+    // In a container one of them may be this process itself.
+    let known = message.reserved.unwrap_or_default() + others + free;
+    let fits = message
+        .total
+        .is_some_and(|total| known.0 <= total.0 / 50 * 51);
+    (fits && others > Bytes::ZERO && free < asked && free + others >= asked).then_some(others)
 }
 
 /// Whether what PyTorch held and what was asked for together are well below what there is, and nothing says where the rest is.
@@ -854,7 +904,25 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         evidence.push(Evidence::of(free.0, "free on the device"));
     }
     let outside = message.outside_pytorch().unwrap_or_default();
-    if outside >= Bytes::gib(1) {
+    if let Some(others) = others_are_enough(message) {
+        let pids: Vec<String> = message
+            .others
+            .iter()
+            .map(|other| other.pid.to_string())
+            .collect();
+        evidence.push(Evidence::of(
+            others.0,
+            format!(
+                "held by {} on this GPU ({}): with what is free that would have been enough",
+                if pids.len() == 1 {
+                    "another process".to_owned()
+                } else {
+                    format!("{} other processes", pids.len())
+                },
+                pids.join(", ")
+            ),
+        ));
+    } else if outside >= Bytes::gib(1) {
         evidence.push(Evidence::of(
             outside.0,
             "held outside PyTorch's allocator: the context, libraries, CUDA graphs, or other processes (in a \
@@ -867,7 +935,13 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .map(|(bytes, what)| Evidence::of(bytes.0, what)),
     );
     let known = ["the optimizer stepped", "weights were loaded"];
-    if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
+    let buckets = message.tables.shows(Sign::DataParallel);
+    if buckets {
+        evidence.push(Evidence::new(
+            "DistributedDataParallel was set up: it makes buckets as large as the gradients of all parameters that are \
+             trained, beside the weights",
+        ));
+    } else if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
         && !held_little(message)
         && !message.during.is_some_and(|what| known.contains(&what))
     {
@@ -877,12 +951,16 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              it smaller",
         ));
     }
-    evidence.push(Evidence::new(
-        "a batch that is too large and memory that leaks from step to step look alike in a \
+    let serves = message.inside.is_some_and(Program::serves);
+    let unknown = !buckets && !serves && message.reserved != Some(Bytes::ZERO);
+    evidence.extend(unknown.then(|| {
+        Evidence::new(
+            "a batch that is too large and memory that leaks from step to step look alike in a \
          message. Record the job: torch.cuda.memory._record_memory_history(\
          max_entries=sys.maxsize, stacks=\"python\"), and dump a snapshot when it fails \
          (`oomph run` does both)",
-    ));
+        )
+    }));
     Cause {
         id: "not_enough_evidence",
         confidence: 1.0,
@@ -892,10 +970,26 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             message.requested,
             message.free,
         ) {
+            (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
+                "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \
+                 that tensors (the weights first) held, of {total}"
+            ),
             (Some(used), Some(total), Some(asked), Some(free)) if some_free => format!(
                 "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
                  does not say what they are"
             ),
+            (Some(used), Some(total), Some(asked), _)
+                if let Some(others) = others_are_enough(message) =>
+            {
+                format!(
+                    "memory was full: tensors hold {used} of {total}, and {} on this GPU {others}, without which the \
+                     {asked} would have fitted",
+                    match message.others.len() {
+                        1 => "another process".to_owned(),
+                        count => format!("{count} other processes"),
+                    }
+                )
+            }
             (Some(used), Some(total), ..) if used > total => format!(
                 "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
                  is used up as well; the message does not say why"

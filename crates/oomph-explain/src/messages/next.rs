@@ -3,7 +3,7 @@
 //! One function for each program, in one table. A message about the host's memory never gets a step that acts on
 //! the GPU's, and the other way round; `tests/messages.rs` checks it.
 
-use oomph_trace::text::{Hardware, Memory, MessageKind, Named, OomMessage, Program, Uses};
+use oomph_trace::text::{Hardware, Memory, MessageKind, Named, OomMessage, Program, Sign, Uses};
 use oomph_trace::{Bytes, is_users_own};
 use serde::Serialize;
 
@@ -39,6 +39,9 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         steps.insert(0, step);
     }
     let mut steps = super::settings::beyond(steps, &message.settings);
+    if message.tables.shows(Sign::Windows) {
+        steps = steps.into_iter().map(on_windows).collect();
+    }
     if message.hardware == Hardware::Amd {
         for step in &mut steps {
             step.what = super::settings::on_amd(&step.what);
@@ -46,6 +49,22 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         }
     }
     steps
+}
+
+/// The step as Windows has it.
+fn on_windows(step: NextStep) -> NextStep {
+    let command = step.command.as_deref().unwrap_or_default();
+    if command == "free -h" {
+        advice(
+            "Task Manager (Performance, Memory): how much is committed, and the limit, which a larger page file raises",
+        )
+    } else if command.starts_with("dmesg") {
+        advice(
+            "Event Viewer (Windows logs, System: Resource-Exhaustion-Detector): whether memory ran out, and who held it",
+        )
+    } else {
+        step
+    }
 }
 
 fn of_message(message: &OomMessage) -> Vec<NextStep> {
@@ -69,7 +88,11 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if super::other::absurd(message).is_some() {
         return vec![
             advice("print the shapes and the sizes at the line that asked, from the traceback"),
-            advice("if it loads a file: check that the file is whole (its size, its checksum)"),
+            advice(if message.tables.shows(Sign::SharesGpu) {
+                "run one process alone, and one request at a time: whether use at the same time damages the size"
+            } else {
+                "if it loads a file: check that the file is whole (its size, its checksum)"
+            }),
         ];
     }
     let mut steps = of_program(message);
@@ -130,6 +153,22 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             ]
         }
         Program::Vllm => vllm(message),
+        Program::Sglang
+            if message.setting == Some("--max-running-requests")
+                && super::other::page_size(message).is_some_and(|page| page > 1) =>
+        {
+            vec![
+                step(
+                    "--page-size 1",
+                    "no whole page for each request: the tokens that are available can then be given out",
+                ),
+                step(
+                    "--max-running-requests 32",
+                    "fewer requests at once, each of which may need a page",
+                ),
+                advice("a newer SGLang, which counts pages before it lets requests on"),
+            ]
+        }
         Program::Sglang if message.setting == Some("--max-running-requests") => vec![
             step("--max-running-requests 32", "fewer requests at once"),
             step(
@@ -168,6 +207,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Nccl if message.inside == Some(Program::Vllm) => inside_vllm(message),
         Program::Nccl if message.inside == Some(Program::Sglang) => inside_sglang(message),
         Program::Nccl => vec![
+            others_on_the_gpu(message),
             step(
                 "NCCL_BUFFSIZE=2097152",
                 "smaller buffers (the default is 4 MiB each)",
@@ -645,6 +685,7 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
             if message.program == Program::Jax
                 && message.device.is_none()
                 && message.inside.is_none()
+                && super::figures::card(message).is_none()
                 && !["GPU", "gpu", "CUDA", "cuda"]
                     .iter()
                     .any(|word| message.text.contains(word)) =>
@@ -694,10 +735,13 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
     step(command, "which processes hold the GPU")
 }
 
-/// The script of a traceback, or a name that stands for it.
-pub(super) fn script(message: &OomMessage) -> String {
+/// The script that the text shows: in a traceback or a command.
+pub(super) fn script(message: &OomMessage) -> Option<String> {
+    if message.tables.shows(Sign::Tests) {
+        return None;
+    }
     if in_notebook(message) {
-        return "notebook.ipynb".to_owned();
+        return Some("notebook.ipynb".to_owned());
     }
     message
         .traceback
@@ -715,8 +759,7 @@ pub(super) fn script(message: &OomMessage) -> String {
                 && !name.starts_with('-')
         })
         .or_else(|| called(message))
-        .unwrap_or("train.py")
-        .to_owned()
+        .map(str::to_owned)
 }
 
 /// The script that a command of the text runs.
@@ -797,18 +840,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         _ => {}
     }
     if message.hardware == Hardware::Apple {
-        return vec![
-            advice("a smaller batch or smaller inputs, or weights in fewer bits"),
-            others_on_the_gpu(message),
-            step(
-                "torch.mps.empty_cache()",
-                "give back what PyTorch keeps but no tensor uses",
-            ),
-            step(
-                "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
-                "no limit at all: the Mac itself may then run out",
-            ),
-        ];
+        return on_a_mac(message);
     }
     if message.setting == Some("device_map") {
         return vec![
@@ -824,42 +856,45 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
-    let script = script(message);
-    // What the process may use, where it limited itself.
-    let memory = message
-        .allowed
-        .or(message.total)
-        .map(|most| format!(" --memory {}MiB", most.0 >> 20))
-        .unwrap_or_default();
     if matches!(
         message.hardware,
         Hardware::Intel | Hardware::Gaudi | Hardware::Neuron | Hardware::Ascend
     ) {
-        return vec![
-            by_hand(message),
-            one_piece(message),
-            others_on_the_gpu(message),
-        ];
+        let mut steps = vec![one_piece(message), others_on_the_gpu(message)];
+        // Where PyTorch held nothing, no smaller job is a cure.
+        if message.reserved != Some(Bytes::ZERO) {
+            steps.insert(0, by_hand(message));
+        }
+        return steps;
     }
-    let mut steps = vec![
-        step(
-            format!("oomph run{memory} {script}"),
-            "what held the memory, by line and by kind; needs no GPU",
-        ),
-        step(
-            format!("oomph fit{memory} {script}"),
-            "the fewest changes that make it fit",
-        ),
-    ];
+    if let Some((_, size)) = super::figures::larger_capacity(message) {
+        return wrong_capacity(message, size);
+    }
+    let mut steps = run_it(message);
+    if let Some(allowed) = message.allowed {
+        steps.splice(0..0, lift_the_limit(message, allowed));
+    }
+    if message.tables.shows(Sign::DataParallel) {
+        return of_buckets();
+    }
     if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
+    } else if super::others_are_enough(message).is_some() {
+        steps.insert(
+            0,
+            step(
+                "torch.cuda.set_device(local_rank)",
+                "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
+                 ranks that belong on others",
+            ),
+        );
+        steps.insert(1, others_on_the_gpu(message));
     }
     if in_notebook(message) {
         steps.push(advice(
             "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
         ));
     }
-    steps.push(by_hand(message));
     if message.during == Some("attention ran") {
         steps.push(step(
             "attn_implementation=\"sdpa\"",
@@ -891,6 +926,128 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         ));
     }
     steps
+}
+
+/// To run the job on the virtual GPU where the text shows its script; what to change by hand in any case.
+fn run_it(message: &OomMessage) -> Vec<NextStep> {
+    // What the process may use, where it limited itself.
+    let memory = message
+        .allowed
+        .or(message.total)
+        .map(|most| format!(" --memory {}MiB", most.0 >> 20))
+        .unwrap_or_default();
+    let what = "what held the memory, by line and by kind; needs no GPU";
+    let Some(script) = script(message) else {
+        let mut steps = vec![by_hand(message)];
+        let held = message.reserved != Some(Bytes::ZERO);
+        if held && !message.tables.shows(Sign::Tests) {
+            steps.push(step(
+                format!("oomph run{memory} YOUR_SCRIPT.py"),
+                format!("with the script that failed: {what}"),
+            ));
+        }
+        return steps;
+    };
+    let by_hand = by_hand(message);
+    vec![
+        step(format!("oomph run{memory} {script}"), what),
+        step(
+            format!("oomph fit{memory} {script}"),
+            "the fewest changes that make it fit",
+        ),
+        advice(format!("or by hand: {}", by_hand.what)),
+    ]
+}
+
+/// The process reached a limit that it set itself.
+fn lift_the_limit(message: &OomMessage, allowed: Bytes) -> Vec<NextStep> {
+    let mut steps = vec![step(
+        "grep -rnE 'set_per_process_memory_fraction|per_process_memory_fraction' .",
+        format!(
+            "who sets the limit of {allowed}: raise it or take it out; the GPU itself has more"
+        ),
+    )];
+    if message.tables.shows(Sign::Tests) {
+        steps.push(advice(
+            "run the failing test alone: an earlier test of the same process may have set the limit and not reset it, or left \
+             memory behind",
+        ));
+        steps.push(step(
+            "torch.cuda.memory_summary()",
+            "at its start: what is held already",
+        ));
+    }
+    steps
+}
+
+/// `DistributedDataParallel` makes its buckets of gradients before any batch.
+fn of_buckets() -> Vec<NextStep> {
+    vec![
+        advice(
+            "shard the model over the ranks (FSDP, or DeepSpeed's ZeRO-2 or 3): with DDP each GPU holds all weights, gradients \
+             and buckets",
+        ),
+        step(
+            "DistributedDataParallel(model, gradient_as_bucket_view=True)",
+            "gradients are then views of the buckets, not a second copy",
+        ),
+        advice(
+            "fewer parameters that are trained (LoRA, frozen parts), or weights in 16 bits: a bucket has the size of their gradients",
+        ),
+        advice("the batch size changes nothing here: no batch has run yet"),
+    ]
+}
+
+/// The runtime reports less memory than another line of the text.
+fn wrong_capacity(message: &OomMessage, size: Bytes) -> Vec<NextStep> {
+    let most = message.total.unwrap_or_default();
+    if message.hardware != Hardware::Amd {
+        return vec![
+            step(
+                "nvidia-smi -L; nvidia-smi",
+                "which GPUs and MIG instances there are, and what each has",
+            ),
+            advice(format!(
+                "why the program sees {most} and not {size}: another GPU, a MIG instance, a share of a virtual GPU"
+            )),
+        ];
+    }
+    vec![
+        step(
+            "grep . /sys/class/drm/card*/device/mem_info_vram_total /sys/class/drm/card*/device/mem_info_gtt_total",
+            format!("which of the two the runtime counts: {most} or {size}"),
+        ),
+        advice(
+            "a newer kernel (amdgpu) and ROCm: older ones give an APU the part of the host's memory (GTT), not its VRAM",
+        ),
+        advice(
+            "the least VRAM in the BIOS and a larger GTT (ttm.pages_limit, amdgpu.gttsize) in its place",
+        ),
+        advice(format!("until then, requests below {most}")),
+    ]
+}
+
+/// PyTorch's own limit on a Mac.
+fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
+    let empty = step(
+        "torch.mps.empty_cache()",
+        "give back what PyTorch keeps but no tensor uses",
+    );
+    let smaller = advice("a smaller batch or smaller inputs, or weights in fewer bits");
+    let ratio = step(
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
+        "only as the last resort, no limit at all: the Mac itself may then run out",
+    );
+    let others = others_on_the_gpu(message);
+    let outside = message.this_process.zip(message.allocated);
+    if outside.is_some_and(|(all, own)| all.saturating_sub(own) > own) {
+        let again = advice(
+            "start the program again: the larger part lies outside its tensors (Metal's buffers of this process), which grow; a \
+             newer PyTorch may hold less",
+        );
+        return vec![again, empty, smaller, ratio];
+    }
+    vec![smaller, others, empty, ratio]
 }
 
 /// A request that may be too large by itself, whatever is free.
@@ -939,6 +1096,23 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 &[],
             ),
         ],
+        _ if message.tables.shows(Sign::Trains) => &[
+            (
+                "a smaller batch with accumulated gradients, image or sequence",
+                BATCH,
+            ),
+            ("16 bits", SIXTEEN),
+            ("activation checkpointing", CHECKPOINTS),
+            ("torch.no_grad() where it evaluates", &[]),
+        ],
+        _ if message.tables.shows(Sign::Infers) => &[
+            ("less at once: a smaller batch, image or sequence", &[]),
+            (
+                "torch.inference_mode() around it, so that no graph is kept",
+                &[],
+            ),
+            ("weights in 16 or fewer bits", SIXTEEN),
+        ],
         _ => &[
             ("a smaller batch, image or sequence", &[]),
             ("16 bits", SIXTEEN),
@@ -972,7 +1146,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
     } else {
         format!(" (already on: {})", on.join("; "))
     };
-    advice(format!("or by hand: {}{already}", left.join("; ")))
+    advice(format!("{}{already}", left.join("; ")))
 }
 
 fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
@@ -1104,19 +1278,59 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
             profile,
         ];
     }
+    if super::other::is_small(message) || super::figures::never_fits(message).is_some() {
+        let mut steps = vec![
+            step(
+                "jax.live_arrays()",
+                "just before that line: which arrays are alive, and their sizes; `del` what is not needed",
+            ),
+            profile,
+            others_on_the_gpu(message),
+            step(
+                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+                "if other processes use the GPU, too: take memory as needed instead of a share at the start",
+            ),
+            advice("smaller pieces of the work (a chunk, a batch) leave less alive at once"),
+        ];
+        if !super::other::is_small(message) {
+            steps.splice(
+                0..2,
+                [
+                    advice("a smaller input (a shorter sequence, a crop, a smaller batch), or the work in parts (jax.lax.map)"),
+                    advice("a GPU with more memory"),
+                    step(
+                        "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
+                        "let the GPU use the host's memory as well, which is slow",
+                    ),
+                ],
+            );
+        }
+        return steps;
+    }
     let share = if message.memory == Memory::Unknown {
         "if JAX ran on the GPU: let it take more of it (the default is 0.75); if on the CPU, the host's \
          memory was used up"
     } else {
         "let JAX take more of the GPU (the default is 0.75)"
     };
-    vec![
-        step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share),
-        recompute,
-        batch,
-        profile,
-        others_on_the_gpu(message),
-    ]
+    let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
+    let others = others_on_the_gpu(message);
+    if message.tables.shows(Sign::Trains) {
+        vec![share, recompute, batch, profile, others]
+    } else {
+        vec![
+            advice(
+                "less at once: a smaller batch or the work in parts (jax.lax.map with batch_size)",
+            ),
+            share,
+            others,
+            profile,
+            step(
+                "jax.checkpoint",
+                "if it trains: recompute activations in the backward pass instead of keeping them",
+            ),
+        ]
+    }
 }
 
 fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
@@ -1127,6 +1341,20 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         "take memory as needed instead of all at the start, so that libraries and other processes find some"
     };
     let growth = step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow);
+    if message.setting == Some("an account") {
+        return vec![
+            advice(
+                "the lines just above the account, which name the request that failed (\"ran out of memory trying to allocate …\"), \
+                 and those below it",
+            ),
+            advice(
+                "if the limit is below what the GPU has: a larger share for TensorFlow's pool (per_process_gpu_memory_fraction, \
+                 set_logical_device_configuration), or less for what asked (TensorRT: max_workspace_size_bytes)",
+            ),
+            growth,
+            others_on_the_gpu(message),
+        ];
+    }
     let pieces = step(
         "TF_GPU_ALLOCATOR=cuda_malloc_async",
         "an allocator that loses less to pieces",
@@ -1238,7 +1466,8 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         .settings
         .iter()
         .any(|setting| setting.name == "memPoolSize" || setting.name == "saveEngine");
-    vec![
+    let skipped = message.handled || message.setting == Some("skipped beside an error");
+    let mut steps = vec![
         step(
             if on_the_command_line {
                 "--memPoolSize=workspace:1024"
@@ -1250,7 +1479,21 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         step("--fp16", "an engine in 16 bits"),
         advice("an engine for smaller inputs (--maxShapes), or a smaller model"),
         others_on_the_gpu(message),
-    ]
+    ];
+    if skipped {
+        steps.insert(
+            0,
+            advice("see whether the engine was built all the same: a tactic that is skipped is no failure, and nothing has to be done then"),
+        );
+    } else if message.tables.shows(Sign::NoImplementation) {
+        // A node's own tensors are no workspace.
+        steps.swap(0, 2);
+        steps.insert(
+            1,
+            advice("another version of TensorRT, which fuses the nodes otherwise, or a GPU with more memory (of the same architecture) for the build"),
+        );
+    }
+    steps
 }
 
 fn vllm(message: &OomMessage) -> Vec<NextStep> {
@@ -1327,16 +1570,13 @@ pub(crate) fn held_by_others(message: &OomMessage) -> bool {
 fn cupy(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![step(
         "cupy.get_default_memory_pool().free_all_blocks()",
-        "give back what the pool keeps but no array uses",
+        "give back what the pool keeps but no array uses: such blocks count, and a larger array cannot use them",
     )];
     if message.total.is_some() {
-        steps.insert(
-            0,
-            step(
-                "cupy.get_default_memory_pool().set_limit(fraction=0.9)",
-                "raise the limit that was set on the pool (also CUPY_GPU_MEMORY_LIMIT)",
-            ),
-        );
+        steps.push(step(
+            "cupy.get_default_memory_pool().set_limit(fraction=0.9)",
+            "raise the limit that was set on the pool (also CUPY_GPU_MEMORY_LIMIT)",
+        ));
     }
     steps.push(advice(
         "smaller arrays, float32 instead of float64, or work in chunks",
@@ -1425,16 +1665,27 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             advice("smaller arrays on the GPU, float32 instead of float64, or work in chunks"),
             others_on_the_gpu(message),
         ],
-        _ if is_perhaps_pytorch(message) => vec![
-            others_on_the_gpu(message),
-            step(
-                format!("oomph run {}", script(message)),
-                "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
-            ),
-            advice(
-                "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
-            ),
-        ],
+        _ if is_perhaps_pytorch(message) => {
+            let mut steps = vec![others_on_the_gpu(message)];
+            if message.text.contains("NOT_INITIALIZED") {
+                steps.push(step(
+                    "python -c \"import torch; print(torch.__version__, torch.version.cuda); torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()\"",
+                    "whether a product works at all: if not, PyTorch, CUDA and the driver do not fit together",
+                ));
+            }
+            steps.extend(script(message).map(|script| {
+                step(
+                    format!("oomph run {script}"),
+                    "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
+                )
+            }));
+            if !message.tables.shows(Sign::SmallestBatch) {
+                steps.push(advice(
+                    "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
+                ));
+            }
+            steps
+        }
         _ => vec![
             others_on_the_gpu(message),
             advice(
@@ -1516,7 +1767,7 @@ fn systemd(message: &OomMessage) -> Vec<NextStep> {
         return vec![
             look_at_the_host(),
             step(
-                "systemd-run --user --scope -p ManagedOOMPreference=avoid python train.py",
+                "systemd-run --user --scope -p ManagedOOMPreference=avoid PROGRAM",
                 "a job that systemd-oomd ends last; `oomctl` shows what it watches",
             ),
             advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
@@ -1738,6 +1989,16 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             step("numpy.memmap", "keep the large arrays in files"),
         ],
+        Program::Numpy if let Some(shape) = shape(message) => vec![
+            advice(format!(
+                "whether that line means an array of shape ({shape}): print what its sides come from; a coordinate, a unit or an \
+                 index that is wrong makes such a shape, and then no smaller type helps"
+            )),
+            advice(
+                "if it does: a smaller type, work in chunks, or numpy.memmap (the array in a file)",
+            ),
+            look_at_the_host(),
+        ],
         Program::Numpy => vec![
             step("numpy.memmap", "keep the array in a file"),
             advice("a smaller type, or work in chunks"),
@@ -1794,6 +2055,15 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller quantisation of the model, where its weights could not be loaded"),
             look_at_the_host(),
         ],
+        Program::OnnxRuntime => vec![
+            look_at_the_host(),
+            advice("smaller inputs (an image's size, a batch), and fewer requests at once"),
+            step(
+                "session_options.enable_cpu_mem_arena = False",
+                "give memory back after each run instead of keeping the most that was ever needed",
+            ),
+            advice("a 64-bit Python, if it is a 32-bit one, which can use 2 to 4 GiB"),
+        ],
         Program::TensorRt => vec![
             look_at_the_host(),
             advice(
@@ -1813,6 +2083,12 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
         ],
     }
+}
+
+/// The shape of the array that could not be made.
+fn shape(message: &OomMessage) -> Option<&str> {
+    let (_, rest) = message.text.split_once("with shape (")?;
+    Some(rest.split_once(')')?.0.trim_end_matches(','))
 }
 
 /// A name of the text, if it is a plain word of a shell command.

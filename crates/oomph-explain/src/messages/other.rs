@@ -1,10 +1,10 @@
 //! Messages of other programs than PyTorch's allocator: one sentence, and what the text cannot say.
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Tokens};
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Sign, Tokens};
 
-use super::evidence;
 use super::next::{PINNED, held_by_others, memory_name, program_name};
+use super::{evidence, figures};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
@@ -16,7 +16,10 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         Some(shown) if !sentence.contains("by the text's table") && !sentence.contains(&shown) => {
             (id, confidence.min(0.8), format!("{sentence}; {shown}"))
         }
-        _ => (id, confidence, sentence),
+        _ => {
+            let never = figures::never_fits(message).unwrap_or_default();
+            (id, confidence, sentence + &never)
+        }
     }
 }
 
@@ -44,6 +47,16 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 message.program.name()
             ),
         ),
+        MessageKind::Cublas if message.text.contains("NOT_INITIALIZED") => (
+            "outside_allocator",
+            0.4,
+            format!(
+                "{} could not make its handle, and does not say why: {} was full, an earlier kernel failed (an index out of \
+                 range), or the versions of CUDA, driver and framework do not fit",
+                message.program.name(),
+                device(message)
+            ),
+        ),
         MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
             "outside_allocator",
             0.6,
@@ -64,10 +77,17 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             "outside_allocator",
             0.7,
             format!(
-                "NCCL could not get {} on {}: they come from outside the framework's allocator, which had \
-                 taken the rest",
+                "NCCL could not get {} on {}: it asks the driver itself, beside a framework's allocator, so the GPU was \
+                 full{}",
                 asked(message, "its buffers"),
-                device(message)
+                device(message),
+                if evidence::of_the_card(message).is_some() {
+                    ""
+                } else if message.inside.is_some() {
+                    "; whether that framework's own pool or another process held it the text does not say"
+                } else {
+                    "; who held it the text does not say"
+                }
             ),
         ),
         MessageKind::Cuda if message.during == Some(PINNED) => (
@@ -136,7 +156,14 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 } else {
                     "TensorFlow's allocator"
                 }
-            ),
+            ) + &message.total.zip(message.in_use).map_or_else(String::new, |(limit, used)| {
+                let left = limit.saturating_sub(used);
+                format!(
+                    "; its pool's limit is {limit}, and {used} of that were in use, so what failed asked for more than {} \
+                     at once, or the account is of another moment",
+                    if left < used { "could be had".to_owned() } else { format!("the {left} that were left") }
+                )
+            }),
         ),
         MessageKind::Unknown if message.setting == Some("nearly") => (
             "host_memory",
@@ -236,9 +263,11 @@ fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
     own.then_some(inside.name())
 }
 
+/// More than any machine has.
+const MOST: u64 = 1 << 50;
+
 /// What no machine has is a size that was computed wrongly, whoever asked for it.
 pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)> {
-    const MOST: u64 = 1 << 50;
     let requested = message.requested.filter(|requested| requested.0 > MOST)?;
     Some((
         "huge_request",
@@ -313,12 +342,20 @@ fn figures_in_words(message: &OomMessage) -> String {
         message
             .used()
             .filter(|used| !is_more_than_a_gpu(message, *used))
-            .map(|used| format!("{used} were in use")),
+            .map(|used| {
+                if message.program == Program::Cupy {
+                    format!("its pool held {used}, free blocks included")
+                } else {
+                    format!("{used} were in use")
+                }
+            }),
         message.total.map(|total| {
             if message.setting == Some("one allocation") {
                 format!("{total} is the most that one buffer may have")
             } else if message.program == Program::Cupy {
                 format!("{total} is the limit that was set for its pool")
+            } else if has_pool(message) {
+                format!("{total} is the limit of its pool")
             } else {
                 format!("{total} is all there is")
             }
@@ -332,6 +369,13 @@ fn figures_in_words(message: &OomMessage) -> String {
     } else {
         format!("; {}", figures.join(", "))
     }
+}
+
+/// Whether the limit is that of a pool, which need not be the card's.
+fn has_pool(message: &OomMessage) -> bool {
+    matches!(message.program, Program::Tensorflow | Program::Jax)
+        && message.hardware != oomph_trace::text::Hardware::Tpu
+        && message.memory == Memory::Device
 }
 
 /// A shortage of one kind of memory, by the figures that the text has.
@@ -374,7 +418,10 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     } else if let Some(asked) = message.requested {
         format!(
             "{name} could not get {asked} of {what}{place}{figures}{}",
-            if message.setting == Some("skipped beside an error") {
+            if message.program == Program::TensorRt && message.tables.shows(Sign::NoImplementation)
+            {
+                "; no other implementation of that node was left, so the engine was not built"
+            } else if message.setting == Some("skipped beside an error") {
                 "; it skipped that tactic, and whether the build found another the text does not say"
             } else {
                 ""
@@ -388,7 +435,12 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             .to_owned()
     } else {
         format!(
-            "{name} ran out of {what}{place}{figures}{}",
+            "{name} {}ran out of {what}{place}{figures}{}",
+            if message.text.contains("us error") {
+                "most likely "
+            } else {
+                ""
+            },
             if message.allocator.as_deref().is_some_and(is_own_limit) {
                 ": that is a limit of its own, and the machine may have more"
             } else {
@@ -604,7 +656,10 @@ pub(super) fn is_small(message: &OomMessage) -> bool {
         && message.requested.is_some_and(|asked| asked <= LITTLE)
         && message.free.is_none()
         && message.total.is_none()
-        && message.allocator.is_none()
+        && message
+            .allocator
+            .as_deref()
+            .is_none_or(|name| name.ends_with("_bfc"))
 }
 
 fn budget(message: &OomMessage) -> (&'static str, f64, String) {
@@ -644,7 +699,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         );
     }
     if let Some(tokens) = message.tokens.filter(|tokens| tokens.asked.is_some()) {
-        return ("memory_budget", 0.8, pool(name, tokens));
+        return ("memory_budget", 0.8, pool(name, tokens, page_size(message)));
     }
     let sentence = match (message.requested, message.free, message.total) {
         (Some(asked), Some(free), Some(total)) if held_by_others(message) => {
@@ -660,9 +715,13 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             );
         }
         (Some(asked), Some(free), Some(total)) => format!(
-            "{name} wants {asked} of {} at its start, and {free} of {total} are free: its share is set \
-             higher than what is left beside the driver and other processes",
-            device(message)
+            "{name} wants {} of {} at its start, and {} of {} are free, {} too few: its share is set \
+             higher than what is left beside the driver and whatever else holds some",
+            exact(asked),
+            device(message),
+            exact(free),
+            exact(total),
+            asked.saturating_sub(free)
         ),
         (Some(asked), Some(free), None) => format!(
             "{name} has {free} for keys and values, and one request of the full length needs {asked}"
@@ -688,8 +747,13 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
     ("memory_budget", 0.9, sentence)
 }
 
-/// A pool of keys and values, which counts in tokens.
-fn pool(name: &str, tokens: Tokens) -> String {
+/// With two decimals, where one would hide the difference.
+fn exact(bytes: Bytes) -> String {
+    format!("{:.2} GiB", bytes.0 as f64 / f64::from(1 << 30))
+}
+
+/// A pool of keys and values, which counts in tokens, and gives them out by the page.
+fn pool(name: &str, tokens: Tokens, page: Option<u64>) -> String {
     let asked = tokens.asked.unwrap_or_default();
     let free = tokens
         .free
@@ -701,6 +765,16 @@ fn pool(name: &str, tokens: Tokens) -> String {
         .available
         .map(|available| format!("; it counts {available} as available{free}"))
         .unwrap_or_default();
+    if let (Some(available), Some(page)) = (tokens.available, page)
+        && page > 1
+        && available >= asked
+    {
+        return format!(
+            "{name}'s pool of keys and values had no room for {asked} tokens, although it counts {available} as available: \
+             pages of {page} make that {} pages, and each request that goes on may need a page of its own",
+            available / page
+        );
+    }
     let why = match tokens.available {
         Some(available) if available >= asked => {
             "the server did not get back what it counts on, which is its own fault or that of its schedule, not the GPU's"
@@ -708,6 +782,13 @@ fn pool(name: &str, tokens: Tokens) -> String {
         _ => "more requests ran at once than it holds",
     };
     format!("{name}'s pool of keys and values had no room for {asked} tokens{counted}: {why}")
+}
+
+/// Tokens of a page of the pool, where a command sets them.
+pub(super) fn page_size(message: &OomMessage) -> Option<u64> {
+    let mut settings = message.settings.iter();
+    let set = settings.find(|setting| setting.name == "page_size")?;
+    set.value.as_deref()?.parse().ok()
 }
 
 /// A TPU core's own memories, by the name in the text.
@@ -839,18 +920,28 @@ fn killed(message: &OomMessage) -> String {
             "{process} was ended by signal 9, and not at its container's limit (OOMKilled: false): the kernel may have \
              ended it because the host's memory (RAM) was used up, or somebody stopped it"
         ),
-        Program::Kernel if message.allocator.is_some() => format!(
-            "the kernel's OOM killer ended {process}{held}: its memory cgroup reached its limit{}, not the \
-             host",
-            limit("of")
-        ),
+        Program::Kernel if message.allocator.is_some() => {
+            let cache = message
+                .parts
+                .iter()
+                .zip(message.around.in_use)
+                .find(|((name, bytes), used)| name == "cache of files" && bytes.0 > used.0 / 2);
+            format!(
+                "the kernel's OOM killer ended {process}{}{held}: its memory cgroup reached its limit{}, not the host{}",
+                or_child(message),
+                limit("of"),
+                cache.map_or_else(String::new, |((_, bytes), _)| format!(
+                    "; {bytes} of that are cache of files that were written or read, not memory of processes"
+                ))
+            )
+        }
         Program::Kernel => {
             let ended = match message.text.split_once(" invoked oom-killer") {
                 Some((words, _)) if message.process.is_none() => format!(
                     "was called when {} asked for memory, and what it ended the text does not say",
                     words.rsplit(' ').next().unwrap_or("a process")
                 ),
-                _ => format!("ended {process}{held}"),
+                _ => format!("ended {process}{}{held}", or_child(message)),
             };
             let bare = message.setting != Some("the whole system")
                 && !message.text.contains("ut of memory")
@@ -866,6 +957,8 @@ fn killed(message: &OomMessage) -> String {
                 ", or the limit of a container was: the lines below it in that log say which"
             } else if holds_little(message) {
                 ", by other processes: this one held little"
+            } else if message.setting == Some("not its container's limit") {
+                " (CONSTRAINT_NONE), not its container's limit reached"
             } else {
                 ""
             };
@@ -1005,6 +1098,13 @@ fn killed(message: &OomMessage) -> String {
     }
 }
 
+/// Before 4.20 the kernel says whom it chose, and may end a child in its place.
+fn or_child(message: &OomMessage) -> &'static str {
+    let chosen =
+        message.text.contains("or sacrifice child") && !message.text.contains("Killed process");
+    if chosen { " or a child of it" } else { "" }
+}
+
 /// Whether the words beside the end of a process say that the host's memory was full.
 fn says_full(message: &OomMessage) -> bool {
     message.kind == MessageKind::Killed
@@ -1034,9 +1134,13 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
     let said = figures
         .into_iter()
         .filter_map(|(bytes, what)| Some((bytes?, format!("{what}, as a line near it says"))));
-    let listed = message
+    let (whole, single): (Vec<_>, Vec<_>) = message
         .parts
         .iter()
+        .partition(|(name, _)| name.to_ascii_lowercase().starts_with("total"));
+    let listed = whole
+        .into_iter()
+        .chain(single)
         .map(|(name, bytes)| (*bytes, format!("{name}, as the text lists it")));
     // Where it is not known which of several GPUs it was.
     let on_gpu = message.memory == Memory::Device && message.tables.card(message.device).is_none();
@@ -1084,7 +1188,8 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         _ => (false, false),
     };
     let bounded = evidence::bound(message).is_some();
-    if message.total.is_none() && message.around.total.is_none() && !sized && !bounded {
+    let total = message.total.or(message.around.total).is_some() || figures::says_total(message);
+    if !total && !sized && !bounded {
         unsaid.push(match message.memory {
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
@@ -1092,7 +1197,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     }
     let around = message.around.in_use.or(message.around.free);
     let measured = ended && !message.parts.is_empty();
-    if message.used().or(message.free).or(around).is_none() && !filled && !bounded && !measured {
+    let used = figures::says_use(message);
+    let told = message.used().or(message.free).or(around).is_some() || used;
+    if !told && !filled && !bounded && !measured {
         unsaid.push("how much was in use");
     }
     let known = (message.free.is_some() && message.total.is_some())
@@ -1110,7 +1217,10 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let all = message.total.or(message.around.total);
     let held = message.in_use.zip(all).filter(|_| message.pid.is_some());
     let by_itself = held.is_some_and(|(held, all)| held.0 >= all.0 / 2);
-    if message.setting != Some("lists what holds it") && message.parts.is_empty() && !by_itself {
+    let lists = message.setting == Some("lists what holds it") || !message.parts.is_empty();
+    if message.allocated.is_some_and(|held| held.0 > 0) {
+        unsaid.push("what the tensors in use are");
+    } else if !lists && !by_itself && !used {
         unsaid.push("what held the memory");
     }
     unsaid
@@ -1126,6 +1236,7 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
         (Memory::Device, MessageKind::Allocation) if message.device.is_none() => {
             "what the allocator may have"
         }
+        _ if has_pool(message) || message.setting == Some("an account") => "the limit of its pool",
         _ => "all there is",
     };
     let free = match message.kind {
@@ -1135,12 +1246,19 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
         _ => "free",
     };
     [
-        (message.requested, "asked for"),
+        (
+            message.requested.filter(|asked| asked.0 <= MOST),
+            "asked for",
+        ),
         (
             message
                 .used()
                 .filter(|used| !is_more_than_a_gpu(message, *used)),
-            "in use",
+            if message.program == Program::Cupy {
+                "held by its pool, free blocks included"
+            } else {
+                "in use"
+            },
         ),
         (message.free, free),
         (message.total, limit),

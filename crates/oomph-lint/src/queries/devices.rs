@@ -10,6 +10,7 @@ use oomph_python_source::{
 };
 use rustc_hash::FxHashSet;
 
+use crate::project::is_stub;
 use crate::queries::whereabouts::is_left_on_cpu;
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Bind, Call, FuncId, Loop, Model};
@@ -36,8 +37,12 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
                 })
         };
         // A file that names no device says nothing of its own: what other files move may be other models.
-        let names_none =
-            !evidence.accelerator && !evidence.device && !model.around.inherits_device();
+        let moved_by_others = || {
+            !model.backwards.is_empty() && has_abstract_methods(model) && model.around.used_on_gpu()
+        };
+        let names_a_device =
+            evidence.accelerator || evidence.device || model.around.inherits_device();
+        let names_none = !names_a_device && !moved_by_others();
         let nothing_moves =
             names_none || !evidence.accelerator && says_so() && !model.around.used_on_gpu();
         let batches_stay = model
@@ -46,6 +51,14 @@ pub(crate) fn on_cpu_only(model: &Model<'_>) -> bool {
             .unwrap_or(evidence.leaves_batches());
         nothing_moves || batches_stay || !(evidence.moves || model.around.moves_near())
     })
+}
+
+/// Whether a class of the file leaves methods to those that are made from it, and batches may be moved there.
+fn has_abstract_methods(model: &Model<'_>) -> bool {
+    model
+        .funcs
+        .iter()
+        .any(|func| func.class.is_some() && is_stub(func.node))
 }
 
 /// What the file says about where it computes.

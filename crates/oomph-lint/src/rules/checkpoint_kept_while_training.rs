@@ -251,10 +251,15 @@ fn is_own_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     let stmt = model.text(model.stmt(load.stmt).node);
     let func = model.func_of(load.ctx);
     let saves = |key: &str| {
-        model
-            .calls
-            .iter()
-            .any(|call| call.is("torch.save") && model.text(call.node).contains(key))
+        model.calls.iter().filter(|call| call.is("torch.save")).any(|call| {
+            // `state = {"net": net.state_dict()}`, `torch.save(state, path)`
+            let named = call.arg("obj", 0).and_then(dotted_name);
+            model.text(call.node).contains(key)
+                || named.is_some_and(|name| {
+                    let mut bound = model.assigns_to(model.func_of(call.ctx), &name).filter_map(|assign| assign.expr);
+                    bound.any(|expr| model.text(expr).contains(key))
+                })
+        })
     };
     // `checkpoint["model_state_dict"]`, by the name of what was loaded.
     let by_name = model.assigns.iter().filter(|assign| assign.stmt == load.stmt).any(|assign| {

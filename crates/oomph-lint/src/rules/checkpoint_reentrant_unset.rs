@@ -35,12 +35,13 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// On PyTorch before 1.11, which has no such argument: nothing is said if the project pins an older one.
+    /// On PyTorch before 1.11, which has no such argument: nothing is said if the project pins an older one. Off by default: an
+    /// option switches checkpointing on, and in all eight findings in code that it had not seen nothing set it.
     ///
     /// ## Fix safety
     ///
     /// Unsafe: the two forms differ for functions with side effects and nested checkpoints.
-    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, default: true }
+    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -41,13 +41,14 @@ declare_rule! {
     /// ## When it is wrong
     ///
     /// When PyTorch before 2.3 has to be supported. If the project pins one before 2.4, where nothing is deprecated,
-    /// nothing is said.
+    /// nothing is said. Off by default: it takes no memory, and half of its 32 findings in code that it had not seen were where
+    /// nobody comes, or under an older PyTorch.
     ///
     /// ## Fix safety
     ///
     /// Safe for `autocast`, which has had its new name since PyTorch 1.10; unsafe for `GradScaler`,
     /// which needs 2.3.
-    OOM811 "deprecated-amp" { fix: Sometimes, default: true }
+    OOM811 "deprecated-amp" { fix: Sometimes, default: false }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -14,7 +14,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for loops over the elements of a tensor, inside a loop over batches, that read each element: `.item()`,
-    /// `.tolist()`, `int()`, `float()`, or a comparison that an `if` asks for. Also for loops that copy a whole batch with
+    /// `.tolist()`, `.cpu()`, `int()`, `float()`, or a comparison that an `if` asks for. Also for loops that copy a whole batch with
     /// `.cpu()` again in each iteration. The tensor has to come from what the loop over batches moved to the GPU.
     ///
     /// ## Why it costs memory
@@ -120,7 +120,7 @@ impl<'a> Visitor<'a> for Elements<'_, 'a> {
             }
             Stmt::If(node) => {
                 if let Expr::Compare(compare) = &*node.test
-                    && let Some(range) = self.element(&compare.left)
+                    && let Some(range) = std::iter::once(&*compare.left).chain(&compare.comparators).find_map(|each| self.element(each))
                 {
                     self.found.push((&node.test, range, format!("`{}` waits for the GPU for each element", self.model.text(&*node.test))));
                 }
@@ -163,7 +163,7 @@ impl<'a> Visitor<'a> for Elements<'_, 'a> {
 /// What a call reads a number of: `x` of `x.item()` and `int(x)`.
 fn read_of(call: &ExprCall) -> Option<&Expr> {
     match &*call.func {
-        Expr::Attribute(method) if call.arguments.is_empty() && matches!(method.attr.as_str(), "item" | "tolist") => Some(&method.value),
+        Expr::Attribute(method) if call.arguments.is_empty() && matches!(method.attr.as_str(), "item" | "tolist" | "cpu") => Some(&method.value),
         Expr::Name(name) if matches!(name.id.as_str(), "int" | "float") => match &*call.arguments.args {
             [only] => Some(only),
             _ => None,

@@ -214,25 +214,52 @@ fn assigns_before<'m, 'a>(
 fn last_assign<'m, 'a>(
     model: &'m Model<'a>,
     func: Option<FuncId>,
-    place: &'m str,
+    place: &str,
     at: TextSize,
 ) -> Option<&'m Assign<'a>> {
     model
-        .assigns_to(func, place)
+        .assigns_in_function(func)
         .filter(|assign| {
-            assign.target.start() < at && !matches!(assign.bind, Bind::Add | Bind::Augment)
+            assign.place == place && assign.target.start() < at && !matches!(assign.bind, Bind::Add | Bind::Augment)
         })
         .last()
 }
 
-/// The generator whose output an assignment binds.
+/// The generator whose output an assignment binds, or what is computed with it alone.
 fn generator_of(model: &Model<'_>, made: &Assign<'_>) -> Option<String> {
-    let expr = made.expr?;
-    model
-        .calls
-        .iter()
-        .find(|call| call.node.range() == expr.range())
-        .and_then(|call| place_of(call, Role::Generator))
+    /// `fake = G(z)`, `fake = fake.view(-1, 8)`, `fake = fake * mask`
+    const MAX_NAMES: usize = 3;
+    let func = model.func_of(made.ctx);
+    let mut made = made;
+    for _ in 0..=MAX_NAMES {
+        let whole = made.expr?;
+        let part = computed_from(whole);
+        if let Some(call) = model.calls_in_function(func).find(|call| call.node.range() == part.range()) {
+            return place_of(call, Role::Generator).filter(|_| made.bind != Bind::Unpack || std::ptr::eq(part, whole));
+        }
+        let from = dotted_name(part).filter(|_| made.bind == Bind::Set)?;
+        made = last_assign(model, func, &from, made.target.start()).filter(|other| other.grad == Grad::On)?;
+    }
+    None
+}
+
+/// What an expression computes with and does not cut off: `G(z)` of `2.5 * G(z)` and of `G(z).view(-1)[:, 0]`.
+fn computed_from(mut expr: &Expr) -> &Expr {
+    const KEEPS: &[&str] = &[
+        "view", "reshape", "squeeze", "unsqueeze", "masked_fill", "clamp", "float", "contiguous", "permute", "transpose", "mul", "add",
+    ];
+    loop {
+        expr = match expr {
+            Expr::Subscript(node) => &node.value,
+            Expr::BinOp(node) if node.left.is_number_literal_expr() => &node.right,
+            Expr::BinOp(node) => &node.left,
+            Expr::Call(call) => match &*call.func {
+                Expr::Attribute(method) if KEEPS.contains(&method.attr.as_str()) => &method.value,
+                _ => return expr,
+            },
+            _ => return expr,
+        }
+    }
 }
 
 /// The network that a call runs, if its name has the role.

@@ -180,7 +180,7 @@ fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
 /// `model.train_model(loader)`.
 fn takes_or_is_of_a_model(call: &Call<'_>) -> bool {
     // `wrapper.model(**batch)` is a pass.
-    let is_part = matches!(call.method, Some("model" | "net" | "network" | "module" | "encoder" | "decoder"));
+    let is_part = call.method.is_some_and(|name| name == "module" || matches!(torch::hint(name), Some(Kind::Model(_))));
     call.args.iter().any(Value::is_model)
         || call.callee.weak && call.callee.is_model() && call.recv.is_model() && !is_part
 }
@@ -258,7 +258,7 @@ fn is_name_of_net(place: &str) -> bool {
     !torch::is_settings_root(root)
         && !torch::begins_with_a_verb(&name)
         && (matches!(name.as_str(), "actor" | "critic" | "policy" | "vae" | "online")
-            || ["_actor", "_critic", "_policy", "actor_target", "critic_target", "net_target", "policy_target", "_encoder", "_decoder", "features_extractor"]
+            || ["_actor", "_critic", "_policy", "q_function", "q_func", "actor_target", "critic_target", "net_target", "policy_target", "_encoder", "_decoder", "features_extractor"]
                 .iter()
                 .any(|end| name.ends_with(end))
             || name.starts_with("actor_")

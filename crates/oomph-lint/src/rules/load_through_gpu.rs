@@ -9,7 +9,7 @@ use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
 use super::checkpoint_kept_while_training::names_published_weights;
 use super::load_to_gpu::loads_to_gpu;
-use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, saves_from_cpu};
+use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, saves_from_cpu, stays_beside};
 
 declare_rule! {
     /// Weights go through the GPU to a model that may not be there.
@@ -87,22 +87,19 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             Some(location) => loads_to_gpu(model, call, location),
         };
         // On the GPU already: OOM501 and OOM502.
-        if !to_gpu || becomes_arrays(model, call) || goes_into_state_dict(model, call).is_some() {
+        if !to_gpu || becomes_arrays(model, call) || goes_into_state_dict(model, call).is_some() || stays_beside(model, call) {
             continue;
         }
         let fills = fills_a_model(model, call).is_some();
         let is_only_read =
-            || is_checkpoint(model, call) && Flow::of_loaded(model).is_cut_off(call);
+            || location.is_none() && is_checkpoint(model, call) && Flow::of_loaded(model).is_cut_off(call);
         if !fills && !is_only_read() {
             continue;
         }
         let (message, edit) = match location {
             _ if !fills => (
                 "a checkpoint is loaded to the GPU, and only looked up or saved again there",
-                match location {
-                    None => model.module.add_keyword(call.node, "map_location=\"cpu\""),
-                    Some(location) => Edit::replace(location, "\"cpu\""),
-                },
+                model.module.add_keyword(call.node, "map_location=\"cpu\""),
             ),
             None => (
                 "the weights are loaded to the GPU that they were saved from, and only copied from there",
@@ -142,7 +139,7 @@ fn becomes_arrays(model: &Model<'_>, load: &Call<'_>) -> bool {
 }
 
 /// Whether a file holds a model's weights, by the names around its load.
-fn is_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
+pub(super) fn is_checkpoint(model: &Model<'_>, load: &Call<'_>) -> bool {
     const WORDS: &[&str] = &[
         "checkpoint", "ckpt", "model", "weight", "state_dict", "best", "resume", ".pth", ".tar", "net",
     ];

@@ -3,10 +3,12 @@ use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
+use crate::queries::flow::Flow;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
-use super::load_to_saved_device::goes_into_state_dict;
+use super::load_through_gpu::is_checkpoint;
+use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, stays_beside};
 
 declare_rule! {
     /// Weights are loaded straight to the GPU.
@@ -14,7 +16,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
-    /// that is on the GPU by then, in a function that something in the project calls.
+    /// that is on the GPU by then, or that moves there and runs while what was loaded keeps its name, and for checkpoints that
+    /// are only looked up. The function has to be one that something in the project calls.
     ///
     /// ## Why it costs memory
     ///
@@ -61,14 +64,22 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        if !loads_to_gpu(model, call, location)
-            || goes_into_state_dict(model, call).is_none()
-        {
+        if !loads_to_gpu(model, call, location) {
             continue;
         }
+        let is_only_read = || is_checkpoint(model, call) && fills_a_model(model, call).is_none() && Flow::of_loaded(model).is_cut_off(call);
+        let says = if goes_into_state_dict(model, call).is_some() {
+            "a second copy of the weights is loaded to the GPU"
+        } else if stays_beside(model, call) {
+            "what is loaded stays on the GPU beside the model, which moves there later"
+        } else if is_only_read() {
+            "a checkpoint is loaded to the GPU, and only looked up there"
+        } else {
+            continue;
+        };
         out.push(
-            Report::new(call.node, "a second copy of the weights is loaded to the GPU")
-                .help("load with `map_location=\"cpu\"`: `load_state_dict` copies to where the parameters are")
+            Report::new(call.node, says)
+            .help("load with `map_location=\"cpu\"`: `load_state_dict` copies to where the parameters are")
                 .fix(Fix::unsafe_("load to the CPU", Edit::replace(location, "\"cpu\""))),
         );
     }

@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{ArgOrKeyword, Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
@@ -8,7 +8,7 @@ use crate::queries::whereabouts::{is_on_gpu, moved_after};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
 use super::checkpoint_kept_while_training::{excludes, names_published_weights};
-use crate::semantic::{Call, Model};
+use crate::semantic::{Call, FuncId, Model};
 
 declare_rule! {
     /// Weights are loaded to the GPU that they were saved from.
@@ -20,7 +20,7 @@ declare_rule! {
     /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
     /// nothing says from which device those were saved. Loads in a function that nothing in the project calls, and those
     /// of weights that a name, a test or the module itself calls pretrained, are left out. So is a model that moves to
-    /// the GPU after it was filled, unless what was loaded keeps its name while a loop over batches runs.
+    /// the GPU after it was filled, unless what was loaded keeps its name while the model runs.
     ///
     /// ## Why it costs memory
     ///
@@ -136,9 +136,9 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
         .map(|(_, direct)| *direct)
 }
 
-/// Whether what `torch.load` returned keeps its name while a loop over batches runs, after the model that it filled on the
-/// CPU has moved to the GPU. Where the loop trains, that is OOM503.
-fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
+/// Whether what `torch.load` returned keeps its name while the model runs that it filled on the CPU, and that has moved to
+/// the GPU since.
+pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
     let func = model.func_of(load.ctx);
     let named = model
         .assigns
@@ -149,20 +149,23 @@ fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
     };
     let name = target.id.as_str();
     let loads = loads_of(model, load);
-    let Some(moved) = loads
+    let Some((place, moved)) = loads
         .iter()
         .filter(|(call, _)| !keeps_its_state(model, call))
-        .find_map(|(call, _)| moved_after(model, call))
+        .find_map(|(call, _)| call.recv_place().zip(moved_after(model, call)))
     else {
         return false;
     };
-    let looped = model.loops.iter().find(|each| {
-        each.data
-            && !each.contains_backward
-            && model.func_of(each.ctx) == func
-            && each.range.start() > moved
-            && !excludes(model, load.node.range(), each.range)
-    });
+    let loops = |trains: bool| {
+        model.loops.iter().any(|each| {
+            (each.contains_backward == trains && (trains || each.data))
+                && model.func_of(each.ctx) == func
+                && each.range.start() > moved
+                && !excludes(model, load.node.range(), each.range)
+        })
+    };
+    // Where the loop of this function trains, it is OOM503.
+    let runs = loops(false) || !loops(true) && runs_after(model, func, &place, moved);
     let dropped = || {
         model
             .assigns_to(func, name)
@@ -175,7 +178,21 @@ fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
                 _ => false,
             })
     };
-    looped.is_some() && !dropped()
+    runs && !dropped()
+}
+
+/// Whether a function runs a model, or hands it to somebody who may, after an offset.
+fn runs_after(model: &Model<'_>, func: Option<FuncId>, place: &str, after: TextSize) -> bool {
+    const OTHERS: &[&str] = &["print", "DataParallel", "DistributedDataParallel", "compile", "watch", "summary"];
+    model.calls_in_function(func).filter(|call| call.node.start() > after).any(|call| {
+        let hands_over = || {
+            let args = call.node.arguments.iter_source_order();
+            args.map(ArgOrKeyword::value).any(|arg| dotted_name(arg).as_deref() == Some(place))
+                && !last_name(&call.node.func).is_some_and(|name| OTHERS.contains(&name))
+        };
+        let is_pass = || dotted_name(&call.node.func).as_deref() == Some(place) || call.recv_place().as_deref() == Some(place) && matches!(call.method, Some("generate" | "sample" | "forward" | "predict"));
+        is_pass() || hands_over()
+    })
 }
 
 /// Whether what `torch.load` returned goes into `load_state_dict` of a model, wherever that is.

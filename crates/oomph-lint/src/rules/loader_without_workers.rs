@@ -1,6 +1,6 @@
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};
 use oomph_python_source::ast::{Expr, ExprCall, Stmt};
-use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part};
+use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, last_part, names_in};
 
 use crate::project::decodes_files;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
@@ -96,7 +96,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 })
             })
         };
-        let trains = || !model.backwards.is_empty() || hands_over() && model.around.trains();
+        let trains = || !model.backwards.is_empty() || (hands_over() || is_returned(model, call)) && model.around.trains();
         if decodes(model, made) && trains() {
             let name = last_name(&made.func).unwrap_or_default();
             out.push(
@@ -108,6 +108,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// `return DataLoader(data)`, at once or by a name: another file loops over it.
+fn is_returned(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let name = match model.stmt(call.stmt).node {
+        Stmt::Return(_) => return true,
+        Stmt::Assign(assign) => assign.targets.first().and_then(dotted_name),
+        _ => None,
+    };
+    name.is_some_and(|name| {
+        model.stmts.iter().any(|info| match info.node {
+            Stmt::Return(node) if model.func_of(info.ctx) == model.func_of(call.ctx) => {
+                node.value.as_deref().is_some_and(|value| names_in(value).contains(&name))
+            }
+            _ => false,
+        })
+    })
 }
 
 /// Whether nothing reads a loader batch by batch: its function only asks for its length, or looks at the first batch.
@@ -224,7 +241,8 @@ fn made<'a>(model: &Model<'a>, func: Option<FuncId>, data: &'a Expr, depth: usiz
                 && (of_self || model.func_of(assign.ctx) == func || model.func_of(assign.ctx).is_none())
         })
         .filter_map(|assign| assign.expr)
-        .filter(|expr| !std::ptr::eq(*expr, data))
+        // `data, _ = random_split(data, sizes)` makes none.
+        .filter(|expr| !expr.range().contains_range(data.range()) && !names_in(expr).contains(&name))
         .collect();
     bound.sort_by_key(|expr| {
         let at = expr.start();

@@ -13,9 +13,9 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for training steps that read three or more results under no condition: `.item()`, `.cpu()`, `.tolist()`,
-    /// `float()`, `add_scalar()`, or `if torch.isnan(loss)`, of different values that the step made, a loop of them, or two, one of
-    /// which comes before the backward pass: the GPU has nothing to do while that is queued.
+    /// Looks for training steps that read two or more results under no condition, or under one that only asks which process it is:
+    /// `.item()`, `.cpu()`, `.tolist()`, `float()`, `add_scalar()`, or `if torch.isnan(loss)`, of different values that the step
+    /// made, or a loop of them. One that comes before the backward pass is worst: the GPU has nothing to do while that is queued.
     /// What functions of the file read for the forward pass counts as well. Also for `torch.cuda.synchronize()` in every step, except
     /// where times are taken around something, and for loops and comprehensions over all parameters that read a number of each gradient.
     ///
@@ -72,8 +72,6 @@ declare_rule! {
     OOM614 "several-waits-in-a-step" { fix: None, default: true }
 }
 
-/// With fewer, a step is left alone, unless one of two comes before the backward pass: most print their loss.
-const MANY: usize = 3;
 
 /// A training step: an iteration of a loop, or a function that is one step.
 struct Step {
@@ -113,13 +111,14 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 format!("`{}` before the backward pass and `{}` each wait for the GPU in every step", text(first), text(second)),
                 "read both after `step()`, together, or every so many steps: until then nothing is queued for the GPU",
             ),
-            [first, second, .., last] => {
-                let more = match waits.len() - MANY {
-                    0 => format!("`{}` and `{}`", text(second), text(last)),
-                    count => format!("`{}` and {} more", text(second), count + 1),
+            [first, more @ .., last] if !more.is_empty() || !last.again => {
+                let all = match more {
+                    [] => format!("`{}` and `{}`", text(first), text(last)),
+                    [second] => format!("`{}`, `{}` and `{}`", text(first), text(second), text(last)),
+                    [second, others @ ..] => format!("`{}`, `{}` and {} more", text(first), text(second), others.len() + 1),
                 };
                 (
-                    format!("`{}`, {more} each wait for the GPU in every step", text(first)),
+                    format!("{all} each wait for the GPU in every step"),
                     "keep them on the GPU with `.detach()`, and read them together, or every so many steps",
                 )
             }
@@ -248,11 +247,20 @@ fn is_always_run(model: &Model<'_>, ctx: CtxId, step: &Step, rounds: bool) -> bo
     let mut inside = model.within_function(ctx).take_while(own);
     !inside.any(|id| match model.ctx(id).kind {
         // `if step % 2 == 0:` around the step of a discriminator.
-        CtxKind::Branch(_) => !model.is_inside(step.ctx, id),
+        CtxKind::Branch(test) => !model.is_inside(step.ctx, id) && !test.is_some_and(|asked| asks_for_main_process(model, asked)),
         CtxKind::Handler | CtxKind::While => true,
         CtxKind::For => !rounds || model.loops.iter().any(|each| each.ctx == id && (each.contains_backward || each.data)),
         _ => false,
     })
+}
+
+/// `if rank == 0:`, `if accelerator.is_main_process:`: one process runs what follows in every step, and the others wait for it.
+fn asks_for_main_process(model: &Model<'_>, asked: &Expr) -> bool {
+    let text = model.text(asked);
+    let is_first = asked.as_compare_expr().is_some_and(|node| {
+        last_name(&node.left).is_some_and(|name| name.ends_with("rank")) && matches!(&*node.comparators, [zero] if model.text(zero) == "0")
+    });
+    !text.contains('%') && !text.contains(" and ") && (is_first || text.contains("is_main") || text.contains("is_master"))
 }
 
 /// A read of a value from the GPU.
@@ -268,7 +276,7 @@ struct Wait<'m, 'a> {
 /// The reads of different values that every step makes, in their order: its own, and those of the functions of the file
 /// that it calls for the forward pass.
 fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step, backward: TextSize) -> Vec<Wait<'m, 'a>> {
-    let own = reads(model, step).into_iter().map(|(call, again)| (call.node.start(), Wait { call, early: call.node.end() < backward, again }));
+    let own = reads(model, step, backward).into_iter().map(|(call, again)| (call.node.start(), Wait { call, early: call.node.end() < backward, again }));
     let helpers = model.calls_in_function(step.func).filter(|call| {
         step.range.contains_range(call.node.range()) && call.node.end() < backward && is_always_run(model, call.ctx, step, false)
     });
@@ -276,7 +284,7 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step, backward: TextSize) -> Vec<W
         let inner = helper.target.filter(|id| model.func(*id).only_runs_forward()).and_then(|id| {
             Some(Step { func: Some(id), looped: None, range: model.func(id).node.range, ctx: model.func(id).body? })
         });
-        let found = inner.map(|inner| reads(model, &inner)).unwrap_or_default();
+        let found = inner.map(|inner| reads(model, &inner, backward)).unwrap_or_default();
         found.into_iter().map(|(call, again)| (helper.node.start(), Wait { call, early: true, again })).collect::<Vec<_>>()
     });
     let mut all: Vec<_> = own.chain(of_helpers).collect();
@@ -286,7 +294,8 @@ fn waits<'m, 'a>(model: &'m Model<'a>, step: &Step, backward: TextSize) -> Vec<W
 }
 
 /// The reads of different values that a step makes itself, and which of them lie in a loop inside it.
-fn reads<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<(&'m Call<'a>, bool)> {
+fn reads<'m, 'a>(model: &'m Model<'a>, step: &Step, backward: TextSize) -> Vec<(&'m Call<'a>, bool)> {
+    let is_early = |call: &Call<'_>| call.node.end() < backward;
     let mut found: Vec<(&Call<'a>, bool)> = Vec::new();
     for call in model.calls_in_function(step.func) {
         let Some(what) = read_by(call).filter(|_| step.range.contains_range(call.node.range())) else {
@@ -305,7 +314,10 @@ fn reads<'m, 'a>(model: &'m Model<'a>, step: &Step) -> Vec<(&'m Call<'a>, bool)>
         let is_known = *kind == Kind::Tensor || *kind == Kind::Unknown && !call.is_method("cpu");
         // `loss.detach().cpu().item()` waits once.
         let known_already = found.iter().any(|(other, _)| {
-            call.node.range().contains_range(other.node.range()) || read_by(other).map(|each| model.text(each)) == Some(model.text(what))
+            call.node.range().contains_range(other.node.range())
+                || read_by(other).map(|each| model.text(each)) == Some(model.text(what))
+                    // The queue is full again after the backward pass.
+                    && is_early(other) == is_early(call)
         });
         if is_known && device != Device::Cpu && !known_already && is_always_run(model, call.ctx, step, true) && is_made(model, what, step) {
             let again = !is_always_run(model, call.ctx, step, false);

@@ -4,7 +4,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name};
 use super::fake_not_detached::{judged_in_loss, only_step};
 use super::graph_without_use::is_generator;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
-use crate::queries::model_calls::{has_no_parameters, is_model_call, model_place};
+use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Backward, Call, FuncId, Grad, Model};
@@ -49,13 +49,12 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When another file freezes the model, or steps on the gradients that this adds to. Off by default: it was wrong
-    /// both times in code that it had not seen, where another file had frozen the weights or there were none.
+    /// When another file freezes the model that a function is given, or steps on the gradients that this adds to.
     ///
     /// ## Fix safety
     ///
     /// No fix: what reads `x.grad` has to change as well.
-    OOM112 "weight-gradients-unused" { fix: None, default: false }
+    OOM112 "weight-gradients-unused" { fix: None, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -92,6 +91,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && place_of(pass).is_some_and(|place| {
                     place != "self"
                         && !has_no_parameters(model, &place)
+                        && !is_of_frozen_class(model, &place)
                 })
                 && !runs_on_cpu(model, pass)
                 && !is_cut(pass)

@@ -147,16 +147,18 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     .any(|range| Some(range.start()) == next_backward && call.node.start() < range.end())
         });
         let only_pass = calls().filter(|call| is_pass(call)).count() == 1;
-        let forward = calls().find(|call| {
-            is_pass(call)
-                // `with torch.set_grad_enabled(training):`
-                && matches!(call.grad, Grad::On | Grad::Maybe)
-                && call.node.end() < at
-                && !runs_on_cpu(model, call)
-                && (only_pass || trains_with(model, call))
-                && model.loops_around(call.ctx).next().map(|each| each.ctx)
-                    == looped.map(|each| each.ctx)
-        });
+        let passes: Vec<&Call<'_>> = calls()
+            .filter(|call| {
+                is_pass(call)
+                    // `with torch.set_grad_enabled(training):`
+                    && matches!(call.grad, Grad::On | Grad::Maybe)
+                    && call.node.end() < at
+                    && !runs_on_cpu(model, call)
+                    && (only_pass || trains_with(model, call))
+                    && model.loops_around(call.ctx).next().map(|each| each.ctx)
+                        == looped.map(|each| each.ctx)
+            })
+            .collect();
         // Whatever a loss was made of ran before it: `loss = diffusion.p_losses(x, t)`.
         let has_loss = || {
             next_backward
@@ -218,7 +220,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 && matches!(last_part(&assign.place), "_grad" | "grad")
                 && assign.expr.is_some_and(|expr| matches!(last_name(expr), Some("_grad" | "grad")))
         });
-        if forward.is_none() && !has_loss()
+        if passes.is_empty() && !has_loss()
             || shares_a_graph
             || filled_since()
             || hands_over
@@ -238,7 +240,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     let is_own = || {
                         backwards.iter().filter(|range| around.contains_range(**range)).count() == 1
                             && next_backward.is_some_and(|next| around.contains(next))
-                            && forward.is_some_and(|forward| around.contains_range(forward.node.range()))
+                            && passes.iter().any(|pass| around.contains_range(pass.node.range()))
                     };
                     matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler)
                         && !backwards.iter().all(|range| around.contains_range(*range))

@@ -32,9 +32,10 @@ pub(crate) fn hint(name: &str) -> Option<Kind> {
     {
         return Some(Kind::Loader);
     }
-    if matches!(name, "optimizer" | "optim")
+    if matches!(name, "optimizer" | "optim" | "optimiser")
         || name.starts_with("optimizer_")
         || name.ends_with("optimizer")
+        || name.ends_with("optimiser")
         || name.ends_with("_optim")
     {
         return Some(Kind::Optimizer);

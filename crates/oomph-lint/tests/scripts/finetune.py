@@ -48,7 +48,7 @@ def main():
     if os.path.exists("last.pt"):
         checkpoint = torch.load("last.pt")  # OOM503 OOM505
         model.load_state_dict(checkpoint["model"])
-    scaler = torch.cuda.amp.GradScaler()  # OOM811
+    scaler = torch.cuda.amp.GradScaler()
     history = []
     for epoch in range(3):
         model.train()
@@ -57,7 +57,7 @@ def main():
         for step, batch in progress:
             batch = {k: v.to(device) for k, v in batch.items()}
             optimizer.zero_grad()
-            with torch.cuda.amp.autocast():  # OOM811
+            with torch.cuda.amp.autocast():
                 outputs = model(**batch)
                 loss = outputs.loss
                 loss = loss / args.accumulate

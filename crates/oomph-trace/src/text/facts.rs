@@ -315,6 +315,23 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
     {
         return None;
     }
+    // `a T4 with 15.1 GB VRAM`; `my memory is 16G`.
+    let whole = before.trim_end();
+    let known = ["free", "avail", "used", "use ", "using", "alloc", "left"];
+    if unit
+        && !known.iter().any(|word| before.contains(word))
+        && ((["with", " has", "has a"]
+            .iter()
+            .any(|word| whole.ends_with(word))
+            && ["vram", "memory", "ram"]
+                .iter()
+                .any(|word| after.trim_start().starts_with(word)))
+            || ["memory is", "memory is only", "vram is"]
+                .iter()
+                .any(|word| whole.ends_with(word)))
+    {
+        return Some(Role::Total);
+    }
     // `5.5 GB of 5.5 GB … used`.
     if after.trim() == "of" {
         return Some(Role::InUse);
@@ -426,11 +443,11 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
 
 /// A size in a text.
 pub(super) struct Size {
-    start: usize,
-    end: usize,
-    bytes: Bytes,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) bytes: Bytes,
     /// Whether it has a unit.
-    unit: bool,
+    pub(super) unit: bool,
 }
 
 /// The first size of a text, in words or letters: `10624 megabytes`.
@@ -549,9 +566,17 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
 /// Whether what stands right before a figure is a word for memory.
 fn is_of_memory(before: &str) -> bool {
     let before = before.trim_end_matches([' ', ':', '=']);
-    ["memory", "mem", "vram", "ram"]
-        .iter()
-        .any(|word| before.ends_with(word))
+    [
+        "memory",
+        "mem",
+        "vram",
+        "ram",
+        "mem_limit",
+        "memory_limit",
+        "memory limit",
+    ]
+    .iter()
+    .any(|word| before.ends_with(word))
 }
 
 /// The number behind a word, if it is whole, no size and less than `most`: `gpu 2`, `cuda:1`.

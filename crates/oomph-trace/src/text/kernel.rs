@@ -2,7 +2,7 @@
 
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, continues, join, or_join};
-use super::words::{after, between, integer, size_after, word};
+use super::words::{after, between, integer, size, size_after, word};
 use super::{MessageKind, OomMessage};
 use crate::units::Bytes;
 
@@ -10,6 +10,20 @@ pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["Killed process ", "Kill process "],
         read: killed,
+    },
+    Reader {
+        // In other words, or another language: the figures are the kernel's.
+        markers: &[" total-vm:"],
+        read: |line, noted, before| {
+            let (head, _) = line.text.split_once(" total-vm:")?;
+            let (numbers, _) = head.rsplit_once(" (")?;
+            let at = numbers.rfind(' ')? + 1;
+            let known = ["Killed process ", "Kill process "];
+            if known.iter().any(|words| line.text.contains(words)) {
+                return None;
+            }
+            ended(line, line.text.get(at..)?, noted, before)
+        },
     },
     Reader {
         // Who asked for the memory; the line about what was killed follows.
@@ -78,13 +92,27 @@ pub(super) const READERS: &[Reader] = &[
         // Before 4.19: `Task in /a/b killed as a result of limit of /a`.
         markers: &[" killed as a result of limit of "],
         read: |line, noted, _| {
-            noted.cgroup_path = after(line.from, "limit of ").and_then(word);
+            let path = after(line.from, "limit of ").and_then(word);
+            // A terminal may have broken the line within it: the group that the task was in is the same or below it.
+            let task = between(line.text, "Task in ", " killed").and_then(word);
+            noted.cgroup_path = match (path, task) {
+                (Some(path), Some(task))
+                    if path.len() < task.len()
+                        && task.starts_with(&path)
+                        && line.text.trim_end().ends_with(&path) =>
+                {
+                    let whole = task.as_bytes().get(path.len()) == Some(&b'/');
+                    Some(if whole { path } else { task })
+                }
+                (path, _) => path,
+            };
             None
         },
     },
     Reader {
         markers: &["Memory cgroup stats for /"],
         read: |line, noted, before| {
+            noted.cgroup_parts = group_parts(line.from);
             if noted.cgroup_path.is_none() {
                 let path = after(line.from, "stats for ").and_then(|rest| rest.split(':').next());
                 noted.cgroup_path = path.and_then(word);
@@ -108,6 +136,12 @@ pub(super) const READERS: &[Reader] = &[
             if line.from.contains("CONSTRAINT_MEMCG") {
                 noted.cgroup_path = between(line.from, "oom_memcg=", ",").and_then(word);
                 of_group(&mut message, noted);
+            } else if line.from.contains("CONSTRAINT_NONE")
+                && ["=/docker", "=/kubepods", "=/lxc"]
+                    .iter()
+                    .any(|group| line.from.contains(group))
+            {
+                message.setting = Some("not its container's limit");
             }
             or_join(before, message)
         },
@@ -131,6 +165,9 @@ pub(super) const READERS: &[Reader] = &[
     },
 ];
 
+/// What the kernel keeps of files that were read or written.
+const FILE_CACHE: &str = "cache of files";
+
 /// Functions of the kernel that only its OOM killer calls.
 const TRACE: &[&str] = &[
     "oom_kill_process+0x",
@@ -147,9 +184,18 @@ fn killed(
     noted: &mut Noted,
     before: Option<&mut OomMessage>,
 ) -> Option<OomMessage> {
+    ended(line, after(line.from, "process ")?, noted, before)
+}
+
+/// The same from the number of the process on.
+fn ended(
+    line: &Line<'_>,
+    rest: &str,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
     /// The lines of an event of Kubernetes.
     const EVENT: usize = 3;
-    let rest = after(line.from, "process ")?;
     let pid = integer(rest)?;
     let mut message = line.message(Program::Kernel, MessageKind::Killed);
     message.memory = Memory::Host;
@@ -211,13 +257,34 @@ fn killed(
 
 /// A memory cgroup was full, not the host.
 fn of_group(message: &mut OomMessage, noted: &mut Noted) {
-    let [_, limit] = std::mem::take(&mut noted.cgroup);
+    let [usage, limit] = std::mem::take(&mut noted.cgroup);
     message.total = limit;
+    message.around.in_use = usage;
+    message.parts = std::mem::take(&mut noted.cgroup_parts);
     message.job = noted.cgroup_path.as_deref().and_then(job);
     message.allocator = Some(match noted.cgroup_path.take() {
         Some(path) => format!("memory cgroup {path}"),
         None => "memory cgroup".to_owned(),
     });
+}
+
+/// What of a group's memory is the cache of files, and what processes hold: `cache:900KB rss:70KB …`.
+fn group_parts(stats: &str) -> Vec<(String, Bytes)> {
+    // A number without its unit was cut by the end of a line.
+    let part = |(name, what): (&str, &str)| {
+        let rest = after(stats, name)?;
+        let unit = rest.trim_start_matches(|c: char| c.is_ascii_digit());
+        unit.starts_with(['K', 'k'])
+            .then(|| Some((what.to_owned(), size(rest)?)))?
+    };
+    [
+        (" cache:", FILE_CACHE),
+        (":cache:", FILE_CACHE),
+        (" rss:", "memory of processes"),
+    ]
+    .into_iter()
+    .filter_map(part)
+    .collect()
 }
 
 /// The job of SLURM whose group it is: `/slurm/uid_1001/job_42/step_0`.
@@ -228,8 +295,9 @@ fn job(path: &str) -> Option<String> {
 
 /// The same for a message whose lines before the group's name are read already.
 fn name_group(message: &mut OomMessage, noted: &Noted) {
-    let [_, limit] = noted.cgroup;
+    let [usage, limit] = noted.cgroup;
     message.total = message.total.or(limit);
+    message.around.in_use = message.around.in_use.or(usage);
     let path = noted.cgroup_path.as_ref();
     message.job = message.job.take().or_else(|| job(path?.as_str()));
     match (&message.allocator, path) {

@@ -74,6 +74,7 @@ macro_rules! named {
 
 /// In any case of letters, the more special ones first.
 const WORDS: &[(Program, &[&str])] = named! {
+    "nvidia-driver" "NVIDIA's kernel driver" Drives Host: "nvrm: ", "nvidia-modeset: ";
     "blender" "Blender" Renders Unknown: "blender", "cycles_", "optix acceleration";
     "v-ray" "V-Ray" Renders Unknown: "v-ray", "vray", "light cache ]", "chaos";
     "octane" "OctaneRender" Renders Unknown: "octane";
@@ -124,7 +125,6 @@ const WORDS: &[(Program, &[&str])] = named! {
     "warp" "NVIDIA Warp" Simulates Unknown: "warp cuda error", "warp.cu", "omniverse/warp";
     "openacc" "an OpenACC program" Simulates Unknown: "accelerator fatal error", "present table dump";
     "cusolver" "cuSOLVER" Computes Device: "cusolver";
-    "nvidia-driver" "NVIDIA's kernel driver" Drives Host: "nvrm: ";
     "htcondor" "HTCondor" Schedules Host: "condor_", "slot1_", "htcondor", "request_memory";
     "fluidx3d" "FluidX3D" Simulates Unknown: "fluidx3d";
     "openfoam" "OpenFOAM" Simulates Unknown: "openfoam", "foam fatal";

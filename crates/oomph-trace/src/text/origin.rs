@@ -273,6 +273,13 @@ fn process(head: &str, origin: &mut Origin) -> Option<usize> {
     Some(words.len() + 2)
 }
 
+/// The worker that Ray names in an error which its driver relays, and its address.
+pub(super) fn of_ray(line: &str) -> Option<(u64, Option<String>)> {
+    let rest = after(line, "ray::").and_then(|rest| after(rest, "(pid="))?;
+    let address = after(rest, "ip=").and_then(|rest| rest.split([',', ')']).next());
+    Some((integer(rest)?, address.map(str::to_owned)))
+}
+
 /// Words of files and of lines that name a program, the more special ones first.
 const PROGRAMS: &[(Program, &[&str])] = &[
     (

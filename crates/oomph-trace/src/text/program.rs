@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// Whether it is a server, whose own memory is the GPU's.
-    pub(super) const fn serves(self) -> bool {
+    pub const fn serves(self) -> bool {
         matches!(
             self,
             Self::Vllm | Self::Sglang | Self::TextGenerationInference

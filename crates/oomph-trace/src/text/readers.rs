@@ -126,6 +126,8 @@ pub(super) struct Noted {
     /// Use and limit of a memory cgroup.
     pub(super) cgroup: [Option<Bytes>; 2],
     /// The cgroup's path.
+    /// What a group's memory is made of.
+    pub(super) cgroup_parts: Vec<(String, crate::units::Bytes)>,
     pub(super) cgroup_path: Option<String>,
     /// Processes that a launcher ended.
     pub(super) ended: Vec<u64>,

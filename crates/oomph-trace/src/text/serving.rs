@@ -104,12 +104,20 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // The figures that follow it.
-        markers: &["ry to allocate ", "vailable tokens", "vailable full tokens"],
+        markers: &[
+            "ry to allocate ",
+            "vailable tokens",
+            "vailable full tokens",
+            "valiable tokens",
+            "available_size()=",
+        ],
         read: |line, _, before| {
             let before = before.filter(|before| before.program == Program::Sglang)?;
             let tokens = before.tokens.as_mut()?;
             if line.from.starts_with("ry") {
                 tokens.asked = after(line.from, "allocate ").and_then(integer);
+            } else if line.from.starts_with("available_size()") {
+                tokens.available = tokens.available.or(after(line.from, "=").and_then(integer));
             } else {
                 tokens.available = after(line.from, ": ").and_then(integer);
                 tokens.free = after(line.from, "available_size=").and_then(integer);

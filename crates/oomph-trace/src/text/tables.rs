@@ -3,6 +3,8 @@
 
 use std::sync::LazyLock;
 
+use super::quoted::Figure;
+use super::signs::Sign;
 use super::words::{Vocabulary, after, index, integer, size};
 use crate::units::Bytes;
 
@@ -167,6 +169,12 @@ pub struct Tables {
     pub ranks: Option<u64>,
     /// The commands that the text shows.
     pub commands: Vec<String>,
+    /// What the text has of figures, in its own words.
+    pub figures: Vec<Figure>,
+    /// The graphics cards that the text names, with their lines.
+    pub gpus: Vec<(usize, String)>,
+    /// What the text shows of where and how the program ran.
+    pub signs: Vec<Sign>,
 }
 
 impl Tables {
@@ -181,6 +189,11 @@ impl Tables {
             .iter()
             .find(|(other, _)| *other == bound)
             .and_then(|(_, value)| *value)
+    }
+
+    /// Whether the text shows it.
+    pub fn shows(&self, sign: Sign) -> bool {
+        self.signs.contains(&sign)
     }
 
     /// The accelerator that a job calls by that number, or the only one.

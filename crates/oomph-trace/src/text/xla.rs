@@ -489,7 +489,7 @@ fn arena(message: &mut OomMessage, noted: &mut Noted) {
 fn figures(
     line: &Line<'_>,
     noted: &mut Noted,
-    before: Option<&mut OomMessage>,
+    mut before: Option<&mut OomMessage>,
 ) -> Option<OomMessage> {
     let (name, value) = line.text.trim().split_once(':')?;
     let value = size(value);
@@ -501,7 +501,18 @@ fn figures(
     if let Some(figure) = noted.arena.get_mut(place) {
         *figure = value;
     }
-    if let Some(before) = before
+    if let Some(account) = before
+        .as_deref_mut()
+        .filter(|before| before.setting == Some("an account"))
+    {
+        // Its own figures, exact.
+        let figure = if place == 0 {
+            &mut account.total
+        } else {
+            &mut account.in_use
+        };
+        *figure = value.or(*figure);
+    } else if let Some(before) = before
         && [Some(before.program), before.inside]
             .iter()
             .any(|program| matches!(program, Some(Program::Jax | Program::Tensorflow)))

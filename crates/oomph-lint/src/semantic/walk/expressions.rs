@@ -165,6 +165,10 @@ impl<'a> Walker<'a, '_> {
                         model_output: base.model_output && constant_index(&node.slice).is_some(),
                         ..base
                     },
+                    Kind::Unknown | Kind::Collection if is_of_own_models(node) => Value {
+                        weak: true,
+                        ..Value::of(Kind::Model(ModelKind::Plain))
+                    },
                     Kind::Collection => {
                         let mut value = Value::unknown();
                         if let Some(place) = dotted_name(expr) {
@@ -335,4 +339,13 @@ pub(super) fn binary(left: &Value, right: &Value) -> Value {
         (Kind::Collection, Kind::Collection) => collection(left.graph.or(right.graph)),
         _ => Value::unknown(),
     }
+}
+
+/// `self.models["encoder"]`
+fn is_of_own_models(node: &ast::ExprSubscript) -> bool {
+    node.slice.is_string_literal_expr()
+        && matches!(
+            dotted_name(&node.value).as_deref(),
+            Some("self.models" | "self.nets" | "self.networks")
+        )
 }

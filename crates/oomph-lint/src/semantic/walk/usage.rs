@@ -63,6 +63,7 @@ impl Usage {
                 || has(EVAL | PARAMETERS)
                 || has(PARAMETERS | STATE)
                 || has(EVAL | MOVE)
+                || has(EVAL | CALLED)
                 || has(CALLED | STATE)
                 || has(CALLED | PARAMETERS)
                 || has(CALLED | BUILT)

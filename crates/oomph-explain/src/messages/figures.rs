@@ -1,0 +1,244 @@
+//! The figures that a text has beside those of its message, in the text's own words: nothing of them is lost, and nothing
+//! that stands there is called unsaid.
+
+use std::collections::HashMap;
+
+use oomph_gpus::Gpu;
+use oomph_trace::Bytes;
+use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Program};
+
+use crate::{Evidence, FigureReport};
+
+/// Figures that are listed.
+const LISTED: usize = 8;
+/// So little decides nothing.
+const TINY: u64 = 1 << 20;
+/// Letters of a message's line that are quoted beside it.
+pub(super) const QUOTED: usize = 160;
+/// Words for all there is.
+const TOTAL: [&str; 14] = [
+    "total",
+    "limit",
+    "capacity",
+    "vram",
+    "max",
+    "memory is",
+    "memory of",
+    "of memory",
+    "gpu memory",
+    " ram",
+    "mem=",
+    "memory=",
+    "allowed",
+    "with ",
+];
+/// Words for what is held, or left.
+const USE: [&str; 19] = [
+    "use",
+    "usage",
+    "rss",
+    "took",
+    "taken",
+    "takes",
+    "held",
+    "hold",
+    "allocated",
+    "cache",
+    "weights",
+    "reserved",
+    "occupied",
+    "free",
+    "avail",
+    "buffer size",
+    "chunks",
+    "mapped",
+    "mib /",
+];
+/// What a compiler plans for a program: it holds nothing yet.
+const PLANNED: [&str; 2] = ["allocation:", "fragmentation:"];
+
+/// Whether two figures are one, as printed.
+fn alike(one: Bytes, other: Bytes) -> bool {
+    one.0.abs_diff(other.0) <= one.0 / 1000
+}
+
+fn has(figure: &Figure, words: &[&str]) -> bool {
+    let lower = figure.text.to_ascii_lowercase();
+    words.iter().any(|word| lower.contains(word))
+}
+
+/// Whether it says more than what was asked for.
+fn says_more(message: &OomMessage, figure: &Figure) -> bool {
+    let asked = |size: &Bytes| message.requested.is_some_and(|asked| alike(asked, *size));
+    !figure.sizes.is_empty() && !figure.sizes.iter().all(asked)
+}
+
+/// Whether the text has a figure of all there is, or names a card that is known.
+pub(super) fn says_total(message: &OomMessage) -> bool {
+    let mut figures = message.tables.figures.iter();
+    let other = |figure| has(figure, &PLANNED) || has(figure, &["total-vm"]);
+    figures.any(|figure| says_more(message, figure) && has(figure, &TOTAL) && !other(figure))
+        || card(message).is_some()
+}
+
+/// Whether the text has a figure of what was in use, or left.
+pub(super) fn says_use(message: &OomMessage) -> bool {
+    let mut figures = message.tables.figures.iter();
+    figures.any(|figure| says_more(message, figure) && has(figure, &USE) && !has(figure, &PLANNED))
+}
+
+/// The card that a text names, where it names one kind and all of that name have the same memory.
+pub(super) fn card(message: &OomMessage) -> Option<(usize, &'static Gpu)> {
+    if !matches!(message.memory, Memory::Device | Memory::Unknown) {
+        return None;
+    }
+    let mut found: Option<(usize, &'static Gpu)> = None;
+    for (line, name) in &message.tables.gpus {
+        let named = oomph_gpus::resolve(name).ok()?;
+        let size = named.gpu.memory.nominal_gib;
+        let other = found.is_some_and(|(_, known)| known.memory.nominal_gib != size);
+        if other
+            || named
+                .others
+                .iter()
+                .any(|other| other.memory.nominal_gib != size)
+        {
+            return None;
+        }
+        found = found.or(Some((*line, named.gpu)));
+    }
+    found
+}
+
+/// That the card which the text names has less in all than one request, or than all that a program needs.
+pub(super) fn never_fits(message: &OomMessage) -> Option<String> {
+    if message.memory != Memory::Device || message.total.is_some() {
+        return None;
+    }
+    let whole = message
+        .parts
+        .iter()
+        .find(|(name, _)| name == "total allocation");
+    let need = message.requested.max(whole.map(|(_, bytes)| *bytes))?;
+    let what = if Some(need) == message.requested {
+        "that is"
+    } else {
+        "the program needs"
+    };
+    if let Some(total) = message.around.total {
+        return (need > total).then(|| {
+            format!("; {what} {need}, more than the {total} that there are by the text, so it can never fit there")
+        });
+    }
+    let (line, gpu) = card(message)?;
+    let total = Bytes(gpu.memory.total_bytes);
+    (need > total).then(|| {
+        format!(
+            "; {what} {need}, more than the {total} of the card that line {line} names ({}, by oomph's catalogue), so it can \
+             never fit there",
+            gpu.name
+        )
+    })
+}
+
+/// Another size of the accelerator's memory that the text states, if it is much larger than what the runtime reports.
+pub(super) fn larger_capacity(message: &OomMessage) -> Option<(usize, Bytes)> {
+    let total = message.total.filter(|_| message.memory == Memory::Device)?;
+    let mut figures = message
+        .tables
+        .figures
+        .iter()
+        .filter(|figure| has(figure, &["vram"]));
+    figures.find_map(|figure| {
+        let size = figure.sizes.iter().max()?;
+        (size.0 / 3 * 2 > total.0).then_some((figure.line, *size))
+    })
+}
+
+/// What of a text's figures is not `shown` beside them, the nearest to the message first chosen, then in their order.
+pub(crate) fn listed(
+    message: &OomMessage,
+    evidence: &[Evidence],
+    others: &[OomMessage],
+) -> Vec<FigureReport> {
+    if matches!(message.kind, MessageKind::Fault(_)) {
+        return Vec::new();
+    }
+    // The first lines of an answer have these of PyTorch's.
+    let own = [
+        message.requested,
+        message.allocated,
+        message.reserved,
+        message.total,
+    ];
+    let own = own
+        .into_iter()
+        .flatten()
+        .filter(|_| message.allocated.is_some());
+    let shown: Vec<Bytes> = evidence
+        .iter()
+        .filter_map(|item| item.bytes.map(Bytes))
+        .chain(own)
+        .collect();
+    let known = |size: &Bytes| shown.iter().any(|other| alike(*other, *size));
+    let quoted = |figure: &Figure| {
+        figure.line == message.line && evidence.iter().any(|item| item.what.contains(&figure.text))
+    };
+    let anothers = |figure: &Figure| {
+        figure.line != message.line && others.iter().any(|other| other.line == figure.line)
+    };
+    let serves = message.program.serves() || message.inside.is_some_and(Program::serves);
+    let small = message.kind == MessageKind::OnChip
+        || message.requested.is_some_and(|asked| asked.0 < 16 * TINY);
+    // Lines that differ in their numbers alone are one, with how many more there are.
+    let mut alike: HashMap<String, usize> = HashMap::new();
+    let mut kept: Vec<(usize, &Figure, String)> = Vec::new();
+    for (at, figure) in message.tables.figures.iter().enumerate() {
+        let counts = figure.sizes.is_empty();
+        let tiny = !counts && !small && figure.sizes.iter().all(|size| size.0 < TINY);
+        if quoted(figure)
+            || anothers(figure)
+            || tiny
+            || (counts && !serves)
+            || (!counts && figure.sizes.iter().all(known))
+        {
+            continue;
+        }
+        let skeleton: String = figure
+            .text
+            .chars()
+            .filter(|c| !c.is_ascii_digit())
+            .collect();
+        let times = alike.entry(skeleton.clone()).or_default();
+        *times += 1;
+        if *times == 1 {
+            kept.push((at, figure, skeleton));
+        }
+    }
+    let tells = |figure: &Figure| has(figure, &TOTAL) || has(figure, &USE);
+    kept.sort_by_key(|(_, figure, _)| (!tells(figure), figure.line.abs_diff(message.line)));
+    kept.truncate(LISTED);
+    kept.sort_by_key(|(at, ..)| *at);
+    let mut found: Vec<FigureReport> = kept
+        .into_iter()
+        .map(|(_, figure, skeleton)| FigureReport {
+            line: figure.line,
+            text: figure.text.clone(),
+            more: alike.get(&skeleton).map_or(0, |times| times - 1),
+        })
+        .collect();
+    if let Some((line, gpu)) =
+        card(message).filter(|_| message.total.or(message.around.total).is_none())
+    {
+        let text = format!(
+            "{}: such a card has {} GB (by oomph's catalogue, not by the text)",
+            gpu.name, gpu.memory.nominal_gib
+        );
+        found.push(FigureReport {
+            line,
+            text,
+            more: 0,
+        });
+    }
+    found
+}

@@ -1,0 +1,98 @@
+//! The names of graphics cards in a text: `RTX3090`, `a 3080 ti`, `Tesla K80`, `T4 GPU`, `A100-SXM4-80GB`.
+
+/// Cards of a text that are kept.
+pub(super) const MOST: usize = 16;
+/// A longer line is data.
+const LONGEST: usize = 1 << 10;
+const FAMILIES: [&str; 5] = ["rtx", "gtx", "tesla", "quadro", "geforce"];
+/// Words of a name that follow its number.
+const SUFFIXES: [&str; 10] = [
+    "ti", "super", "laptop", "ada", "sxm2", "sxm4", "sxm5", "pcie", "nvl", "hbm3",
+];
+/// Names that stand alone; the short ones only beside a word for a card.
+const ALONE: [&str; 19] = [
+    "a100", "h100", "h200", "b200", "v100", "p100", "a6000", "a5000", "l40", "l40s", "gh200",
+    "a10", "a10g", "a30", "a40", "l4", "t4", "p40", "k80",
+];
+const BESIDE: [&str; 6] = ["gpu", "nvidia", "graphics", "card", "vram", "cuda"];
+
+/// The first name of a card in a line.
+pub(super) fn named(line: &str) -> Option<String> {
+    if line.len() > LONGEST || !line.bytes().any(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let words: Vec<&str> = line
+        .split(|c: char| !c.is_ascii_alphanumeric())
+        .filter(|word| !word.is_empty())
+        .collect();
+    let lower: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
+    let beside = || {
+        lower.iter().any(|word| {
+            BESIDE
+                .iter()
+                .any(|name| word.trim_end_matches('s') == *name)
+        })
+    };
+    let digit = |word: &String| word.bytes().any(|byte| byte.is_ascii_digit());
+    let suffix = |word: &String| SUFFIXES.contains(&word.as_str());
+    let at = (0..lower.len()).find(|at| {
+        let word = &lower[*at];
+        let next = lower.get(at + 1);
+        let family = FAMILIES.contains(&word.as_str()) && next.is_some_and(digit);
+        let joined = ["rtx", "gtx"].iter().any(|name| {
+            word.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+        });
+        let alone = ALONE.contains(&word.as_str())
+            && words[*at].starts_with(|c: char| c.is_ascii_uppercase())
+            && (word.len() > 3 || beside());
+        // `3080 ti`, `4090 GPU`.
+        let model = word.len() == 4
+            && word.bytes().all(|byte| byte.is_ascii_digit())
+            && word.ends_with('0')
+            && ["1", "2", "3", "4", "5"]
+                .iter()
+                .any(|first| word.starts_with(first))
+            && matches!(word.get(2..3), Some("5" | "6" | "7" | "8" | "9"))
+            && word.get(1..2) == Some("0")
+            && next.is_some_and(|next| suffix(next) || BESIDE.contains(&next.as_str()));
+        family || joined || alone || model
+    })?;
+    let mut end = at + 1 + usize::from(FAMILIES.contains(&lower[at].as_str()));
+    // The size is a part of the name of some.
+    let goes_on = |word: &String| {
+        suffix(word)
+            || word
+                .strip_suffix("gb")
+                .is_some_and(|size| size.parse::<u32>().is_ok())
+    };
+    while lower.get(end).is_some_and(goes_on) {
+        end += 1;
+    }
+    Some(words[at..end].join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::named;
+
+    #[test]
+    fn names_of_cards() {
+        for (line, name) in [
+            ("RTX3090", Some("RTX3090")),
+            ("I run a 3080 ti GPU.", Some("3080 ti")),
+            ("GPU 0: Tesla K80", Some("Tesla K80")),
+            ("on T4 GPU with 15.1GB VRAM", Some("T4")),
+            ("NVIDIA A100-SXM4-80GB", Some("A100 SXM4 80GB")),
+            (
+                "an NVIDIA GeForce RTX 4070 Ti SUPER",
+                Some("RTX 4070 Ti SUPER"),
+            ),
+            ("pool-t4-4-runner failed", None),
+            ("took 3080 ms", None),
+            ("line 1070 of a file", None),
+        ] {
+            assert_eq!(named(line).as_deref(), name, "{line}");
+        }
+    }
+}
