@@ -959,6 +959,10 @@ impl Log {
             if drives && !on_card {
                 message.memory = message.program.memory();
             }
+            // Its pools are the GPU's, whoever calls it.
+            if message.program == Program::Rmm && !text.contains("host") {
+                message.memory = Memory::Device;
+            }
             message.memory = message.memory.or(message.program.memory());
         } else if message.program == Program::Unknown {
             if let Some(program) = named() {

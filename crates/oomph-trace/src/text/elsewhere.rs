@@ -481,7 +481,9 @@ fn settings(line: &str) -> Vec<Setting> {
         };
         let off = ["false", "none", "null", "0", "no", "off", ""];
         let is_off = value.is_some_and(|value| off.contains(&value.to_ascii_lowercase().as_str()));
-        if !is_off && !is_advice(line, word) {
+        // `--page-size` in such marks is spoken of, without a value.
+        let spoken = value.is_some() && line.contains(&format!("`{word}`"));
+        if !is_off && !spoken && !is_advice(line, word) {
             found.push(Setting {
                 name: canonical(name),
                 written: name.to_owned(),
@@ -610,6 +612,7 @@ mod tests {
         );
         assert_eq!(set("run.sh --fp16 train.py"), [("fp16".to_owned(), None)]);
         assert_eq!(set("Please try to increase --mem-fraction-static."), []);
+        assert_eq!(set("it fails when `--page-size` is larger than 1"), []);
         assert_eq!(
             set("try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid it"),
             []

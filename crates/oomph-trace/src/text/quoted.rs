@@ -101,7 +101,8 @@ fn is_no_text(line: &str) -> bool {
 fn figures(line: &str, number: usize) -> Vec<Figure> {
     let mut found = Vec::new();
     for part in parts(line) {
-        let lower = part.to_ascii_lowercase();
+        // A budget may be negative: `Available KV cache memory: -2.14 GiB`.
+        let lower = part.to_ascii_lowercase().replace(" -", "  ");
         let mut from = 0;
         let mut sizes: Vec<_> = sizes(&lower)
             .filter(|size| (1..ABSURD).contains(&size.bytes.0))
@@ -113,7 +114,9 @@ fn figures(line: &str, number: usize) -> Vec<Figure> {
         // A long part that lists several is one for each.
         let each = part.chars().count() > SHOWN && sizes.len() > 1;
         let mut add = |text: &str, sizes: Vec<Bytes>| {
-            let text = text.trim_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
+            let text = text
+                .trim_start_matches(')')
+                .trim_matches(|c: char| c.is_whitespace() || matches!(c, ',' | ';'));
             found.push(Figure {
                 line: number,
                 text: shortened(text),
@@ -253,6 +256,14 @@ mod tests {
         assert_eq!(
             quoted("InUse:       3846144"),
             [("InUse:       3846144".to_owned(), vec![3_846_144])]
+        );
+        let found = quoted("the rest for the cache is -1.50 GiB");
+        assert_eq!(
+            found,
+            [(
+                "the rest for the cache is -1.50 GiB".to_owned(),
+                vec![3 << 29]
+            )]
         );
         assert_eq!(quoted("Available tokens: 2048").len(), 1);
         assert_eq!(quoted("server --page-size 64 --tp 8").len(), 1);
