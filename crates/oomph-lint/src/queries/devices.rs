@@ -728,7 +728,13 @@ pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
 /// Whether what a call is given becomes an array later, without a copy to the CPU: `net(x, a)`, `a[0].numpy()`.
 fn is_given_what_becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
     let func = model.func_of(call.ctx);
-    let given = |name: &str| call.node.arguments.args.iter().any(|arg| dotted_name(arg).as_deref() == Some(name));
+    let given = |name: &str| {
+        call.node
+            .arguments
+            .args
+            .iter()
+            .any(|arg| dotted_name(arg).as_deref() == Some(name))
+    };
     model
         .calls_in_function(func)
         .filter(|other| other.is_method("numpy") && other.node.start() > call.node.end())
@@ -739,7 +745,10 @@ fn is_given_what_becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
             });
             held.is_some_and(|name| {
                 let between = call.node.start()..other.node.start();
-                given(&name) && !model.assigns_to(func, &name).any(|assign| between.contains(&assign.target.start()))
+                given(&name)
+                    && !model
+                        .assigns_to(func, &name)
+                        .any(|assign| between.contains(&assign.target.start()))
             })
         })
 }
