@@ -239,6 +239,9 @@ pub struct Facts {
     pub clipped: bool,
     /// Calls of `Tensor.backward`.
     pub backwards: u32,
+    /// The most entries that an outermost `torch.func.vmap` went over with gradients on; 0 without one.
+    #[serde(default)]
+    pub mapped: u64,
     /// Whether an optimizer's step was given a closure that is not Lightning's.
     pub closure: bool,
     /// Whether `torch.compile` was used.

@@ -72,6 +72,7 @@ class Facts:
         self._input: dict[str, int] = {}
         self._looked = 0
         self._closure = False
+        self._mapped = 0
         self._kept_gradients = False
         self._modules: list[dict[str, Any]] = []
         self._optimizers: dict[int, dict[str, Any]] = {}
@@ -94,6 +95,7 @@ class Facts:
         optim.register_optimizer_step_pre_hook(self._steps)
         on_import("transformers.cache_utils", self._watch_cache)
         self._watch_loading()
+        on_import("torch._functorch.apis", self._watch_vmap)
 
     def _begins_offload(self, args: Any, kwargs: Any) -> None:
         if _offloads(args[0]) and len(self._offloads) < MOST_OFFLOADS:
@@ -113,6 +115,23 @@ class Facts:
 
     def _caches(self, args: Any, kwargs: Any) -> None:
         self._cache = True
+
+    def _watch_vmap(self, module: Any) -> None:
+        original = getattr(module, "vmap_impl", None)
+        if original is None:
+            return
+
+        @functools.wraps(original)
+        def noted(func: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None:
+                given = args[3:]  # after out_dims, randomness, chunk_size
+                size, *_ = module_of_vmap._process_batched_inputs(in_dims, given, func)
+                self._mapped = max(self._mapped, size)
+            return original(func, in_dims, *args, **kwargs)
+
+        import torch._functorch.vmap as module_of_vmap
+
+        module.vmap_impl = noted
 
     def _watch_loading(self) -> None:
         """Weights on the GPU that the model does not compute with."""
@@ -285,6 +304,7 @@ class Facts:
             clipped=self._clipped,
             backwards=self.backwards,
             closure=self._closure,
+            mapped=self._mapped,
             compiled=self.compiled,
             compilations=self.compilations,
             kept_gradients=self._kept_gradients,

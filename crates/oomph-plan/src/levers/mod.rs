@@ -9,6 +9,7 @@ mod checkpoint;
 mod chunked_cross_entropy;
 mod chunked_logits;
 mod chunked_modules;
+mod chunked_vmap;
 mod compile;
 mod cudnn_benchmark;
 mod fused_attention;
@@ -185,6 +186,7 @@ levers! {
     uncompiled::Uncompiled,
     activation_memory_budget::ActivationMemoryBudget,
     chunked_modules::ChunkedModules,
+    chunked_vmap::ChunkedVmap,
     micro_batch::MicroBatch,
     split_forward::SplitForward,
     split_batch::SplitBatch,
