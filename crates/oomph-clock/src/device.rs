@@ -191,14 +191,7 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             0.25,
         ),
         Work::Attention(heads) => kernel(attention(heads, gpu), 0.15),
-        Work::Moving(bytes, what) => {
-            let least = if what == "recurrent cells" {
-                7e-6
-            } else {
-                SHORTEST
-            };
-            kernel(moving(*bytes, 0.8, 0.5, gpu) + least, 0.2)
-        }
+        Work::Moving(bytes, _) => kernel(moving(*bytes, 0.8, 0.5, gpu) + SHORTEST, 0.2),
         Work::BatchNorm {
             bytes,
             channels,

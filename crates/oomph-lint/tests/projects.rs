@@ -1359,3 +1359,22 @@ Ours(net, optimizer, torch.nn.CrossEntropyLoss()).train(torch.load('batches.pt')
     assert_eq!(with("pass"), ["OOM416"]);
     assert_eq!(with("return self.model(batch[0]), batch[1]"), [""; 0]);
 }
+
+#[test]
+fn what_becomes_an_array_without_a_copy_was_on_the_cpu() {
+    let with = |shown: &str| {
+        let main = format!(
+            "import torch
+def run(net, graphs, show):
+    net.cuda()
+    for features, edges in graphs:
+        scores = net(features, edges)
+        show({shown}, scores.argmax().item())
+run(torch.nn.Linear(1, 1), [], print)
+"
+        );
+        found(&[("main.py", &main)])
+    };
+    assert_eq!(with("edges[0].numpy()"), [""; 0]);
+    assert_eq!(with("edges[0].cpu().numpy()"), ["OOM205"]);
+}

@@ -11,10 +11,10 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
 use crate::arguments::{Out, put_text};
-use crate::clock::{ALIGNED, Kind, Product};
 use crate::context::Charge;
 use crate::device::{self, machine};
 use crate::inner;
+use crate::recurrent::{Layer, Pass};
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
 use crate::{cudnn_costs, cudnn_plans, export, ledger};
@@ -933,24 +933,21 @@ forwarded! {
 
 export! {
     fn cudnnRNNForward(handle: u64, descriptor: u64, _mode: c_int, _lengths: u64, data: u64) -> Status, or INTERNAL; {
-        recur(handle, descriptor, data, false);
+        recur(handle, descriptor, data, Pass::Forward);
         SUCCESS
     }
     fn cudnnRNNBackwardData_v8(handle: u64, descriptor: u64, _lengths: u64, data: u64) -> Status, or INTERNAL; {
-        recur(handle, descriptor, data, false);
+        recur(handle, descriptor, data, Pass::Data);
         SUCCESS
     }
     fn cudnnRNNBackwardWeights_v8(handle: u64, descriptor: u64, _add: c_int, _lengths: u64, data: u64) -> Status, or INTERNAL; {
-        recur(handle, descriptor, data, true);
+        recur(handle, descriptor, data, Pass::Weights);
         SUCCESS
     }
 }
 
-/// Notes a pass through a recurrent network: for each layer a product of all inputs, and for each step one of the state
-/// and a cell; for the weights two long products. The virtual clock counts a launch.
-fn recur(handle: u64, descriptor: u64, data: u64, weights: bool) {
-    use crate::work::{Work, note};
-
+/// Notes a pass through a recurrent network. The virtual clock counts a launch.
+fn recur(handle: u64, descriptor: u64, data: u64, pass: Pass) {
     crate::kernels::launched(stream_of(handle));
     let descriptors = DESCRIPTORS.lock();
     let (Some(rnn), Some(sequences)) = (
@@ -959,39 +956,18 @@ fn recur(handle: u64, descriptor: u64, data: u64, weights: bool) {
     ) else {
         return;
     };
-    let bytes = data_bytes(rnn.kind);
-    let kind = if bytes == 2 { Kind::Fp16 } else { Kind::Tf32 };
-    let (rows, batch) = (sequences.rows(), sequences.batch());
-    let wide = rnn.gates() * rnn.hidden;
+    let half = data_bytes(rnn.kind) == 2;
     for layer in 0..rnn.pseudo_layers() {
-        let input = if layer < rnn.directions() {
-            rnn.input
-        } else {
-            rnn.output() * rnn.directions()
+        let layer = Layer {
+            gates: rnn.gates(),
+            input: rnn.input_of(layer),
+            hidden: rnn.hidden,
+            half,
+            alone: rnn.directions() == 1,
+            projects: rnn.has_projection(),
         };
-        let product = |n, k, batch| {
-            Work::Product(Product {
-                m: wide,
-                n,
-                k,
-                batch,
-                kind,
-                alignment: ALIGNED,
-            })
-        };
-        if weights {
-            note(product(input, rows, 1));
-            note(product(rnn.hidden, rows, 1));
-            continue;
-        }
-        note(product(rows, input, 1));
-        for _ in 0..sequences.steps {
-            note(product(batch, rnn.hidden, 1));
-            note(Work::Moving {
-                bytes: 2 * batch * wide * bytes,
-                what: "recurrent cells",
-            });
-        }
+        let work = layer.work(pass, sequences.steps, sequences.rows(), sequences.batch());
+        work.into_iter().for_each(crate::work::note);
     }
 }
 

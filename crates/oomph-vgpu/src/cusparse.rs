@@ -1,8 +1,8 @@
 //! cuSPARSE: the workspaces of products with a matrix in CSR form.
 //!
-//! Products do nothing, but PyTorch allocates their workspaces, whose sizes depend on the number of entries alone. The
-//! formulas give what an H200 was seen to need, to the byte (`bench/gpu/results/cusparse_workspaces.jsonl`). Other
-//! routines keep their entries in [`crate::stubs`], which assume an empty workspace and say so.
+//! Products do nothing but tell the clock what they would take (`bench/time/kinds.py sparse`). PyTorch allocates their
+//! workspaces, whose sizes depend on the number of entries alone: the formulas give what an H200 was seen to need, to the
+//! byte (`bench/gpu/results/cusparse_workspaces.jsonl`). Other routines keep their entries in [`crate::stubs`], which assume an empty workspace and say so.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -10,8 +10,10 @@ use std::sync::LazyLock;
 
 use crate::arguments::Out;
 use crate::export;
+use crate::kernels;
 use crate::streams::opaque_handle;
 use crate::sync::Mutex;
+use crate::work::{Work, note};
 
 /// Success of cuSPARSE.
 const SUCCESS: c_int = 0;
@@ -34,8 +36,33 @@ struct Csr {
 
 /// Matrices in CSR form by their handle; those of PyTorch live as long as one product.
 static MATRICES: LazyLock<Mutex<HashMap<u64, Csr>>> = LazyLock::new(Mutex::default);
-/// Columns of dense matrices.
-static COLUMNS: LazyLock<Mutex<HashMap<u64, i64>>> = LazyLock::new(Mutex::default);
+/// Rows and columns of dense matrices.
+static SIZES: LazyLock<Mutex<HashMap<u64, [i64; 2]>>> = LazyLock::new(Mutex::default);
+
+const WHAT: &str = "sparse products";
+/// Cycles of a multiprocessor for each entry, where entries are shared out evenly; else for each and each column, in hundredths.
+const CYCLES: [u64; 2] = [16, 131];
+
+/// What a product of `a` with a dense matrix takes, whose result has these rows and columns: a kernel that shares out the entries,
+/// one that sets the result to zero, and the product, which reads a row for each entry.
+fn product(a: Csr, rows: u64, columns: u64, algorithm: c_int) -> [Work; 3] {
+    let element = if a.double { 8 } else { 4 };
+    let work = if algorithm == BALANCED {
+        a.entries * CYCLES[0]
+    } else {
+        a.entries * columns * CYCLES[1] / 100
+    };
+    // The rows that are read again are in the L2 cache.
+    let bytes = a.entries * (columns * element + 8) * 6 / 10 + rows * columns * element;
+    let moving = |bytes| Work::Moving { bytes, what: WHAT };
+    let product = Work::Chain {
+        cycles: 0,
+        work,
+        bytes,
+        what: WHAT,
+    };
+    [moving(a.entries), moving(rows * columns * element), product]
+}
 
 /// Bytes for a product with a vector.
 const fn by_vector(a: Csr) -> u64 {
@@ -69,9 +96,9 @@ export! {
         out.put(handle);
         SUCCESS
     }
-    fn cusparseCreateDnMat(out: Out<u64>, _rows: i64, columns: i64) -> c_int, or INTERNAL; {
+    fn cusparseCreateDnMat(out: Out<u64>, rows: i64, columns: i64) -> c_int, or INTERNAL; {
         let handle = opaque_handle();
-        COLUMNS.lock().insert(handle, columns);
+        SIZES.lock().insert(handle, [rows, columns]);
         out.put(handle);
         SUCCESS
     }
@@ -80,7 +107,7 @@ export! {
         SUCCESS
     }
     fn cusparseDestroyDnMat(matrix: u64) -> c_int, or INTERNAL; {
-        COLUMNS.lock().remove(&matrix);
+        SIZES.lock().remove(&matrix);
         SUCCESS
     }
     fn cusparseSpMV_bufferSize(_handle: usize, _op: c_int, _alpha: usize, matrix: u64, _x: usize, _beta: usize, _y: usize, _type: c_int, _algorithm: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
@@ -89,9 +116,27 @@ export! {
         SUCCESS
     }
     fn cusparseSpMM_bufferSize(_handle: usize, _op: c_int, _other: c_int, _alpha: usize, matrix: u64, _by: usize, _beta: usize, result: u64, _type: c_int, algorithm: c_int, size: Out<usize>) -> c_int, or INTERNAL; {
-        let columns = COLUMNS.lock().get(&result).copied().unwrap_or(0);
+        let columns = SIZES.lock().get(&result).map_or(0, |&[_, columns]| columns);
         let found = MATRICES.lock().get(&matrix).copied();
         size.put(found.map_or(0, |a| by_matrix(a, columns, algorithm)) as usize);
+        SUCCESS
+    }
+    fn cusparseSpMM(_handle: usize, _op: c_int, _other: c_int, _alpha: usize, matrix: u64, _by: usize, _beta: usize, result: u64, _type: c_int, algorithm: c_int) -> c_int, or INTERNAL; {
+        let size = SIZES.lock().get(&result).copied();
+        let found = MATRICES.lock().get(&matrix).copied();
+        if let (Some(a), Some(size)) = (found, size) {
+            let [rows, columns] = size.map(|count| count.max(0) as u64);
+            product(a, rows, columns, algorithm).into_iter().for_each(note);
+        }
+        kernels::launched(0);
+        SUCCESS
+    }
+    fn cusparseSpMV(_handle: usize, _op: c_int, _alpha: usize, matrix: u64) -> c_int, or INTERNAL; {
+        let found = MATRICES.lock().get(&matrix).copied();
+        if let Some(a) = found {
+            product(a, 0, 1, BALANCED).into_iter().for_each(note);
+        }
+        kernels::launched(0);
         SUCCESS
     }
 }
@@ -99,6 +144,22 @@ export! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn entries_are_shared_out_evenly_or_taken_column_by_column() {
+        let a = Csr {
+            entries: 1000,
+            wide: true,
+            double: false,
+        };
+        let work = |algorithm| match product(a, 100, 256, algorithm) {
+            [_, _, Work::Chain { work, bytes, .. }] => (work, bytes),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(work(BALANCED).0, 16_000);
+        assert_eq!(work(4).0, 335_360);
+        assert_eq!(work(4).1, 600 * (1024 + 8) + 102_400);
+    }
 
     #[test]
     fn workspaces_are_those_of_an_h200() {

@@ -52,6 +52,7 @@ mod nvml;
 mod nvrtc;
 mod philox;
 mod pools;
+mod recurrent;
 mod reduce;
 mod report;
 mod runtime;

@@ -218,7 +218,7 @@ work! {
     cusparseLtStructuredDescriptorInit cusparseSDDMM cusparseSDDMM_preprocess cusparseSbsrmm
     cusparseSbsrmv cusparseSbsrsm2_analysis cusparseSbsrsm2_solve cusparseSbsrsv2_analysis
     cusparseSbsrsv2_solve cusparseScsrgeam2 cusparseSpGEMM_compute cusparseSpGEMM_copy
-    cusparseSpGEMM_destroyDescr cusparseSpMM cusparseSpMV cusparseSpMatSetAttribute
+    cusparseSpGEMM_destroyDescr cusparseSpMatSetAttribute
     cusparseSpSM_analysis cusparseSpSM_destroyDescr cusparseSpSM_solve cusparseSpSV_analysis
     cusparseSpSV_destroyDescr cusparseSpSV_solve cusparseCsr2cscEx2 cusparseDenseToSparse_analysis
     cusparseDenseToSparse_convert cusparseSparseToDense cusparseXcoosortByColumn cusparseXcscsort

@@ -708,6 +708,7 @@ pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
     if stays_where_it_is_made(model, call)
         || is_left_on_cpu(model, call)
         || becomes_an_array(model, call)
+        || is_given_what_becomes_an_array(model, call)
     {
         return true;
     }
@@ -722,6 +723,34 @@ pub(crate) fn runs_on_cpu(model: &Model<'_>, call: &Call<'_>) -> bool {
                 .args
                 .first()
                 .is_some_and(|arg| arg.is_tensor() && arg.device == Device::Cpu))
+}
+
+/// Whether what a call is given becomes an array later, without a copy to the CPU: `net(x, a)`, `a[0].numpy()`.
+fn is_given_what_becomes_an_array(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let func = model.func_of(call.ctx);
+    let given = |name: &str| {
+        call.node
+            .arguments
+            .args
+            .iter()
+            .any(|arg| dotted_name(arg).as_deref() == Some(name))
+    };
+    model
+        .calls_in_function(func)
+        .filter(|other| other.is_method("numpy") && other.node.start() > call.node.end())
+        .any(|other| {
+            let held = other.recv_expr().and_then(|recv| match recv {
+                Expr::Subscript(item) => dotted_name(&item.value),
+                recv => dotted_name(recv),
+            });
+            held.is_some_and(|name| {
+                let between = call.node.start()..other.node.start();
+                given(&name)
+                    && !model
+                        .assigns_to(func, &name)
+                        .any(|assign| between.contains(&assign.target.start()))
+            })
+        })
 }
 
 /// Whether a call runs a layer of `torch.nn` that its own function made and nothing moves or hands on: a probe of

@@ -208,6 +208,8 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
         | "torch.cuda.amp.grad_scaler.GradScaler" => return Some(Kind::Scaler),
         "torch.device" => return Some(Kind::Device),
         "torch.load" => return Some(Kind::Checkpoint),
+        // It turns gradients off itself.
+        "transformers.pipeline" => return Some(Kind::Instance),
         "timm.create_model" | "torch.hub.load" | "torch.jit.load" | "torch.compile" => {
             return Some(Kind::Model(ModelKind::Plain));
         }
