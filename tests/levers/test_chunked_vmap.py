@@ -150,3 +150,22 @@ def test_the_peak_is_that_of_a_part(oomph, tmp_path):
     held = [found.json["peak"]["allocated_bytes"] for found in (plain, parts)]
     # Four results of 64 MiB are kept without it.
     assert held[0] - held[1] > 150 << 20, held
+
+
+def test_parts_are_no_steps(oomph, tmp_path):
+    """Of a script that puts new weights in place of the old ones, each part asks for gradients."""
+    code = """
+        import torch
+        torch.func.grad(torch.sin)(torch.ones(()))
+        x = torch.randn(8, 64, 1024, device="cuda")
+        weights = torch.randn(8, 1024, 1024, device="cuda")
+        small = torch.randn(8, 1024, device="cuda")
+        def loss(weights, x):
+            return torch.tanh(x @ weights[0] + weights[1]).square().mean()
+        for _ in range(4):
+            given = torch.vmap(torch.func.grad(loss))((weights, small), x)
+            weights, small = weights - 0.1 * given[0], small - 0.1 * given[1]
+    """
+    parts = oomph(code, "--plan", plan(tmp_path, ("chunked_vmap", {"parts": 4})))
+    assert parts.status == 0, parts.err
+    assert json.loads((tmp_path / "run/record.json").read_text())["steps"] == 4

@@ -128,6 +128,30 @@ fn a_warning_after_which_the_program_went_on_is_no_finding() {
     assert_eq!(found["message"]["handled"], true);
 }
 
+/// Lines of one failure are not listed as others; warnings are named as such.
+#[test]
+fn other_messages_of_a_log_are_other_failures() {
+    let printed = |text: &str| {
+        let messages = oomph_trace::text::find(text);
+        let found = oomph_explain::explain_messages(&messages).unwrap();
+        oomph_report::explanation::explanation(&found, 200)
+    };
+    let one = printed(
+        "W bfc_allocator.cc:482] Allocator (GPU_0_bfc) ran out of memory trying to allocate 6.00MiB (rounded to 6291456)\n\
+         E external/xla/client.cc:1] RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6291456 bytes.\n\
+         jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 6291456 bytes.",
+    );
+    assert!(!one.contains("also in the log"), "{one}");
+    let warning = "W external/xla/bfc_allocator.cc:3] Allocator (GPU_0_bfc) ran out of memory trying to allocate";
+    let warned = printed(&format!(
+        "{warning} 3.37GiB. The caller indicates that this is not a failure\n\
+         {warning} 4.49GiB. The caller indicates that this is not a failure\n\
+         jaxlib.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 3199993600 bytes."
+    ));
+    let words = "2 warnings that are no failures, from line 1 on (3.4 GiB to 4.5 GiB asked for)";
+    assert!(warned.contains(words), "{warned}");
+}
+
 #[test]
 fn several_ranks_are_compared() {
     let (status, found) = json(&[

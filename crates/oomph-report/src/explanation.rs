@@ -99,7 +99,8 @@ fn warnings(found: &Explanation, message: &MessageReport) -> Option<String> {
     let others: Vec<&MessageReport> = found
         .messages
         .iter()
-        .filter(|other| other.handled && is_another(other, message))
+        .filter(|other| other.handled && other.line != message.line)
+        .filter(|other| message.asked_bytes.is_none() || is_another(other, message))
         .collect();
     let first = others.first()?;
     let mut sizes: Vec<u64> = others

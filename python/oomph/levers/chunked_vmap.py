@@ -17,6 +17,8 @@ from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 
+_COPIED = 16 << 20
+"""Bytes of the largest argument whose parts are copied."""
 _UNMAPPED = -1
 """The dimension of an output that is mapped along none."""
 
@@ -151,6 +153,7 @@ class _Call:
     ) -> None:
         self.lever, self.part, self.dims, self.size = lever, part, dims, size
         self._out_dims, self._randomness = out_dims, randomness
+        self._copies: list[torch.Tensor] = []
         self.autocast = Autocast("cuda", "cpu")
         self.states: RandomStates | None = None
         """Before the first part, if a part has drawn."""
@@ -165,11 +168,18 @@ class _Call:
             yield slice(self.size * index // parts, self.size * (index + 1) // parts)
 
     def arguments(self, flat: list[Any], part: slice) -> list[Any]:
-        """Those of one part, copied: nested derivatives of a view crash on the virtual GPU."""
-        return [
-            given if dim is None else given.narrow(dim, part.start, part.stop - part.start).clone()
-            for given, dim in zip(flat, self.dims, strict=True)
-        ]
+        """Those of one part. Nested derivatives of a view crash on the virtual GPU, so small ones are copied; the copies stay
+        until the call ends, as weights that are gone would end a step of a script without an optimizer."""
+        given: list[Any] = []
+        for t, dim in zip(flat, self.dims, strict=True):
+            if dim is not None:
+                is_small = t.nbytes <= _COPIED
+                t = t.narrow(dim, part.start, part.stop - part.start)
+                if is_small:
+                    t = t.clone()
+                    self._copies.append(t)
+            given.append(t)
+        return given
 
     def forward(self, flat: list[Any]) -> Any:
         """The results of all parts, joined."""
@@ -195,6 +205,7 @@ class _Call:
                     outside[id(t)] = t
             self._put(whole, results, part)
             del results
+        self._copies.clear()
         tensors = [t for t, is_wanted in zip(flat, wanted, strict=True) if is_wanted]
         tensors += outside.values()
         if any(trained):
@@ -272,6 +283,7 @@ class _Call:
         self, plain: list[Any], wanted: list[bool], part: slice
     ) -> tuple[list[Any], list[torch.Tensor]]:
         """The arguments of one part that need gradients, and its results, computed with a graph."""
+        self._copies.clear()
         leaves = self._leaves(plain, wanted, part)
         if self.states is not None:
             self.states.restore()

@@ -54,8 +54,8 @@ const USE: [&str; 19] = [
     "mapped",
     "mib /",
 ];
-/// What a compiler plans for a program: it holds nothing yet.
-const PLANNED: [&str; 2] = ["allocation:", "fragmentation:"];
+/// What a compiler plans for a program, and what was asked for: it holds nothing yet.
+const PLANNED: [&str; 3] = ["allocation:", "fragmentation:", "trying to allocate"];
 
 /// Whether two figures are one, as printed.
 fn alike(one: Bytes, other: Bytes) -> bool {

@@ -65,7 +65,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             );
         }
     }
-    if let Some(allowed) = message.allowed.filter(|_| !is_on_mac(message)) {
+    if let Some(allowed) = own_cap(message).filter(|_| !is_on_mac(message)) {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
@@ -469,7 +469,7 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 "no memory was left for a convolution's workspace".to_owned(),
             ),
         )],
-        _ => Vec::from_iter(message.allowed.map(|allowed| own_limit(message, allowed))),
+        _ => Vec::from_iter(own_cap(message).map(|allowed| own_limit(message, allowed))),
     };
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
@@ -628,7 +628,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
         }
     }
-    if let Some(allowed) = message.allowed.filter(|&allowed| requested <= allowed) {
+    if let Some(allowed) = own_cap(message).filter(|&allowed| requested <= allowed) {
         causes.push(own_limit(message, allowed));
     }
     let decided = causes.iter().any(|cause| cause.id == "other_process");
@@ -760,6 +760,16 @@ fn native(message: &OomMessage) -> Vec<Cause> {
 
 fn is_on_mac(message: &OomMessage) -> bool {
     message.text.contains("MPS backend")
+}
+
+/// The limit that a process set itself, where it is less than the device: some versions print one that is all of it.
+fn own_cap(message: &OomMessage) -> Option<Bytes> {
+    let less = |allowed: &Bytes| {
+        message
+            .total
+            .is_none_or(|total| allowed.0 < total.0 / 64 * 63)
+    };
+    message.allowed.filter(less)
 }
 
 /// The process may use only a part of the device, and that is used up.

@@ -871,7 +871,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         return wrong_capacity(message, size);
     }
     let mut steps = run_it(message);
-    if let Some(allowed) = message.allowed {
+    if let Some(allowed) = super::own_cap(message) {
         steps.splice(0..0, lift_the_limit(message, allowed));
     }
     if message.tables.shows(Sign::DataParallel) {

@@ -367,7 +367,9 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
         .iter()
         .any(|word| before.contains(word))
     {
-        return Some(Role::Total);
+        // `larger than free memory(74 MB)` names what is free.
+        let free = ["free", "avail"].iter().any(|word| before.contains(word));
+        return Some(if free { Role::Free } else { Role::Total });
     }
     let mut role = None;
     for (kind, words) in AFTER {
