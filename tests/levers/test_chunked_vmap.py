@@ -41,11 +41,11 @@ DERIVATIVES = """
 """
 ARGUMENTS = """
     from torch.func import vmap
-    hyper, bias = nn.Linear(3, 20), torch.randn(5, requires_grad=True)
+    hyper, bias, other = nn.Linear(3, 20), torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
     shared = torch.randn(4, 4, requires_grad=True)
     def render(weights, pair, xy, scale=1.0):
         a, b = pair
-        image = torch.tanh(xy @ shared @ weights.view(4, 5) + bias) * scale
+        image = torch.tanh(xy @ shared @ weights.view(4, 5) + (bias + other)) * scale
         return {"image": image + a, "sums": (image.sum(0), b.square().sum()), "flat": a * 2}
     mapped = vmap(render, in_dims=(0, (None, 0), 1), out_dims={"image": 2, "sums": (0, 0), "flat": None})
     a, b, xy = torch.randn(5, requires_grad=True), torch.randn(6, 2, requires_grad=True), torch.randn(9, 6, 4)
@@ -53,7 +53,7 @@ ARGUMENTS = """
     loss = found["image"].square().mean() + found["sums"][0].sin().sum() + found["sums"][1].sum()
     (loss + found["flat"].sum()).backward()
     out = [found["image"].detach(), found["image"].shape, loss.detach()]
-    out += [t.grad for t in (shared, bias, a, b, *hyper.parameters())]
+    out += [t.grad for t in (shared, bias, other, a, b, *hyper.parameters())]
 """
 SAME = """
     weight = torch.randn(4, 4, requires_grad=True)

@@ -367,7 +367,8 @@ def _add(total: Any, gradient: Any, of: torch.Tensor, dim: int | None, part: sli
             total = torch.zeros_like(of)
         total.narrow(dim, part.start, part.stop - part.start).copy_(gradient)
         return total
-    return gradient if total is None else total.add_(gradient)
+    # Not in place: terms of one sum share their gradient.
+    return gradient if total is None else total + gradient
 
 
 def _is_tensor(value: Any) -> bool:
