@@ -41,6 +41,18 @@ def test_a_job_that_fits(oomph):
     assert any("Sequential" in share["name"] for share in run.json["modules"])
 
 
+@pytest.mark.usefixtures("started")
+def test_an_empty_slice_that_is_alive_when_memory_runs_out_has_no_address(oomph):
+    script = """
+        import torch
+        kept = torch.zeros(1 << 20, device="cuda")[1 << 19 : 1 << 19]
+        torch.empty(1 << 40, device="cuda")
+    """
+    run = oomph(script)
+    assert run.status == 3, run.err
+    assert run.json["verdict"] == "out_of_memory"
+
+
 def test_a_closure_is_no_part_of_the_optimizers_step(oomph):
     run = oomph("""
     import torch

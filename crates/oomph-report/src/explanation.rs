@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use oomph_bytes::format_bytes;
+use oomph_bytes::{format_bytes, format_gib};
 use oomph_explain::{Basis, Cause, Diff, Explanation, Fix, MessageReport, NextStep};
 
 use crate::run::suffices;
@@ -263,8 +263,11 @@ fn evidence(out: &mut String, cause: &Cause, width: usize) {
         return;
     }
     let _ = writeln!(out, "\n  {}", paint(BOLD, "why"));
+    let amounts: Vec<u64> = shown.iter().filter_map(|item| item.bytes).collect();
     for item in shown {
-        let amount = item.bytes.map_or_else(String::new, format_bytes);
+        let amount = item
+            .bytes
+            .map_or_else(String::new, |bytes| beside(bytes, &amounts));
         let indent = 2 + AMOUNT + 2;
         let _ = writeln!(
             out,
@@ -276,6 +279,16 @@ fn evidence(out: &mut String, cause: &Cause, width: usize) {
             let place = shorten(&item.stack.join(" ← "), width.saturating_sub(indent));
             let _ = writeln!(out, "{}{}", " ".repeat(indent), paint(DIM, place));
         }
+    }
+}
+
+/// An amount beside others: with two decimals, where one would hide the difference to another.
+fn beside(bytes: u64, others: &[u64]) -> String {
+    let hides = |&other: &u64| bytes != other && bytes.abs_diff(other) < (1 << 30) / 5;
+    if bytes >= 1 << 30 && others.iter().any(hides) {
+        format_gib(bytes)
+    } else {
+        format_bytes(bytes)
     }
 }
 
@@ -534,4 +547,17 @@ pub fn difference(found: &Diff, names: [&str; 2], width: usize) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_that_look_alike_have_two_decimals() {
+        let [asked, free] = [4_574_140_170, 4_563_402_752];
+        assert_eq!(beside(asked, &[asked, free]), "4.26 GiB");
+        assert_eq!(beside(free, &[asked, free]), "4.25 GiB");
+        assert_eq!(beside(asked, &[asked, 1 << 30]), "4.3 GiB");
+    }
 }

@@ -42,12 +42,14 @@ def memory_of(t: torch.Tensor) -> list[int]:
 
 
 def _address(t: torch.Tensor) -> int | None:
-    """Where the memory of a tensor begins; None where it has no storage: a wrapper or a fake.
+    """Where the memory of a tensor begins; None where it has none: a wrapper, a fake, an empty slice.
 
     Classes of tensors that compute when they are first looked at must not take this for a look.
     """
     try:
         with torch._C.DisableTorchFunctionSubclass():
-            return base_pointer(t)
+            address = base_pointer(t)
     except (RuntimeError, NotImplementedError):
         return None
+    # An empty slice begins nowhere, at an offset.
+    return address if address > 0 else None

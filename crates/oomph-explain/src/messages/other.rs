@@ -724,7 +724,9 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             asked.saturating_sub(free)
         ),
         (Some(asked), Some(free), None) => format!(
-            "{name} has {free} for keys and values, and one request of the full length needs {asked}"
+            "{name} has {} for keys and values, and one request of the full length needs {}",
+            exact(free),
+            exact(asked)
         ),
         _ => match message.fits {
             Some(fits) => format!(
