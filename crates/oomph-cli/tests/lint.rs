@@ -10,6 +10,8 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const BAD: &str = "import torch\n\ntorch.no_grad()\n";
+/// Selects the rule that mends `FIXABLE`, which is off by default.
+const DEPRECATED: &str = "--extend-select=OOM811";
 const FIXABLE: &str = "import torch\n\nwith torch.cuda.amp.autocast():\n    pass\n";
 
 fn folder(files: &[(&str, &str)]) -> TempDir {
@@ -164,11 +166,11 @@ fn fixes_are_written_and_only_the_safe_ones_unless_asked() {
         ("a.py", FIXABLE),
         ("b.py", "import torch\ns = torch.cuda.amp.GradScaler()\n"),
     ]);
-    assert_eq!(status(&["--fix"], project.path()), 3);
+    assert_eq!(status(&["--fix", DEPRECATED], project.path()), 3);
     let read = |name: &str| fs::read_to_string(project.path().join(name)).unwrap();
     assert!(read("a.py").contains("torch.amp.autocast(\"cuda\")"));
     assert!(read("b.py").contains("torch.cuda.amp.GradScaler()"));
-    assert_eq!(status(&["--unsafe-fixes"], project.path()), 0);
+    assert_eq!(status(&["--unsafe-fixes", DEPRECATED], project.path()), 0);
     assert!(read("b.py").contains("torch.amp.GradScaler(\"cuda\")"));
     let names: Vec<_> = fs::read_dir(project.path()).unwrap().collect();
     assert_eq!(names.len(), 2, "no temporary file is left");
@@ -178,7 +180,7 @@ fn fixes_are_written_and_only_the_safe_ones_unless_asked() {
 fn a_diff_shows_what_would_change_here_and_changes_nothing() {
     let project = folder(&[("a.py", FIXABLE), ("b.py", BAD)]);
     // Without a path: everything below this directory.
-    let output = run(&["lint", "--diff"], project.path(), None);
+    let output = run(&["lint", "--diff", DEPRECATED], project.path(), None);
     assert_eq!(output.status.code(), Some(3));
     let diff = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -190,7 +192,7 @@ fn a_diff_shows_what_would_change_here_and_changes_nothing() {
     let kept = fs::read_to_string(project.path().join("a.py")).unwrap();
     assert_eq!(kept, FIXABLE);
     fs::remove_file(project.path().join("a.py")).unwrap();
-    let output = run(&["lint", "--diff"], project.path(), None);
+    let output = run(&["lint", "--diff", DEPRECATED], project.path(), None);
     assert!(output.stdout.is_empty());
 }
 
@@ -214,7 +216,11 @@ fn standard_input_is_linted_and_fixed() {
     assert_eq!(parsed["findings"][0]["path"], "x/train.py");
     assert_eq!(parsed["findings"][0]["start"]["line"], 3);
 
-    let output = run(&["lint", "--fix", "-"], cwd.path(), Some(FIXABLE));
+    let output = run(
+        &["lint", "--fix", DEPRECATED, "-"],
+        cwd.path(),
+        Some(FIXABLE),
+    );
     assert_eq!(output.status.code(), Some(0));
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(
@@ -230,7 +236,11 @@ fn standard_input_is_linted_and_fixed() {
 #[test]
 fn text_goes_to_stdout_and_the_summary_to_stderr() {
     let project = folder(&[("a.py", BAD), ("b.py", FIXABLE), ("c.py", "def f(:\n")]);
-    let output = run(&["lint", "--isolated", "."], project.path(), None);
+    let output = run(
+        &["lint", "--isolated", DEPRECATED, "."],
+        project.path(),
+        None,
+    );
     insta::assert_snapshot!("stdout", String::from_utf8(output.stdout).unwrap());
     insta::assert_snapshot!("stderr", String::from_utf8(output.stderr).unwrap());
 }
