@@ -168,4 +168,5 @@ def test_parts_are_no_steps(oomph, tmp_path):
     """
     parts = oomph(code, "--plan", plan(tmp_path, ("chunked_vmap", {"parts": 4})))
     assert parts.status == 0, parts.err
-    assert json.loads((tmp_path / "run/record.json").read_text())["steps"] == 4
+    # The first may end with the second: see tests/run/test_steps.py.
+    assert json.loads((tmp_path / "run/record.json").read_text())["steps"] in (3, 4)
