@@ -4,7 +4,6 @@ import os
 import signal
 
 import pytest
-
 from oomph._recorder import beside
 
 pytestmark = pytest.mark.skipif(
