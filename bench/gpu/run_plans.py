@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -33,6 +34,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
+ASKED = 3
+"""Steps after which the process is asked what it holds: that takes the host some time."""
 MARGIN = 0.02
 """The part of a GPU's memory that `oomph fit` leaves free by default."""
 
@@ -45,10 +48,9 @@ def child(settings: dict) -> None:
     import torch
 
     wait_for_the_gpu(torch, settings)
-    times: list[float] = []
-    issued: list[float] = []
+    marks: list[tuple[float, torch.cuda.Event]] = []
+    """When the host came to the end of each step, and what the GPU passes then."""
     between: list[dict] = []
-    last = [0.0]
     first: list[torch.optim.Optimizer] = []
     samples = Samples() if settings.get("sample") else None
     profile = Profile(torch, settings["profile"]) if settings.get("profile") else None
@@ -58,18 +60,16 @@ def child(settings: dict) -> None:
         first[:] = first or [optimizer]
         if optimizer is not first[0]:
             return
-        done = time.perf_counter()
-        torch.cuda.synchronize()
-        now = time.perf_counter()
-        if last[0] and not (profile and profile.runs):
-            times.append(now - last[0])
-            issued.append(done - last[0])
-        between.append(held(torch, settings))
-        if samples and len(times) == 2:
+        # Nothing waits here: where the script does not, the host prepares a step while the GPU is at the one before.
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        marks.append((time.perf_counter(), mark))
+        if len(between) < ASKED:
+            between.append(held(torch, settings))
+        if samples and len(marks) == 3:
             samples.start()
         if profile:
-            profile.step(len(times))
-        last[0] = time.perf_counter()
+            profile.step(len(marks) - 1)
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -89,6 +89,8 @@ def child(settings: dict) -> None:
         exec(code, {"__name__": "__main__", "__file__": script})
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
+    torch.cuda.synchronize()
+    timed = list(itertools.pairwise(marks[: profile.steps + 1] if profile else marks))
     stats = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()
     outcome.update(
@@ -96,8 +98,8 @@ def child(settings: dict) -> None:
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
-        step_s=times,
-        issued_s=issued,
+        step_s=[before[1].elapsed_time(after[1]) / 1e3 for before, after in timed],
+        issued_s=[after[0] - before[0] for before, after in timed],
         after_steps=between,
         gpu=torch.cuda.get_device_name(0),
         torch=torch.__version__,
@@ -242,6 +244,7 @@ class Profile:
             most = sorted(kernels.items(), key=lambda one: -one[1][1])[:25]
             self.found = dict(seconds=taken, busy=covered(spans) / 1e9, gpu=kinds, most=dict(most))
         elif timed == self.steps:
+            self.torch.cuda.synchronize()
             self.runs = profile(activities=[ProfilerActivity.CUDA])
             self.runs.start()
             self.began = time.perf_counter()
