@@ -11,14 +11,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from oomph._recorder.addresses import memory_of
 from oomph._recorder.marks import Marks
-from oomph._recorder.progress import OPTIMIZER, Progress
+from oomph._recorder.progress import OPTIMIZER, Moment, Progress
 
 
 class Updates:
     """Sees weights change after a backward pass; the next operator that needs gradients ends the step.
 
     They change in place (`p -= lr * p.grad` without gradients, `p.data.add_`, `torch._foreach_add_`), or other tensors take their
-    places (`params = {k: p - lr * g}`), and those before are gone. A pass after which neither happens is one of several of a step.
+    places (`params = {k: p - lr * g}`), and those before are gone. Where the script, or garbage, still holds these, it is known only
+    when the next pass asks for gradients of the others: the step ended where the first operator since needed gradients. A pass after
+    which none of this happens is one of several of a step.
     """
 
     def __init__(self, progress: Progress, marks: Marks, layer: Any, inference: bool) -> None:
@@ -32,7 +34,10 @@ class Updates:
         self._weights: list[weakref.ref[torch.Tensor]] = []
         self._addresses: set[int] = set()
         self._storages: list[Any] = []
+        self._shapes: list[torch.Size] = []
         self._written = False
+        self._begins: Moment | None = None
+        """Where the next step begins, should its weights turn out to be others."""
         self._passes = self._passes_of_a_step = 0
 
     def forget(self) -> None:
@@ -55,13 +60,18 @@ class Updates:
         most = sum(p.nbytes for p in others if p.requires_grad)
         return bool(asked) and sum(t.nbytes for t in asked) >= most
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the weights of the pass before are all gone, so that the next is for others."""
+        return bool(self._weights) and all(one() is None for one in self._weights)
+
     def gave(self, weights: Iterable[torch.Tensor] | None, new: bool = False) -> None:
         """A backward pass has given gradients of `weights`; None: of those of the pass before. `new`: they are the function's, and
         passes of models that it differentiates are no inference."""
         progress = self._progress
-        self._passes += 1
         if not progress.is_recorded:
             # Operators are not watched: a step has as many passes as the last that was recorded.
+            self._passes += 1
             if self._by_hand and self._passes >= self._passes_of_a_step:
                 self._passes = 0
                 progress.end_step()
@@ -71,10 +81,18 @@ class Updates:
         found = [t for t in (one() for one in self._weights) if t is not None]
         if not found:
             return
+        storages = [StorageWeakRef(t.untyped_storage()) for t in found]
+        before, self._shapes = self._shapes, [t.shape for t in found]
+        are_alike = before == self._shapes
+        if self._begins is not None and are_alike and not set(storages) & set(self._storages):
+            begins = self._begins
+            self._end()
+            progress.end_step(begins)
+        self._passes += 1
         self._by_hand = self._by_hand or new
         progress.trains = progress.trains or new
         self._addresses = {address for t in found for address in memory_of(t)}
-        self._storages = [StorageWeakRef(t.untyped_storage()) for t in found]
+        self._storages, self._begins = storages, None
         self.waits, self._written = True, False
         self._layer.changes = self._changed
         if self._by_hand:
@@ -98,7 +116,11 @@ class Updates:
 
     def goes_forward(self) -> bool:
         """An operator, or a model, is about to need gradients: whether that ends a step. Raise `StepsDone` after the last one."""
-        if not self.waits or not self._are_made():
+        if not self.waits:
+            return False
+        if not self._are_made():
+            if self._begins is None:
+                self._begins = self._progress.here()
             return False
         self._end()
         self._progress.end_step()
@@ -111,12 +133,13 @@ class Updates:
 
     def _rest(self) -> None:
         self.waits = self._written = False
-        self._layer.changes = None
+        self._layer.changes = self._begins = None
         self._storages = []
 
     def finish(self) -> None:
-        """The script has ended, perhaps with an update."""
-        if self.waits and self._are_made():
+        """The script has ended, perhaps with an update; of weights that it still holds, the number of passes tells."""
+        is_whole = 0 < self._passes_of_a_step <= self._passes
+        if self.waits and (is_whole or self._are_made()):
             self._end()
             self._progress.last_step = None
             self._progress.end_step()
