@@ -334,7 +334,12 @@ impl Fitter<'_> {
     }
 
     /// A plan whose run went through, and what that teaches.
-    pub(crate) fn holds(&mut self, plan: &search::Plan, run: &Measurement, limited: bool) -> PlanResult {
+    pub(crate) fn holds(
+        &mut self,
+        plan: &search::Plan,
+        run: &Measurement,
+        limited: bool,
+    ) -> PlanResult {
         self.learn(plan, run, run.reserved_bytes());
         self.tried.push(plan.clone());
         if !limited {

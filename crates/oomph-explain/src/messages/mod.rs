@@ -473,7 +473,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 "no memory was left for a convolution's workspace".to_owned(),
             ),
         )],
-        _ => Vec::from_iter(Limit::of(message).own_cap().map(|allowed| own_limit(message, allowed))),
+        _ => Vec::from_iter(
+            Limit::of(message)
+                .own_cap()
+                .map(|allowed| own_limit(message, allowed)),
+        ),
     };
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
@@ -626,7 +630,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
         }
     }
-    if let Some(allowed) = Limit::of(message).own_cap().filter(|&allowed| requested <= allowed) {
+    if let Some(allowed) = Limit::of(message)
+        .own_cap()
+        .filter(|&allowed| requested <= allowed)
+    {
         causes.push(own_limit(message, allowed));
     }
     let decided = causes.iter().any(|cause| cause.id == "other_process");
