@@ -22,6 +22,12 @@ def before_import(name: str, first: Callable[[], None]) -> None:
     sys.meta_path.insert(0, _Finder(name, before=first))
 
 
+def around_import(name: str, within: Callable[[], Any]) -> None:
+    """Have the script import module `name`, and what that imports, within the context manager that `within` gives."""
+    if name not in sys.modules:
+        sys.meta_path.insert(0, _Finder(name, within=within))
+
+
 def was_imported(name: str, module: Any) -> bool:
     """Module `name`, which was imported before this process was forked, is there from now on; whether anything waited."""
     waiting = [
@@ -48,8 +54,9 @@ class _Finder:
         name: str,
         before: Callable[[], None] = lambda: None,
         after: Callable[[Any], None] = lambda module: None,
+        within: Callable[[], Any] = contextlib.nullcontext,
     ) -> None:
-        self.name, self.before, self.after = name, before, after
+        self.name, self.before, self.after, self.within = name, before, after, within
         self._asking = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -68,7 +75,8 @@ class _Finder:
             with contextlib.suppress(ValueError):
                 sys.meta_path.remove(self)
             self.before()
-            execute(module)
+            with self.within():
+                execute(module)
             self.after(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -156,7 +156,6 @@ def test_parts_are_no_steps(oomph, tmp_path):
     """Of a script that puts new weights in place of the old ones, each part asks for gradients."""
     code = """
         import torch
-        torch.func.grad(torch.sin)(torch.ones(()))
         x = torch.randn(8, 64, 1024, device="cuda")
         weights = torch.randn(8, 1024, 1024, device="cuda")
         small = torch.randn(8, 1024, device="cuda")
@@ -168,5 +167,4 @@ def test_parts_are_no_steps(oomph, tmp_path):
     """
     parts = oomph(code, "--plan", plan(tmp_path, ("chunked_vmap", {"parts": 4})))
     assert parts.status == 0, parts.err
-    # The first may end with the second: see tests/run/test_steps.py.
-    assert json.loads((tmp_path / "run/record.json").read_text())["steps"] in (3, 4)
+    assert json.loads((tmp_path / "run/record.json").read_text())["steps"] == 4

@@ -211,6 +211,19 @@ def test_steps_within_compiled_code_are_an_assumption(oomph):
     assert any("its steps are not counted" in found["what"] for found in run.json["assumptions"])
 
 
+def test_a_compiled_module_warns_of_no_hooks(oomph):
+    """Those that watch modules are gone when it is called."""
+    run = oomph("""
+    import torch
+    model = torch.nn.Linear(64, 64).cuda()
+    compiled = torch.compile(model, backend="eager")
+    compiled(torch.randn(4, 64, device="cuda")).sum().backward()
+    print("through")
+    """)
+    assert run.status == 0 and "through" in run.out, run.err
+    assert "global hooks" not in run.out + run.err
+
+
 def test_what_a_run_without_a_limit_caches_is_not_needed(oomph):
     run = oomph(
         """

@@ -106,8 +106,11 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
 
 PREPARED = """
 import gc
+import os
 import torch
 import vllm
+from vllm import config
+print("in the script", gc.isenabled())
 from vllm.model_executor.models import registry
 from flashinfer import sampling
 
@@ -128,8 +131,41 @@ collected = []
 gc.callbacks.append(lambda phase, about: phase == "start" and about["generation"] == 2 and collected.append(1))
 core.EngineCoreProc().shutdown()
 print("collected", len(collected), gc.collect() >= 0, len(collected))
+
+from vllm.compilation.decorators import support_torch_compile
+
+@support_torch_compile
+class Model:
+    _aot_compilation_path = "saved"
+
+Model().save_aot_compiled_function()
+print("saved", "here" if os.path.exists("saved") else "elsewhere")
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
 print("held", torch.cuda.memory_allocated() >> 20)
+"""
+
+LOADS = """
+import gc
+
+print("imports", gc.isenabled())
+"""
+
+# As vLLM's decorator gives a class its method.
+SAVES = """
+import os
+import time
+
+def _support_torch_compile(model):
+    def save_aot_compiled_function(self):
+        time.sleep(0.5)
+        with open(self._aot_compilation_path, "w") as file:
+            file.write(str(os.getpid()))
+
+    model.save_aot_compiled_function = save_aot_compiled_function
+    return model
+
+def support_torch_compile(model):
+    return _support_torch_compile(model)
 """
 
 ENDS = """
@@ -155,6 +191,9 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     sets = "import os\nprint('set', os.environ['HUMMING_DISABLE_PARALLEL_BUILD'], os.environ['VLLM_NO_USAGE_STATS'], os.environ['OMP_WAIT_POLICY'])\n"
     for name, text in {
         "vllm/__init__.py": sets,
+        "vllm/config.py": LOADS,
+        "vllm/compilation/__init__.py": "",
+        "vllm/compilation/decorators.py": SAVES,
         "vllm/model_executor/__init__.py": "",
         "vllm/model_executor/models/__init__.py": "",
         "vllm/model_executor/models/registry.py": refuses.format("_run_in_subprocess"),
@@ -176,6 +215,9 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert "set 1 0 PASSIVE" in run.out and "looks here" in run.out and "samples None" in run.out
     assert "frozen True starts True" in run.out and "held 0" in run.out, run.out
     assert "collected 0 True 1" in run.out, run.out
+    # No garbage is looked for while it imports, and in the script again afterwards.
+    assert "imports False" in run.out and "in the script True" in run.out, run.out
+    assert "saved elsewhere" in run.out and (tmp_path / "saved").read_text() != "", run.out
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 

@@ -613,6 +613,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
     if causes.is_empty() {
         causes.push(messages::not_enough_evidence(message));
     }
+    for cause in &mut causes {
+        messages::of_cause(message, cause);
+    }
     let ranks = messages::ranks(messages);
     if let Some(first) = causes.first_mut() {
         let around = messages::around(messages, &ranks, first);

@@ -1279,7 +1279,9 @@ impl Log {
                 ProblemKind::Incomplete,
                 format!(
                     "line {line} reports another error, not one of memory: {text}{}",
-                    if is_of_cuda(&text) {
+                    if text.contains("reate") && text.contains("handle") {
+                        "; of a handle that could not be made: the versions of the library, CUDA, the driver and the framework may not fit"
+                    } else if is_of_cuda(&text) {
                         "; CUDA_LAUNCH_BLOCKING=1 shows which call it comes from"
                     } else {
                         ""

@@ -117,13 +117,16 @@ class Leaves:
                 progress.boundary("retained", progress.step)
 
     def _look(self, roots: Any) -> list[torch.Tensor] | None:
-        """The leaves on the GPU, if this pass is one of the first: theirs are looked at."""
-        if self._passes >= MARKED_STEPS or not _is_outermost():
+        """The leaves on the GPU, if this pass is one of the first that have some, or the weights are others than before."""
+        updates = self._updates
+        is_new = self._passes < MARKED_STEPS or (updates.may_come and updates.is_lost)
+        is_watched = is_new and self._progress.is_recorded and torch.cuda.is_initialized()
+        if not is_watched or not _is_outermost():
             return None
-        self._passes += 1
         again = []
         found = leaves((roots,) if isinstance(roots, torch.Tensor) else roots)
         all_leaves = [leaf for leaf in found if leaf.is_cuda]
+        self._passes += bool(all_leaves)
         for leaf in all_leaves:
             if not self._marks.knows(leaf):
                 seen = self._seen.get(id(leaf))

@@ -75,6 +75,8 @@ class ModuleCalls:
         watched = bool(self._hooks)
         for hook in self._hooks:
             hook.remove()
+            # PyTorch leaves this entry there, by which a compiled module takes the hook for one that runs, and warns.
+            getattr(nn_module, "_global_forward_hooks_with_kwargs", {}).pop(hook.id, None)
         self._hooks = []
         self._progress.running.clear()
         return watched

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
@@ -65,13 +67,25 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
+class Moment(NamedTuple):
+    """A place in the script's course at which a step may have ended."""
+
+    time_us: int
+    module_calls: int
+    horizon: int
+    """The virtual GPU's clock."""
+    busy: int
+    cpu: int
+    """Nanoseconds that long operators on tensors of the CPU have taken so far."""
+
+
 class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
-        "_status", "box", "differentiates", "fewer", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
-        "module_calls", "planned", "running", "seen_forward", "step", "stopped", "trains", "window", "words",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
+        "_status", "_steps", "box", "differentiates", "fewer", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +108,10 @@ class Progress:
         """When it ends after fewer."""
         self.step = 0
         """Steps of the optimizer that have ended."""
+        self.part = 0
+        """The number of the part of a step that runs: the labels of allocations have it, as its step may be known only later."""
+        self._steps = [0]
+        """The step of each part."""
         self.inferences = 0
         """Passes that have ended of a job that infers."""
         self.forwards = 0
@@ -120,11 +138,14 @@ class Progress:
         """How long everything is recorded; None: as long as the script runs."""
         self.gradients = 0
         """Gradients that optimizers have used; each is a node of autograd's, too."""
+        self.time_on_cpu: Callable[[], int] | None = None
+        """The clock of `Moment.cpu`."""
         self._nodes = self._probes = 0
         """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
+        self._cpu_ns: list[int] = []
         self._boundaries: list[tuple[int, str, int]] = []
         self._ends: deque[int] = deque(maxlen=NEWEST_STEPS)
         self._reserved = ""
@@ -144,16 +165,38 @@ class Progress:
 
     def forget(self) -> None:
         """A part of the script begins: count from zero."""
-        self.step = self.inferences = self.forwards = self.module_calls = 0
+        self.step = self.inferences = self.forwards = self.module_calls = self.part = 0
+        self._steps = [0]
         self.in_optimizer = self.loading = self.differentiates = 0
         self.seen_forward = False
-        for kept in (self._clock, self._clock_calls, self._boundaries, self._ends):
+        for kept in (self._clock, self._clock_calls, self._cpu_ns, self._boundaries, self._ends):
             kept.clear()
 
-    def end_step(self) -> None:
-        """The main optimizer has stepped. Raise `StepsDone` after the last step that was asked for."""
+    def end_step(self, at: Moment | None = None) -> None:
+        """The main optimizer has stepped: now, or `at` the newest of `here`. Raise `StepsDone` after the last step that was asked
+        for."""
         self.step += 1
-        self._end("step", self.step)
+        if at is not None:
+            self._steps[self.part] = self.step
+        self._end("step", self.step, at)
+
+    def here(self) -> Moment:
+        """This moment, at which a step may turn out to have ended: what follows is another part."""
+        self._begin_part()
+        return self._now()
+
+    def _now(self) -> Moment:
+        horizon, busy = (0, 0) if self._horizon is None else (self._horizon(0), self._busy[2])
+        cpu = 0 if self.time_on_cpu is None else self.time_on_cpu()
+        return Moment(now(), self.module_calls, horizon, busy, cpu)
+
+    def _begin_part(self) -> None:
+        self._steps.append(self.step)
+        self.part = len(self._steps) - 1
+
+    def step_of(self, part: int) -> int:
+        """The step to which a part belongs."""
+        return self._steps[part]
 
     def end_pass(self) -> None:
         """A pass of a job that infers is over: a forward pass, or a generation. Raise `StepsDone`."""
@@ -165,9 +208,10 @@ class Progress:
         """Whether everything is being recorded, which is not so once steps are alike."""
         return self.window is None or self.window.open
 
-    def _end(self, what: str, number: int) -> None:
+    def _end(self, what: str, number: int, at: Moment | None = None) -> None:
         was_recorded = self.is_recorded
-        ended = now()
+        place = at or self._now()
+        ended = place.time_us
         self._ends.append(ended)
         words = self.words
         words[_STEPS], words[_INFERENCES] = self.step, self.inferences
@@ -176,30 +220,44 @@ class Progress:
         if self.box is not None:
             self.box.step_ended()
         if was_recorded:
-            self.boundary(what, number)
+            self._boundaries.append((ended, what, number))
             self._reserved = f" · {torch.cuda.memory_reserved() / 2**30:.1f} GiB reserved"
         if self.window is not None:
             self.window.step_ended(number)
             if self.is_recorded is not was_recorded:
                 self._ends.clear()  # recorded steps take longer
+        if what == "step" and at is None and self.is_recorded:
+            self._begin_part()
         if self._log_step is not None:
             self._nodes = max(self._nodes, newest_node() - self._probes)
             self._probes += 1
             self._log_step(self.module_calls, self._nodes + self.gradients, self.gradients)
         if self._horizon is not None and self.is_recorded:
-            self._clock.append((number, self._horizon(0), self._busy[2]))
-            self._clock_calls.append(self.module_calls)
+            self._clock.append((number, place.horizon, place.busy))
+            self._clock_calls.append(place.module_calls)
+        if self.is_recorded:
+            self._cpu_ns.append(place.cpu)
         if self.last_step and (number >= self.last_step or self._are_enough(number)):
             self.stopped = True
             self.planned = planned_steps()
             raise StepsDone
 
+    @property
+    def cpu_ns(self) -> int:
+        """Nanoseconds of a step, after the first, for long operators on tensors of the CPU: the lower quartile, since other work on
+        the machine only adds."""
+        steps = sorted(after - before for before, after in itertools.pairwise(self._cpu_ns))
+        return steps[len(steps) // 4] if steps else 0
+
     def _are_enough(self, number: int) -> bool:
         """Whether no further step is worth its time."""
-        if self.fewer is None or number < max(self.fewer.steps, 2):
+        if self.fewer is None:
             return False
-        if torch.cuda.memory_reserved() > self.fewer.bytes:
+        most = self.fewer.first_bytes if number == 1 else self.fewer.bytes
+        if torch.cuda.memory_reserved() > most:
             return True
+        if number < max(self.fewer.steps, 2):
+            return False
         last = min(self.last_step or number, planned_steps() or NEWEST_STEPS)
         took = self._ends[-1] - self._ends[-2]
         return (last - number) * took > self.fewer.seconds * 1e6

@@ -132,7 +132,7 @@ class Scopes:
             phase = OPTIMIZER
         elif phase is BACKWARD and self._progress.differentiates and _grad_enabled():
             phase = _DIFFERENTIABLE
-        key = (phase, module, operator, self._progress.step, call)
+        key = (phase, module, operator, self._progress.part, call)
         scope = self._numbers.get(key)
         if scope is None:
             scope = self._numbers[key] = len(self._numbers)
@@ -172,7 +172,7 @@ class Scopes:
 
     @property
     def keys(self) -> Any:
-        """The labels so far, in the order in which they were first used: phase, module, operator, step, call."""
+        """The labels so far, in the order in which they were first used: phase, module, operator, part, call."""
         return self._numbers.keys()
 
     def forget_graph(self) -> None:
@@ -205,8 +205,12 @@ class Scopes:
         def of_phase(wanted: str) -> list[int]:
             return [number for key, number in self._numbers.items() if key[0] is wanted]
 
+        step_of = self._progress.step_of
         return dict(
-            scopes=[[_PLAIN.get(key[0], key[0]), *key[1:4]] for key in self._numbers],
+            scopes=[
+                [_PLAIN.get(phase, phase), module, operator, step_of(part)]
+                for phase, module, operator, part, _ in self._numbers
+            ],
             scope_calls=[key[4] for key in self._numbers],
             differentiable=of_phase(_DIFFERENTIABLE),
             graphless=of_phase(_GRAPHLESS),

@@ -5,17 +5,20 @@ Its profile run, its cache and its CUDA graphs are PyTorch's and the virtual GPU
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import importlib.metadata
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from oomph._import_hooks import before_import, on_import
+from oomph._import_hooks import around_import, before_import, on_import
+from oomph._recorder.beside import Beside
 
 _COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
 _NEEDED = (
@@ -33,16 +36,21 @@ _NOT_NEEDED = {"HUMMING_DISABLE_PARALLEL_BUILD": "1", "VLLM_NO_USAGE_STATS": "1"
 
 # Much is imported when each of these is, one after another.
 _HEAVY = ("torch._dynamo", "vllm.config", "vllm.entrypoints.llm", "vllm.v1.worker.gpu.model_runner")
+# And these bring most of the rest.
+_IMPORTS = ("vllm", *_HEAVY, "vllm.entrypoints.cli.main", "vllm.v1.worker.gpu_worker")
 
 
 def watch(recorder: Any) -> None:
     """Wait for vLLM in the script, and in the processes that it forks."""
+    for module in _IMPORTS:
+        around_import(module, _no_collections)
     if "vllm" in sys.modules:  # which imports torch first
         _prepares(recorder)
     else:
         before_import("vllm", lambda: _prepares(recorder))
     on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
+    on_import("vllm.compilation.decorators", lambda module: _saves_beside(module, recorder))
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
     on_import("vllm.v1.engine.core", lambda module: _ends_light(module.EngineCoreProc))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
@@ -105,6 +113,37 @@ def _samples_without_code(sampling: Any, recorder: Any) -> None:
         return _NoCode()
 
     sampling.gen_sampling_module = module
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Imports make a million objects and hardly any garbage: looking for it takes a sixth of their time."""
+    collects = gc.isenabled() and not torch.cuda.is_initialized()
+    if collects:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _saves_beside(decorators: Any, recorder: Any) -> None:
+    """What was compiled is saved for later starts, which takes seconds, while the engine goes on."""
+    support, beside = decorators._support_torch_compile, Beside()
+    recorder.before_record.append(lambda _: beside.wait())
+
+    @functools.wraps(support)
+    def supported(*args: Any, **kwargs: Any) -> Any:
+        model = support(*args, **kwargs)
+        save = getattr(model, "save_aot_compiled_function", None)
+        if save is not None:
+            model.save_aot_compiled_function = lambda self: beside.do(
+                lambda: save(self), lambda: os.path.exists(self._aot_compilation_path)
+            )
+        return model
+
+    decorators._support_torch_compile = supported
 
 
 def _passes_over_imports() -> None:

@@ -1,5 +1,4 @@
-//! A message weighed against the tables of its text: whether the memory that it blames was short, what else was, and
-//! which steps the text has answered.
+//! A message weighed against the tables of its text: whether the memory that it blames was short, and what else was.
 
 use oomph_trace::Bytes;
 use oomph_trace::text::{Bound, Card, Hardware, Memory, MessageKind, OomMessage};
@@ -11,6 +10,8 @@ use super::next::{NextStep, advice, step};
 pub(super) enum Stopped {
     /// A limit that the text states, in bytes or a number.
     At(Bound, u64),
+    /// Most likely the number of mappings, of which PyTorch counts so many of its own in the name of a file.
+    Mapping(Option<u64>),
     /// Some limit that the text does not state.
     Elsewhere,
 }
@@ -63,8 +64,30 @@ pub(super) fn bound(message: &OomMessage) -> Option<Stopped> {
             .is_none_or(|total| *most < total.0)
     });
     low.map(|most| Stopped::At(Bound::Addresses, most))
-        .or_else(|| stated(Bound::Mappings).filter(|_| is_free))
+        .or_else(|| stated(Bound::Mappings).filter(|_| is_free || maps_little(message)))
+        .or_else(|| maps_little(message).then(|| Stopped::Mapping(mapped(message))))
         .or_else(|| is_free.then_some(Stopped::Elsewhere))
+}
+
+/// Whether a mapping of next to nothing was refused, for which no machine lacks memory.
+fn maps_little(message: &OomMessage) -> bool {
+    /// More may be an honest shortage.
+    const LITTLE: Bytes = Bytes::mib(16);
+    message.text.contains("mmap")
+        && ["Cannot allocate memory", "(12)", "ENOMEM"]
+            .iter()
+            .any(|word| message.text.contains(word))
+        && message.requested.is_some_and(|asked| asked <= LITTLE)
+}
+
+/// How many files the process had mapped, by the name that PyTorch gave the last: `/torch_PID_RANDOM_NUMBER`.
+fn mapped(message: &OomMessage) -> Option<u64> {
+    let (_, name) = message.text.split_once("/torch_")?;
+    let name = name
+        .split(|c: char| !c.is_ascii_digit() && c != '_')
+        .next()?;
+    let mut numbers = name.split('_');
+    numbers.nth(2)?.parse().ok()
 }
 
 /// The sentence of a limit that stopped a program.
@@ -83,6 +106,14 @@ pub(super) fn sentence(message: &OomMessage, stopped: Stopped) -> String {
             "most likely the limit on addresses (virtual memory: ulimit -v, Grid Engine's h_vmem), {}, and not a shortage \
              of RAM{free}: CUDA and threads reserve many more addresses than they use memory",
             Bytes(most)
+        ),
+        Stopped::Mapping(count) => format!(
+            "a mapping of only {} was refused{}: most likely the process had as many mappings as the kernel allows \
+             (vm.max_map_count, 65530 unless set), and not a shortage of RAM{free}",
+            message.requested.unwrap_or_default(),
+            count.map_or_else(String::new, |count| format!(
+                ", and the file's name is the {count}th of this process"
+            ))
         ),
         Stopped::At(_, most) => format!(
             "RAM was not short{free}: most likely the process had as many mappings as the kernel allows \
@@ -120,7 +151,11 @@ pub(super) fn steps(stopped: Stopped) -> Vec<NextStep> {
             ),
             advice("let the job see only the GPUs that it uses: CUDA reserves addresses for each"),
         ],
-        Stopped::At(..) => vec![
+        Stopped::At(..) | Stopped::Mapping(_) => vec![
+            step(
+                "wc -l /proc/PID/maps; sysctl vm.max_map_count",
+                "how many mappings the process has just before it fails, and how many it may have",
+            ),
             step(
                 "sudo sysctl -w vm.max_map_count=1048576",
                 "more mappings (for good: /etc/sysctl.d); more RAM does not help",
@@ -146,7 +181,7 @@ pub(super) fn steps(stopped: Stopped) -> Vec<NextStep> {
 }
 
 /// The accelerator that a message is about, as a table shows it.
-fn own_card(message: &OomMessage) -> Option<Card> {
+pub(super) fn own_card(message: &OomMessage) -> Option<Card> {
     let cards = &message.tables.cards;
     let shown = message.tables.card(message.device).or_else(|| {
         // Without a number most programs use the first.
@@ -281,57 +316,6 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
         format!("{variable}={index}"),
         format!("GPU {index} is nearly empty by the text's table ({use_of} in use)"),
     ))
-}
-
-/// The steps without the commands whose answer stands in the text.
-pub(super) fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
-    let tables = &message.tables;
-    let card = own_card(message);
-    let seen = !tables.holders.is_empty() || card.is_some_and(|card| card.is_empty());
-    let answered = |command: &str| {
-        let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
-        // A tool and what it does: `kubectl describe`, `sacct -j`.
-        let call = |text: &str| {
-            text.split_whitespace()
-                .take(2)
-                .map(str::to_owned)
-                .collect::<Vec<_>>()
-        };
-        let shown = tables
-            .commands
-            .iter()
-            .any(|done| call(done) == call(command));
-        if shown
-            && begins(&[
-                "kubectl ",
-                "sacct ",
-                "df ",
-                "free ",
-                "dmesg ",
-                "ulimit -a",
-                "docker inspect ",
-                "npu-smi ",
-            ])
-        {
-            return true;
-        }
-        (seen
-            && begins(&[
-                "nvidia-smi --query-compute",
-                "rocm-smi",
-                "xpu-smi",
-                "hl-smi",
-                "npu-smi",
-            ]))
-            || (tables.host.total.is_some() && command == "free -h")
-            || (tables.disk("/dev/shm").is_some() && command == "df -h /dev/shm")
-    };
-    let kept: Vec<NextStep> = steps
-        .iter()
-        .filter(|step| !step.command.as_deref().is_some_and(answered))
-        .cloned()
-        .collect();
-    if kept.is_empty() { steps } else { kept }
 }
 
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.

@@ -57,6 +57,18 @@ const USE: [&str; 19] = [
 /// What a compiler plans for a program, and what was asked for: it holds nothing yet.
 const PLANNED: [&str; 3] = ["allocation:", "fragmentation:", "trying to allocate"];
 
+/// What the kernel's account has for each zone of the memory: its sums say more.
+const BY_ZONE: [&str; 8] = [
+    "free_pcp:",
+    "isolated(",
+    "bounce:",
+    "highatomic",
+    "_anon:",
+    "_file:",
+    "shmem",
+    " free:",
+];
+
 /// Whether two figures are one, as printed.
 fn alike(one: Bytes, other: Bytes) -> bool {
     one.0.abs_diff(other.0) <= one.0 / 1000
@@ -141,18 +153,37 @@ pub(super) fn never_fits(message: &OomMessage) -> Option<String> {
     })
 }
 
-/// Another size of the accelerator's memory that the text states, if it is much larger than what the runtime reports.
-pub(super) fn larger_capacity(message: &OomMessage) -> Option<(usize, Bytes)> {
-    let total = message.total.filter(|_| message.memory == Memory::Device)?;
-    let mut figures = message
-        .tables
-        .figures
-        .iter()
-        .filter(|figure| has(figure, &["vram"]));
-    figures.find_map(|figure| {
-        let size = figure.sizes.iter().max()?;
-        (size.0 / 3 * 2 > total.0).then_some((figure.line, *size))
-    })
+/// The largest size of the accelerator's memory that the text states, with its line.
+pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
+    let figures = message.tables.figures.iter();
+    let stated = figures.filter(|figure| has(figure, &["vram"]));
+    stated
+        .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
+        .min_by_key(|(_, size)| std::cmp::Reverse(*size))
+}
+
+/// Layers that a server put on the GPU by its own estimate, what that left it, and how many fit by the request.
+pub(super) fn layers(message: &OomMessage) -> Option<(u64, Bytes, u64)> {
+    let (layers, available) = message.tables.offload?;
+    let asked = message.requested.filter(|asked| *asked > available)?;
+    // A fifth is for the cache and for computing.
+    let fit = available.0 / 5 * 4 / (asked.0 / layers.max(1)).max(1);
+    (layers > 0 && message.memory == Memory::Device).then_some((
+        layers,
+        available,
+        fit.min(layers - 1),
+    ))
+}
+
+/// That a server's estimate of its layers was too small, as the end of a sentence.
+pub(super) fn of_the_estimate(message: &OomMessage) -> Option<String> {
+    let (layers, available, _) = layers(message)?;
+    let asked = message.requested?;
+    Some(format!(
+        "; the program put {layers} layers on a GPU with {available} free, by an estimate that was too small: by this request \
+         each takes about {}",
+        Bytes(asked.0 / layers)
+    ))
 }
 
 /// What of a text's figures is not `shown` beside them, the nearest to the message first chosen, then in their order.
@@ -197,6 +228,7 @@ pub(crate) fn listed(
         let counts = figure.sizes.is_empty();
         let tiny = !counts && !small && figure.sizes.iter().all(|size| size.0 < TINY);
         if quoted(figure)
+            || (message.program == Program::Kernel && has(figure, &BY_ZONE))
             || anothers(figure)
             || tiny
             || (counts && !serves)
@@ -211,8 +243,15 @@ pub(crate) fn listed(
             .collect();
         let times = alike.entry(skeleton.clone()).or_default();
         *times += 1;
-        if *times == 1 {
-            kept.push((at, figure, skeleton));
+        // Of several moments the nearest to the message tells the most, and of one line the largest.
+        let rank = |figure: &Figure| {
+            let size = figure.sizes.iter().max().copied();
+            (figure.line.abs_diff(message.line), std::cmp::Reverse(size))
+        };
+        match kept.iter_mut().find(|(_, _, known)| *known == skeleton) {
+            Some(known) if rank(figure) < rank(known.1) => *known = (at, figure, skeleton),
+            Some(_) => {}
+            None => kept.push((at, figure, skeleton)),
         }
     }
     let tells = |figure: &Figure| has(figure, &TOTAL) || has(figure, &USE);

@@ -5,6 +5,7 @@ mod faults;
 mod figures;
 mod next;
 mod other;
+mod ruled_out;
 mod settings;
 
 use oomph_trace::Bytes;
@@ -13,6 +14,7 @@ use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program, Sign
 pub(crate) use figures::listed;
 pub use next::NextStep;
 pub(crate) use next::steps;
+pub(crate) use ruled_out::of_cause;
 
 use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
@@ -65,7 +67,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             );
         }
     }
-    if let Some(allowed) = own_cap(message).filter(|_| !is_on_mac(message)) {
+    if let Some(allowed) = Limit::of(message).own_cap().filter(|_| !is_on_mac(message)) {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
@@ -245,7 +247,9 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
         ([_, _, ..], _) => said.push(named("GPU", &devices)),
         _ => {}
     }
-    let said_already = cause.id == "optimizer_state" || other::is_context(primary);
+    let said_already = cause.id == "optimizer_state"
+        || primary.during == Some(next::PINNED)
+        || other::is_context(primary);
     let during = primary.during.filter(|_| !said_already);
     said.extend(during.map(|what| format!("while {what}")));
     if primary.handled && is_pytorchs(primary) && primary.setting != Some("cache flushes") {
@@ -430,7 +434,7 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                         reuse, which costs time";
         return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
     }
-    if let Some((line, size)) = figures::larger_capacity(message)
+    if let Limit::Misreported { line, size } = Limit::of(message)
         && let Some((asked, total)) = message.requested.zip(message.total)
         && asked > message.free.unwrap_or(total)
     {
@@ -469,7 +473,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 "no memory was left for a convolution's workspace".to_owned(),
             ),
         )],
-        _ => Vec::from_iter(own_cap(message).map(|allowed| own_limit(message, allowed))),
+        _ => Vec::from_iter(
+            Limit::of(message)
+                .own_cap()
+                .map(|allowed| own_limit(message, allowed)),
+        ),
     };
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
@@ -535,14 +543,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 ),
                 Evidence::of(free.0, "free on the device"),
             ];
-            let mut largest = message.others.clone();
-            largest.sort_by_key(|other| std::cmp::Reverse(other.used));
-            evidence.extend(
-                largest.iter().map(|other| {
-                    Evidence::of(other.used.0, format!("held by process {}", other.pid))
-                }),
-            );
-            if largest.is_empty() {
+            evidence.extend(of_others(message));
+            if message.others.is_empty() {
                 let shown = other::around(message).into_iter();
                 evidence.extend(shown.map(|(bytes, what)| Evidence::of(bytes.0, what)));
             }
@@ -628,7 +630,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
         }
     }
-    if let Some(allowed) = own_cap(message).filter(|&allowed| requested <= allowed) {
+    if let Some(allowed) = Limit::of(message)
+        .own_cap()
+        .filter(|&allowed| requested <= allowed)
+    {
         causes.push(own_limit(message, allowed));
     }
     let decided = causes.iter().any(|cause| cause.id == "other_process");
@@ -650,6 +655,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             ));
         }
         evidence.extend(request_evidence(message));
+        evidence.extend(of_others(message));
         causes.push(Cause {
             id: "fragmentation",
             confidence: if together || !is_much || requested >= ONE_TENSOR {
@@ -666,7 +672,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 } else {
                     String::new()
                 }
-            ) + if together {
+            ) + if ruled_out::grows_in_place(message) {
+                ", although segments grow in place already (expandable_segments:True): what is alive between them keeps them \
+                 apart, so less at once helps more surely"
+            } else if together {
                 ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
             } else if requested >= ONE_TENSOR {
                 ": a request that large (attention scores, logits, a whole batch) hardly finds one piece, so one that \
@@ -762,14 +771,57 @@ fn is_on_mac(message: &OomMessage) -> bool {
     message.text.contains("MPS backend")
 }
 
-/// The limit that a process set itself, where it is less than the device: some versions print one that is all of it.
-fn own_cap(message: &OomMessage) -> Option<Bytes> {
-    let less = |allowed: &Bytes| {
-        message
-            .total
-            .is_none_or(|total| allowed.0 < total.0 / 64 * 63)
-    };
-    message.allowed.filter(less)
+/// Whose limit a request met.
+enum Limit {
+    /// The device's, for all that the text says.
+    Device,
+    /// One that the process set itself.
+    OwnCap(Bytes),
+    /// The runtime's, which reports much less than a line of the text says that there is.
+    Misreported {
+        /// The line.
+        line: usize,
+        /// The device's memory by that line.
+        size: Bytes,
+    },
+}
+
+impl Limit {
+    fn of(message: &OomMessage) -> Self {
+        let total = message.total;
+        if let Some(total) = total.filter(|_| message.memory == Memory::Device)
+            && let Some((line, size)) = figures::device_memory(message)
+            && size.0 / 3 * 2 > total.0
+        {
+            return Self::Misreported { line, size };
+        }
+        // Some versions print a limit that is all of the device.
+        let is_less = |allowed: &Bytes| total.is_none_or(|total| allowed.0 < total.0 / 64 * 63);
+        let cap = message.allowed.filter(is_less);
+        cap.map_or(Self::Device, Self::OwnCap)
+    }
+
+    /// What the process may use, if it set that itself.
+    fn own_cap(self) -> Option<Bytes> {
+        match self {
+            Self::OwnCap(allowed) => Some(allowed),
+            Self::Device | Self::Misreported { .. } => None,
+        }
+    }
+}
+
+/// The other processes on the device that a message names, the largest first.
+fn of_others(message: &OomMessage) -> Vec<Evidence> {
+    const SHOWN: usize = 4;
+    let mut largest = message.others.clone();
+    largest.sort_by_key(|other| std::cmp::Reverse(other.used));
+    let rest: Bytes = largest.iter().skip(SHOWN).map(|other| other.used).sum();
+    let more = largest.len().saturating_sub(SHOWN);
+    let shown = largest.iter().take(SHOWN);
+    shown
+        .map(|other| Evidence::of(other.used.0, format!("held by process {}", other.pid)))
+        .chain((more > 0).then(|| Evidence::of(rest.0, format!("held by {more} more processes"))))
+        .collect()
 }
 
 /// The process may use only a part of the device, and that is used up.
@@ -881,9 +933,12 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             verdict: format!(
                 "the driver refused {} although {free} are free: {}",
                 message.requested.unwrap_or_default(),
-                if far {
-                    "it is not memory that ran out, but something that the message does not name (mappings, a limit of \
-                     the system, a fault of the device)"
+                if far && message.tables.shows(Sign::Windows) {
+                    "by these figures the GPU's memory is not what ran out. Most likely it was what Windows lets programs \
+                     commit (RAM and page file), or a fault of the driver or the build; the message does not say which"
+                } else if far {
+                    "by these figures the GPU's memory is not what ran out, but something that the message does not name \
+                     (mappings, a limit of the system, a fault of the driver or the device)"
                 } else {
                     "it was not to be had in one piece, another process held it at that moment, or a limit of the system \
                      (Windows gives a process less than the card has); the message does not say which"
@@ -913,7 +968,13 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     if let Some(free) = message.free {
         evidence.push(Evidence::of(free.0, "free on the device"));
     }
+    // Where the text does not say what is reserved, the allocator's own free blocks are a part of it.
     let outside = message.outside_pytorch().unwrap_or_default();
+    let beside = if message.reserved.is_some() {
+        "lie outside PyTorch's allocator"
+    } else {
+        "are neither free nor in use by tensors (blocks that PyTorch keeps, its context, or other processes)"
+    };
     if let Some(others) = others_are_enough(message) {
         let pids: Vec<String> = message
             .others
@@ -935,9 +996,16 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     } else if outside >= Bytes::gib(1) {
         evidence.push(Evidence::of(
             outside.0,
-            "held outside PyTorch's allocator: the context, libraries, CUDA graphs, or other processes (in a \
-             container the numbers of processes do not tell which)",
+            if message.reserved.is_some() {
+                "held outside PyTorch's allocator: the context, libraries, CUDA graphs, or other processes (in a \
+                 container the numbers of processes do not tell which)"
+            } else {
+                "neither free nor in use by tensors: blocks that PyTorch keeps, its context, libraries, or other processes"
+            },
         ));
+        evidence.extend(of_others(message));
+    } else {
+        evidence.extend(of_others(message));
     }
     evidence.extend(
         other::around(message)
@@ -1023,8 +1091,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                 )
             }
             (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
-                "memory was full: tensors hold {used} of {total}, and {outside} lie outside PyTorch's allocator; the \
-                 message does not say why"
+                "memory was full: tensors hold {used} of {total}, and {outside} {beside}; the message does not say why"
             ),
             (Some(used), Some(total), ..) => format!(
                 "memory was full of tensors in use, {used} of {total}; the message does not say why"

@@ -33,7 +33,7 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = super::evidence::unanswered(message, of_message(message));
+    let mut steps = super::ruled_out::kept(message, of_message(message));
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
@@ -58,6 +58,8 @@ fn on_windows(step: NextStep) -> NextStep {
         advice(
             "Task Manager (Performance, Memory): how much is committed, and the limit, which a larger page file raises",
         )
+    } else if command.starts_with("rocm-smi") {
+        advice("Task Manager (Performance, GPU): what holds the GPU's memory")
     } else if command.starts_with("dmesg") {
         advice(
             "Event Viewer (Windows logs, System: Resource-Exhaustion-Detector): whether memory ran out, and who held it",
@@ -521,6 +523,24 @@ const OWN: &[(&str, &str, Ways)] = &[
     ),
     (
         "cusolver",
+        "STATUS_INTERNAL_ERROR",
+        &[
+            (
+                "torch.cuda.mem_get_info()",
+                "just before that call, for each GPU: whether memory is short at all",
+            ),
+            (
+                "",
+                "the same with one thread and one GPU: whether calls at the same time get in each other's way",
+            ),
+            (
+                "torch.backends.cuda.preferred_linalg_library(\"magma\")",
+                "in PyTorch: another library",
+            ),
+        ],
+    ),
+    (
+        "cusolver",
         "",
         &[
             (
@@ -592,6 +612,23 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     if message.inside == Some(Program::Ollama) || message.program == Program::Ollama {
+        if let Some((layers, _, fit)) = super::figures::layers(message) {
+            return vec![
+                step(
+                    format!("/set parameter num_gpu {fit}"),
+                    format!(
+                        "fewer layers on the GPU than the {layers} of its estimate: so many fit by the size of this request"
+                    ),
+                ),
+                advice(
+                    "a smaller quantisation of the model, or a newer version, whose estimate may be better",
+                ),
+                step(
+                    "ollama ps",
+                    "which models are loaded: `ollama stop NAME` frees one",
+                ),
+            ];
+        }
         return vec![
             step(
                 "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
@@ -867,12 +904,13 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         }
         return steps;
     }
-    if let Some((_, size)) = super::figures::larger_capacity(message) {
-        return wrong_capacity(message, size);
-    }
     let mut steps = run_it(message);
-    if let Some(allowed) = super::own_cap(message) {
-        steps.splice(0..0, lift_the_limit(message, allowed));
+    match super::Limit::of(message) {
+        super::Limit::Misreported { size, .. } => return wrong_capacity(message, size),
+        super::Limit::OwnCap(allowed) => {
+            steps.splice(0..0, lift_the_limit(message, allowed));
+        }
+        super::Limit::Device => {}
     }
     if message.tables.shows(Sign::DataParallel) {
         return of_buckets();
@@ -906,18 +944,22 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         if far {
             steps.clear();
         }
-        steps.splice(
-            0..0,
-            [
-                others_on_the_gpu(message),
-                advice(
-                    "start the process again, then the machine: the driver refuses what it reports as free",
-                ),
-                advice(
-                    "another version of the driver, or of PyTorch; on Windows a larger page file, elsewhere vm.max_map_count",
-                ),
-            ],
+        let again = advice(
+            "start the process again, then the machine: the driver refuses what it reports as free",
         );
+        let version = advice("another version of the driver, or of PyTorch's build");
+        let first = if message.tables.shows(Sign::Windows) {
+            vec![step("free -h", ""), again, version]
+        } else if far {
+            let limits = step(
+                "sysctl vm.max_map_count",
+                "the mappings that a process may have: a limit of the system that says out of memory, too",
+            );
+            vec![limits, again, version, others_on_the_gpu(message)]
+        } else {
+            vec![others_on_the_gpu(message), again, version]
+        };
+        steps.splice(0..0, first);
     }
     if message.kind == MessageKind::Workspace {
         steps.push(step(
@@ -1070,7 +1112,6 @@ fn by_hand(message: &OomMessage) -> NextStep {
     const SIXTEEN: &[&str] = &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"];
     const CHECKPOINTS: &[&str] = &["gradient_checkpointing"];
     const BITS: &[&str] = &["load_in_4bit"];
-    const BATCH: &[&str] = &["train_batch_size"];
     const SHOWN: usize = 3;
     let ways: &[(&str, &[&str])] = match message.during {
         Some("weights were loaded") => &[
@@ -1087,7 +1128,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ("a smaller batch only if activations are still held", &[]),
         ],
         Some("the backward pass ran") => &[
-            ("a smaller batch with accumulated gradients", BATCH),
+            ("a smaller batch with accumulated gradients", &[]),
             ("bf16", SIXTEEN),
             ("activation checkpointing", CHECKPOINTS),
             ("a shorter sequence or smaller image", &[]),
@@ -1099,7 +1140,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
         _ if message.tables.shows(Sign::Trains) => &[
             (
                 "a smaller batch with accumulated gradients, image or sequence",
-                BATCH,
+                &[],
             ),
             ("16 bits", SIXTEEN),
             ("activation checkpointing", CHECKPOINTS),
@@ -1124,20 +1165,15 @@ fn by_hand(message: &OomMessage) -> NextStep {
         let mut settings = message.settings.iter();
         settings.any(|setting| {
             let value = setting.value.as_deref().unwrap_or("true");
-            names.contains(&setting.name.as_str())
-                && if names == BATCH {
-                    value == "1"
-                } else {
-                    !value.contains("32")
-                }
+            names.contains(&setting.name.as_str()) && !value.contains("32")
         })
     };
     let (mut left, mut on) = (Vec::new(), Vec::new());
     for (way, names) in ways {
-        if !is_on(names) {
-            left.push(*way);
-        } else if *names != BATCH {
+        if is_on(names) {
             on.push(*way);
+        } else if let Some(way) = super::ruled_out::beyond_batch(message, way) {
+            left.push(way);
         }
     }
     left.truncate(SHOWN);
@@ -1485,6 +1521,22 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
             0,
             advice("see whether the engine was built all the same: a tactic that is skipped is no failure, and nothing has to be done then"),
         );
+    } else if message.tables.shows(Sign::MakesContext) {
+        // What a context needs is fixed when the engine is built.
+        steps = vec![
+            advice(
+                "build the engine again for smaller shapes: the maxima of its profile (--maxShapes, a static batch and size) set \
+                 what its context needs, whatever is run",
+            ),
+            others_on_the_gpu(message),
+            step(
+                "engine.device_memory_size_v2",
+                "what a context of this engine needs (device_memory_size before TensorRT 10)",
+            ),
+            advice(
+                "fewer engines loaded at once, or contexts that share their memory (ExecutionContextAllocationStrategy)",
+            ),
+        ];
     } else if message.tables.shows(Sign::NoImplementation) {
         // A node's own tensors are no workspace.
         steps.swap(0, 2);
@@ -1496,21 +1548,52 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// The longest request whose keys and values fit into the cache, where the text has the length and both sizes.
+fn longest_request(message: &OomMessage) -> Option<u64> {
+    let (_, rest) = message.text.split_once("max seq len (")?;
+    let length: u64 = rest.split(')').next()?.parse().ok()?;
+    let (asked, have) = message.requested.zip(message.free)?;
+    let fits = length as f64 * have.0 as f64 / asked.0.max(1) as f64;
+    // Sizes are rounded to hundredths, and blocks are given out whole.
+    Some((fits * 0.995) as u64 / 16 * 16).filter(|fits| *fits > 0)
+}
+
 fn vllm(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("--max-num-seqs") {
         return inside_vllm(message);
     }
     if message.setting == Some("--max-model-len") {
-        let length = message
-            .fits
-            .map_or("8192".to_owned(), |fits| fits.to_string());
+        let by_figures = longest_request(message);
+        let length = message.fits.or(by_figures).unwrap_or(8192);
         let what = if message.fits.is_some() {
             "the longest request that fits, as vLLM itself says"
+        } else if by_figures.is_some() {
+            "the longest request that fits, by the text's figures"
         } else {
             "shorter requests need a smaller cache"
         };
+        let length = step(format!("--max-model-len {length}"), what);
+        if let Some(asked) = message
+            .requested
+            .filter(|_| message.tables.shows(Sign::FixedCache))
+        {
+            return vec![
+                step(
+                    format!(
+                        "--kv-cache-memory-bytes {}",
+                        (asked.0 / (64 << 20) + 1) * (64 << 20)
+                    ),
+                    "a cache that holds one request: its size is set by hand (kv_cache_memory_bytes), so no other share counts",
+                ),
+                length,
+                step(
+                    "--kv-cache-dtype fp8",
+                    "keys and values in 8 bits: twice as many tokens",
+                ),
+            ];
+        }
         return vec![
-            step(format!("--max-model-len {length}"), what),
+            length,
             step(
                 "--gpu-memory-utilization 0.95",
                 "a larger share for vLLM, if yours is smaller (the default is 0.9) and the GPU has room",
@@ -1600,7 +1683,14 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    vec![spill, others_on_the_gpu(message)]
+    vec![
+        others_on_the_gpu(message),
+        step(
+            "rmm.reinitialize(pool_allocator=True, initial_pool_size=…, maximum_pool_size=…)",
+            "a pool of a size of its own from the start: one that grows asks the driver for more than the request",
+        ),
+        spill,
+    ]
 }
 
 /// A library or the driver found the GPU full: what filled it was another allocator, or another process.
@@ -1612,6 +1702,21 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             step(
                 "CUDA_VISIBLE_DEVICES=1",
                 "use a GPU that is free, by its number",
+            ),
+        ];
+    }
+    if message.during == Some(PINNED) && message.inside == Some(Program::LlamaCpp) {
+        return vec![
+            advice(
+                "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned",
+            ),
+            step(
+                "GGML_CUDA_NO_PINNED=1",
+                "or no pinned memory, in versions that know it",
+            ),
+            step(
+                "free -h",
+                "how much of the host's memory is free (under WSL the limit is `memory` in .wslconfig)",
             ),
         ];
     }
@@ -1667,7 +1772,10 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ if is_perhaps_pytorch(message) => {
             let mut steps = vec![others_on_the_gpu(message)];
-            if message.text.contains("NOT_INITIALIZED") {
+            if ["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
+                .iter()
+                .any(|status| message.text.contains(status))
+            {
                 steps.push(step(
                     "python -c \"import torch; print(torch.__version__, torch.version.cuda); torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()\"",
                     "whether a product works at all: if not, PyTorch, CUDA and the driver do not fit together",
@@ -1890,6 +1998,10 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::Kernel => kernel(message),
         Program::Ray => vec![
+            advice(match super::other::largest_part(message) {
+                Some(name) => format!("look at {name} first: what it keeps, and whether that grows (buffers, results, caches)"),
+                None => "look at what each worker keeps, and whether it grows (buffers, results, caches)".to_owned(),
+            }),
             step(
                 "@ray.remote(memory=8 * 1024**3)",
                 "say what a task needs, so that fewer run at once",
@@ -2021,8 +2133,9 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             vec![
                 step(
                     "TF_GPU_HOST_MEM_LIMIT_IN_MB=131072",
-                    "raise the limit of pinned host memory (the default is 64 GiB)",
+                    "raise the limit of pinned host memory (the default is 64 GiB; before 1.14: TF_CUDA_HOST_MEM_LIMIT_IN_MB)",
                 ),
+                advice("or less on the host at once: fewer copies of the largest tensors (feeds, fetches, what is read ahead)"),
                 look_at_the_host(),
             ]
         }
@@ -2188,7 +2301,7 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
         return vec![
             look_at_the_host(),
             step(
-                "dmesg -T | grep -A40 'invoked oom-killer'",
+                "dmesg -T | grep -A400 'invoked oom-killer'",
                 "what all processes held at that moment",
             ),
             advice(match message.process.as_deref() {

@@ -1,5 +1,6 @@
 //! Messages of other programs than PyTorch's allocator: one sentence, and what the text cannot say.
 
+use oomph_bytes::format_gib;
 use oomph_trace::Bytes;
 use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Sign, Tokens};
 
@@ -18,7 +19,8 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         }
         _ => {
             let never = figures::never_fits(message).unwrap_or_default();
-            (id, confidence, sentence + &never)
+            let real = figures::of_the_estimate(message).unwrap_or_default();
+            (id, confidence, sentence + &never + &real)
         }
     }
 }
@@ -47,12 +49,13 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 message.program.name()
             ),
         ),
-        MessageKind::Cublas if message.text.contains("NOT_INITIALIZED") => (
+        MessageKind::Cublas | MessageKind::Cudnn if !names_memory(message) => (
             "outside_allocator",
             0.4,
             format!(
-                "{} could not make its handle, and does not say why: {} was full, an earlier kernel failed (an index out of \
-                 range), or the versions of CUDA, driver and framework do not fit",
+                "{} could not make its handle, and its status does not name memory: {} may have been full, an earlier kernel \
+                 may have failed (an index out of range), threads may have got in each other's way, or the versions of CUDA, \
+                 driver and framework do not fit; the text does not say which",
                 message.program.name(),
                 device(message)
             ),
@@ -87,6 +90,19 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                     "; whether that framework's own pool or another process held it the text does not say"
                 } else {
                     "; who held it the text does not say"
+                }
+            ),
+        ),
+        MessageKind::Cuda if message.during == Some(PINNED) && message.inside == Some(Program::LlamaCpp) => (
+            "not_enough_evidence",
+            0.6,
+            format!(
+                "CUDA refused memory (error 2), and the text does not say whether of the GPU or of the host: it shows no layers \
+                 on the GPU, so most likely the weights did not fit into pinned memory of the host{}",
+                if message.tables.shows(Sign::Wsl) {
+                    ", of which Windows' subsystem for Linux gives only a part of its RAM"
+                } else {
+                    ""
                 }
             ),
         ),
@@ -205,6 +221,13 @@ fn says_more(message: &OomMessage) -> bool {
     known || message.memory != Memory::Unknown
 }
 
+/// Whether a library's status says that it could not allocate.
+fn names_memory(message: &OomMessage) -> bool {
+    !["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
+        .iter()
+        .any(|status| message.text.contains(status))
+}
+
 /// `6.9 GiB`, or a word for it.
 fn asked(message: &OomMessage, otherwise: &str) -> String {
     message
@@ -316,6 +339,7 @@ fn part_of_the_host(message: &OomMessage) -> Option<String> {
     match message.allocator.as_deref()? {
         "/dev/shm" => Some("the host's shared memory (/dev/shm)".to_owned()),
         part @ ("pinned memory" | "locked memory") => Some(format!("the host's {part}")),
+        _ if is_pinned_pool(message) => Some("the host's pinned memory".to_owned()),
         part if is_own_limit(part) => Some(part.to_owned()),
         _ => None,
     }
@@ -375,7 +399,15 @@ fn figures_in_words(message: &OomMessage) -> String {
 fn has_pool(message: &OomMessage) -> bool {
     matches!(message.program, Program::Tensorflow | Program::Jax)
         && message.hardware != oomph_trace::text::Hardware::Tpu
-        && message.memory == Memory::Device
+        && (message.memory == Memory::Device || is_pinned_pool(message))
+}
+
+/// Whether it is TensorFlow's pool of pinned host memory, whose limit is a setting.
+fn is_pinned_pool(message: &OomMessage) -> bool {
+    message
+        .allocator
+        .as_deref()
+        .is_some_and(|name| name.ends_with("host_bfc"))
 }
 
 /// A shortage of one kind of memory, by the figures that the text has.
@@ -421,6 +453,11 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             if message.program == Program::TensorRt && message.tables.shows(Sign::NoImplementation)
             {
                 "; no other implementation of that node was left, so the engine was not built"
+            } else if message.program == Program::TensorRt
+                && message.tables.shows(Sign::MakesContext)
+            {
+                "; the engine was loaded, and its execution context could not be made: that holds activations for the \
+                 largest shapes that the engine was built for"
             } else if message.setting == Some("skipped beside an error") {
                 "; it skipped that tactic, and whether the build found another the text does not say"
             } else {
@@ -717,16 +754,16 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         (Some(asked), Some(free), Some(total)) => format!(
             "{name} wants {} of {} at its start, and {} of {} are free, {} too few: its share is set \
              higher than what is left beside the driver and whatever else holds some",
-            exact(asked),
+            format_gib(asked.0),
             device(message),
-            exact(free),
-            exact(total),
+            format_gib(free.0),
+            format_gib(total.0),
             asked.saturating_sub(free)
         ),
         (Some(asked), Some(free), None) => format!(
             "{name} has {} for keys and values, and one request of the full length needs {}",
-            exact(free),
-            exact(asked)
+            format_gib(free.0),
+            format_gib(asked.0)
         ),
         _ => match message.fits {
             Some(fits) => format!(
@@ -747,11 +784,6 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         },
     };
     ("memory_budget", 0.9, sentence)
-}
-
-/// With two decimals, where one would hide the difference.
-fn exact(bytes: Bytes) -> String {
-    format!("{:.2} GiB", bytes.0 as f64 / f64::from(1 << 30))
 }
 
 /// A pool of keys and values, which counts in tokens, and gives them out by the page.
@@ -882,7 +914,50 @@ pub(super) fn says_memory(message: &OomMessage) -> bool {
 
 /// Whether the process that was ended cannot be what filled the host's memory.
 pub(super) fn holds_little(message: &OomMessage) -> bool {
-    message.in_use.is_some_and(|held| held < Bytes::mib(256))
+    let most = message
+        .around
+        .total
+        .map_or(Bytes::mib(256), |total| Bytes(total.0 / 8));
+    message.in_use.is_some_and(|held| held < most)
+}
+
+/// The process that held the most by a list of the text.
+fn largest_process(message: &OomMessage) -> Option<&(String, Bytes)> {
+    let processes = message
+        .parts
+        .iter()
+        .filter(|(name, _)| name.starts_with("process "));
+    processes.max_by_key(|(_, held)| *held)
+}
+
+/// Its name.
+pub(super) fn largest_part(message: &OomMessage) -> Option<&str> {
+    largest_process(message).map(|(name, _)| name.as_str())
+}
+
+/// The process that held the most by a list of the text, if it is not the one that was ended, as the end of a sentence.
+fn largest_holder(message: &OomMessage) -> Option<String> {
+    let (name, held) = largest_process(message)?;
+    let own = message
+        .pid
+        .is_some_and(|pid| name.starts_with(&format!("process {pid} ")));
+    (!own).then(|| format!("; by the text's list {name} held the most, {held}"))
+}
+
+/// What the kernel's account says of the whole host, as the end of a sentence.
+fn account(message: &OomMessage) -> Option<String> {
+    let host = &message.tables.host;
+    let (used, total) = message.around.in_use.zip(message.around.total)?;
+    let swap = match host.swap {
+        [Some(free), Some(all)] if all > Bytes::ZERO => {
+            format!(", and {free} of {all} of swap were free")
+        }
+        [_, Some(_)] => ", without swap".to_owned(),
+        _ => String::new(),
+    };
+    Some(format!(
+        "; of {total} of RAM {used} were processes' own memory{swap}"
+    ))
 }
 
 fn killed(message: &OomMessage) -> String {
@@ -964,7 +1039,11 @@ fn killed(message: &OomMessage) -> String {
             } else {
                 ""
             };
-            format!("the kernel's OOM killer {ended}: the host's memory (RAM) was used up{group}")
+            format!(
+                "the kernel's OOM killer {ended}: the host's memory (RAM) was used up{group}{}{}",
+                account(message).unwrap_or_default(),
+                largest_holder(message).unwrap_or_default()
+            )
         }
         Program::Slurm => {
             let used = message
@@ -1045,7 +1124,8 @@ fn killed(message: &OomMessage) -> String {
                     format!(": {used} of {total} were in use")
                 });
             format!(
-                "Ray ended a task because the node's host memory (RAM) was nearly used up{used}"
+                "Ray ended a task because the node's host memory (RAM) was nearly used up{used}{}",
+                largest_holder(message).unwrap_or_default()
             )
         }
         Program::Unknown | Program::Named(_) if says_memory(message) => {
@@ -1220,9 +1300,11 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let held = message.in_use.zip(all).filter(|_| message.pid.is_some());
     let by_itself = held.is_some_and(|(held, all)| held.0 >= all.0 / 2);
     let lists = message.setting == Some("lists what holds it") || !message.parts.is_empty();
-    if message.allocated.is_some_and(|held| held.0 > 0) {
+    if ended && holds_little(message) && message.parts.is_empty() {
+        unsaid.push("which processes held the rest");
+    } else if message.allocated.is_some_and(|held| held.0 > 0) {
         unsaid.push("what the tensors in use are");
-    } else if !lists && !by_itself && !used {
+    } else if !lists && !by_itself && !used && !bounded {
         unsaid.push("what held the memory");
     }
     unsaid
@@ -1231,7 +1313,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
 /// The figures of a message, for evidence.
 pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
     let limit = match (message.memory, message.kind) {
-        (Memory::Host, MessageKind::Killed) => "the limit",
+        (Memory::Host, MessageKind::Killed) if message.program != Program::Ray => "the limit",
         (Memory::OnChip, _) if of_a_core(message).is_some() => "what a core has",
         (Memory::OnChip, _) => "what a multiprocessor has",
         _ if message.setting == Some("one allocation") => "the most that one buffer may have",

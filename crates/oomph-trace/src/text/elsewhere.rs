@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use super::program::{Hardware, Memory, Program, Uses};
+use super::signs::Sign;
 use super::tables::{self, Card, Tables};
 use super::words::{Vocabulary, after, index, integer, size};
 use super::{Around, MessageKind, OomMessage, OtherProcess};
@@ -92,6 +93,8 @@ const MARKS: &[&str] = &[
     "ReqMem",
     "MaxRSS",
     "MEM(GB)",
+    "MEM\tCOMMAND",
+    "oom_score_adj name",
     "* Device #",
     "| Mem:",
     "local_rank: ",
@@ -140,6 +143,9 @@ pub(super) struct Elsewhere {
     /// Ray's list of what uses the most.
     ray: Vec<(String, Bytes)>,
     in_ray: bool,
+    /// The kernel's list of all processes, and the place of their size in its rows.
+    tasks: Vec<(String, Bytes)>,
+    task_size: Option<usize>,
     /// hashcat's devices: what may be allocated, and all.
     hashcat: Option<[Bytes; 2]>,
     /// What Cycles held on its device.
@@ -176,6 +182,10 @@ impl Elsewhere {
         self.hardware = self.hardware.or(Hardware::shown(line));
         if self.in_ray {
             self.in_ray = self.ray_row(line).is_some();
+        }
+        if let Some(place) = self.task_size {
+            self.tasks
+                .extend(task(line, place).filter(|_| self.tasks.len() < MOST_TASKS));
         }
         if self.columns.iter().any(Option::is_some) {
             self.job_row(line);
@@ -215,7 +225,13 @@ impl Elsewhere {
         if line.contains("ReqMem") || line.contains("MaxRSS") {
             self.columns = ["ReqMem", "MaxRSS"].map(|name| column(line, name));
         }
-        self.in_ray |= line.trim_start().starts_with("PID") && line.contains("MEM(GB)");
+        self.in_ray |= line.trim_start().starts_with("PID") && line.contains("MEM");
+        if let Some((_, heading)) = line
+            .split_once(']')
+            .filter(|_| line.contains("oom_score_adj name"))
+        {
+            self.task_size = heading.split_whitespace().position(|name| name == "rss");
+        }
         self.hashcat = self.hashcat.or_else(|| hashcat(line));
         let cycles = after(line, "| Mem:").and_then(|rest| size(rest.split_once(',')?.0));
         self.cycles = cycles.filter(|held| held.0 > 0).or(self.cycles);
@@ -230,7 +246,8 @@ impl Elsewhere {
     fn ray_row(&mut self, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let pid = integer(words.next()?)?;
-        let held = size(&format!("{} GiB", words.next()?))?;
+        let held = words.next()?;
+        let held = size(held).or_else(|| size(&format!("{held} GiB")))?;
         let name = words.next().unwrap_or_default();
         if self.ray.len() < MOST {
             self.ray.push((format!("process {pid} ({name})"), held));
@@ -294,6 +311,36 @@ impl Elsewhere {
         }
         if is("ray") && message.parts.is_empty() {
             message.parts.clone_from(&self.ray);
+        }
+        // Of a group's limit the list has the group alone.
+        if is("kernel") && message.parts.is_empty() {
+            message.parts.clone_from(&self.tasks);
+            message
+                .parts
+                .sort_by_key(|(_, held)| std::cmp::Reverse(*held));
+            message.parts.truncate(LISTED_TASKS);
+        }
+        // The CUDA build of old pins the weights, and error 2 is the same for both memories.
+        let whole = self
+            .settings
+            .iter()
+            .any(|setting| setting.name == "no_mmap");
+        if message.inside == Some(Program::LlamaCpp)
+            && message.kind == MessageKind::Cuda
+            && message.requested.is_none()
+            && (whole || message.tables.shows(Sign::Wsl))
+            && !message.tables.shows(Sign::Offloads)
+        {
+            message.memory = Memory::Unknown;
+            message.during = Some("host memory was pinned");
+        }
+        // Of several containers it is not known which is meant.
+        if message.tables.shows(Sign::NotAtLimit)
+            && !message.tables.shows(Sign::AtLimit)
+            && message.kind == MessageKind::Killed
+            && matches!(message.program, Program::Shell | Program::Unknown)
+        {
+            message.setting = message.setting.or(Some("not its limit"));
         }
         if is("hashcat") && on_gpu {
             // It counts its devices from 1.
@@ -417,6 +464,23 @@ impl Elsewhere {
             message.others.retain(|other| other.pid != own.pid);
         }
     }
+}
+
+/// Processes of the kernel's list that are read, and that are kept.
+const MOST_TASKS: usize = 4096;
+const LISTED_TASKS: usize = 5;
+
+/// `[ 3921]  0  3921  2252204  292429  10289152  0  0 uvicorn`, whose sizes count pages of 4 KiB.
+fn task(line: &str, place: usize) -> Option<(String, Bytes)> {
+    let (head, row) = line.rsplit_once(']')?;
+    let pid = integer(head.rsplit('[').next()?.trim())?;
+    let words: Vec<&str> = row.split_whitespace().collect();
+    let pages = integer(words.get(place)?)?;
+    let name = words.last().filter(|_| words.len() > place + 2)?;
+    Some((
+        format!("process {pid} ({name})"),
+        Bytes(pages.checked_mul(4 << 10)?),
+    ))
 }
 
 /// `* Device #1: NVIDIA GeForce RTX 3070, 7661/7971 MB, 46MCU`: what may be allocated, and all.

@@ -28,6 +28,22 @@ pub enum Sign {
     SmallestBatch,
     /// Several processes use the accelerator.
     SharesGpu,
+    /// The model has no flash attention, without which keys and values have no fewer bits.
+    NoFlashAttention,
+    /// Attention runs in blocks already.
+    AttendsInBlocks,
+    /// A server's cache has a size of its own, whatever share of the GPU the server may take.
+    FixedCache,
+    /// It ran in Windows' subsystem for Linux.
+    Wsl,
+    /// TensorRT makes the context in which an engine runs.
+    MakesContext,
+    /// Layers of a model were put on the GPU.
+    Offloads,
+    /// A container says that it did not end at its limit.
+    NotAtLimit,
+    /// A container says that it ended at its limit.
+    AtLimit,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -88,16 +104,6 @@ const WORDS: &[(Sign, &[&str])] = &[
     // This layout exists there alone.
     (Sign::OnCpu, &["_nchwc'"]),
     (
-        Sign::SmallestBatch,
-        &[
-            "batch size 1 ",
-            "batch size of 1 ",
-            "batch_size=1 ",
-            "batch size = 1 ",
-            "batch_size 1 ",
-        ],
-    ),
-    (
         Sign::SharesGpu,
         &[
             "two processes",
@@ -107,7 +113,105 @@ const WORDS: &[(Sign, &[&str])] = &[
             "concurrent",
         ],
     ),
+    (
+        Sign::NoFlashAttention,
+        &[
+            "flash attention enabled but not supported",
+            "flash attention is not supported",
+            "does not support flash attention",
+        ],
+    ),
+    (
+        Sign::AttendsInBlocks,
+        &[
+            "scaled_dot_product_attention(",
+            "sdpa_attention",
+            "flash_attn_func",
+            "flash_attn_varlen",
+            "flash_attention_forward",
+            "memory_efficient_attention(",
+        ],
+    ),
+    (
+        Sign::FixedCache,
+        &["does not respect the gpu_memory_utilization"],
+    ),
+    (
+        Sign::Wsl,
+        &[
+            "/mnt/c/",
+            "/mnt/d/",
+            "/mnt/e/",
+            "/mnt/wsl",
+            "microsoft-standard",
+            "wsl2",
+        ],
+    ),
+    (
+        Sign::MakesContext,
+        &[
+            "executioncontext.cpp",
+            "createexecutioncontext",
+            "create_execution_context",
+        ],
+    ),
+    (
+        Sign::Offloads,
+        &[
+            "offload",
+            " -ngl",
+            "gpu-layers",
+            "gpu_layers",
+            "layers to gpu",
+            "cuda0",
+        ],
+    ),
+    (
+        Sign::NotAtLimit,
+        &[
+            "\"oomkilled\": false",
+            "\"oomkilled\":false",
+            "oomkilled=false",
+            "oomkilled: false",
+        ],
+    ),
+    (
+        Sign::AtLimit,
+        &[
+            "\"oomkilled\": true",
+            "\"oomkilled\":true",
+            "oomkilled=true",
+            "oomkilled: true",
+        ],
+    ),
 ];
+
+/// Whether a line says that a batch has one sample: `batch_size=1`, "with batch size 1", `"batch_size": 1`.
+fn is_smallest_batch(line: &str) -> bool {
+    let lower = line.to_ascii_lowercase();
+    lower.match_indices("batch").any(|(at, _)| {
+        // Batches of an evaluation are others.
+        let evaluates = lower[..at].ends_with("eval_");
+        let rest = lower[at + "batch".len()..].trim_start_matches(['-', '_', ' ']);
+        let Some(value) = rest.strip_prefix("size") else {
+            return false;
+        };
+        let value = value.trim_start_matches(['"', '\'', ' ', '=', ':', '`']);
+        let value = ["of ", "is ", "to "]
+            .iter()
+            .find_map(|word| value.strip_prefix(word))
+            .unwrap_or(value);
+        !evaluates
+            && value.strip_prefix('1').is_some_and(|rest| {
+                let mut next = rest.chars();
+                let ends = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_digit());
+                match next.next() {
+                    Some('.') => ends(next.next()),
+                    other => ends(other),
+                }
+            })
+    })
+}
 
 impl Sign {
     /// Adds what a line shows. `before_is_provider`: whether the heading that asks for the provider stands above.
@@ -122,6 +226,9 @@ impl Sign {
         };
         for (sign, ..) in FINDER.all(line) {
             add(sign);
+        }
+        if is_smallest_batch(line) {
+            add(Self::SmallestBatch);
         }
         // The form of an issue: a heading, and the answer below.
         let text = line.trim().trim_start_matches(['#', ' ']);
@@ -158,5 +265,21 @@ mod tests {
         assert_eq!(shown("Conv node. Name:'12_nchwc'"), [Sign::OnCpu]);
         assert_eq!(shown("self.reducer = dist.Reducer("), [Sign::DataParallel]);
         assert_eq!(shown("a line"), []);
+        for batch in [
+            "batch_size=1",
+            "with batch size of 1.",
+            "\"batch_size\": 1,",
+        ] {
+            assert_eq!(shown(batch), [Sign::SmallestBatch], "{batch}");
+        }
+        for batch in [
+            "batch_size=16",
+            "batch_size=1.5",
+            "batch 1",
+            "eval_batch_size=1",
+        ] {
+            assert_eq!(shown(batch), [], "{batch}");
+        }
+        assert_eq!(shown("\"OOMKilled\": false,"), [Sign::NotAtLimit]);
     }
 }

@@ -73,6 +73,8 @@ pub struct Host {
     pub free: Option<Bytes>,
     /// What a program can still get.
     pub available: Option<Bytes>,
+    /// Swap: what of it is free, and all.
+    pub swap: [Option<Bytes>; 2],
 }
 
 /// A file system.
@@ -99,6 +101,14 @@ pub enum Bound {
     Files,
     /// Threads and processes (`ulimit -u`).
     Threads,
+}
+
+/// `layers.offload=5 layers.split="" memory.available="[23.3 GiB]"` of Ollama's log, for one GPU.
+fn offload(line: &str) -> Option<(u64, Bytes)> {
+    let layers = after(line, " layers.offload=").and_then(integer)?;
+    let (free, _) = after(line, "memory.available=\"[")?.split_once(']')?;
+    (!free.contains("iB ")).then_some(())?;
+    Some((layers, size(free)?))
 }
 
 /// What names a limit in a text, and whether its figure counts KiB.
@@ -165,6 +175,8 @@ pub struct Tables {
     pub node: Option<Bytes>,
     /// The devices that a job may see, by the numbers of the machine.
     pub visible: Vec<u32>,
+    /// Layers that Ollama put on one GPU, and what it found free there.
+    pub offload: Option<(u64, Bytes)>,
     /// Processes that a launcher starts on each node.
     pub ranks: Option<u64>,
     /// The commands that the text shows.
@@ -410,6 +422,7 @@ impl Reader {
             return;
         }
         self.host(line);
+        self.found.offload = offload(line).or(self.found.offload);
         self.sinfo(line);
         self.share(line);
         if let Some(disk) = disk(line).filter(|_| self.found.disks.len() < MOST) {
@@ -597,6 +610,27 @@ impl Reader {
         {
             host.total = host.total.or(Some(Bytes::mib(total)));
             host.used = host.used.or(Some(Bytes::mib(used)));
+        }
+        // The kernel's account at a shortage: `Node 0 active_anon:8771004kB inactive_anon:6079888kB …`, one line a node.
+        if line.contains("Node ") && line.contains(" active_anon:") && !line.contains(" free:") {
+            let held = [" active_anon:", " inactive_anon:"]
+                .iter()
+                .filter_map(|name| size(after(line, name)?))
+                .sum::<Bytes>();
+            host.used = Some(host.used.unwrap_or_default() + held);
+        }
+        if let Some((head, _)) = line.split_once(" pages RAM") {
+            let pages = head.rsplit(' ').next().and_then(integer);
+            host.total = host
+                .total
+                .or(pages.and_then(|pages| Some(Bytes(pages.checked_mul(4 << 10)?))));
+        }
+        for (name, place) in ["Free swap ", "Total swap "]
+            .into_iter()
+            .zip(&mut host.swap)
+        {
+            let value = after(line, name).map(|rest| rest.trim_start_matches([' ', '=']));
+            *place = place.or_else(|| size(value?));
         }
         // psutil: `svmem(total=67371167744, available=58120994816, …)`.
         if let Some(fields) = after(line, "svmem(") {
