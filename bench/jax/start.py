@@ -1,4 +1,4 @@
-"""What a start of JAX takes, on the CPU and on virtual GPUs: `python bench/jax/start.py RESULTS.jsonl [--rounds N] [GPU ...]`.
+"""What a start of JAX takes, on the CPU and on virtual GPUs: `python bench/jax/start.py RESULTS.jsonl [GPU ...] [--rounds N]`.
 
 Each round starts `import jax; jax.numpy.ones(1)` once on the CPU without oomph, and once per GPU under `oomph run`, with the pool that JAX takes
 in advance and without one. A row has the seconds of user and system, the page faults and the largest resident size (KiB) of the processes.
