@@ -251,10 +251,13 @@ class Progress:
 
     def _are_enough(self, number: int) -> bool:
         """Whether no further step is worth its time."""
-        if self.fewer is None or number < max(self.fewer.steps, 2):
+        if self.fewer is None:
             return False
-        if torch.cuda.memory_reserved() > self.fewer.bytes:
+        most = self.fewer.first_bytes if number == 1 else self.fewer.bytes
+        if torch.cuda.memory_reserved() > most:
             return True
+        if number < max(self.fewer.steps, 2):
+            return False
         last = min(self.last_step or number, planned_steps() or NEWEST_STEPS)
         took = self._ends[-1] - self._ends[-2]
         return (last - number) * took > self.fewer.seconds * 1e6
