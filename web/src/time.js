@@ -96,7 +96,7 @@ export function time() {
     lead,
     queues,
     parts.length ? [h("header", {}, h("h3", {}, "What the GPU does"), controls), flame.element, table] : h("p", { class: "empty" }, "What modules take was not recorded."),
-    found.unknown.length ? h("p", { class: "quiet" }, `Known by their launches alone, so roughly: ${found.unknown.join(", ")}`) : null,
+    found.unknown.length ? h("p", { class: "quiet" }, `Timed roughly, by their launches alone: ${found.unknown.join(", ")}`) : null,
   );
 
   function grown() {

@@ -32,6 +32,7 @@ mod rule;
 mod rules;
 mod scope;
 mod semantic;
+mod sizes;
 
 use oomph_python_source::{Module, with_stack};
 

@@ -16,9 +16,11 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::pins::Newest;
 use crate::queries::devices::Evidence;
+use crate::queries::keeps;
 use crate::queries::model_calls::is_layer_without_parameters;
 use crate::reach::{self, Constant, Definitions, Unreached};
 use crate::semantic::may_use_torch;
+use crate::sizes::{self, Layout, Size};
 
 /// Packages are not nested deeper than this below the folder that imports begin in.
 pub(crate) const MAX_FOLDERS: usize = 6;
@@ -68,6 +70,14 @@ pub struct FileFacts {
     trainers: Vec<String>,
     /// Classes of data that decode a file for each item.
     decoders: Vec<String>,
+    /// Functions that fill a model with a checkpoint, which they read to the GPU, and return it: alone, or at a place of a tuple.
+    checkpoints: Vec<(String, Returned)>,
+    /// Classes with a layer for a vocabulary: what they return is a number for each token and each entry of it.
+    language_models: Vec<String>,
+    /// What its classes build.
+    layouts: Vec<Layout>,
+    /// Methods that add what they are given to an attribute, or append it: `Class.method`.
+    keepers: Vec<String>,
     saves: bool,
     saves_from_cpu: bool,
     methods: Vec<(String, Method)>,
@@ -86,6 +96,14 @@ pub struct FileFacts {
     /// What PyTorch's names are called here: `("F", "torch.nn.functional")`.
     torch_names: Vec<(String, String)>,
     definitions: Definitions,
+}
+
+/// Where a value is in what a function returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Returned {
+    Alone,
+    /// At this place of a tuple.
+    InTuple(usize),
 }
 
 /// What the definitions of a method's name say.
@@ -122,7 +140,11 @@ impl FileFacts {
             ..if may_have_findings(source) {
                 Self::of_module(module)
             } else {
-                Self::default()
+                let classes = module.body().iter().filter_map(Stmt::as_class_def_stmt);
+                Self {
+                    keepers: classes.flat_map(methods_that_keep).collect(),
+                    ..Self::default()
+                }
             }
         }
     }
@@ -442,6 +464,14 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if text.contains(".backward(") && class.body.iter().any(trains) {
                     self.facts.trainers.push(class.name.to_string());
                 }
+                if ["self.lm_head", "vocab_size, bias="]
+                    .iter()
+                    .any(|head| text.contains(head))
+                {
+                    self.facts.language_models.push(class.name.to_string());
+                }
+                self.facts.layouts.extend(Layout::of(self.module, class));
+                self.facts.keepers.extend(methods_that_keep(class));
                 if decodes_files(self.module, class) {
                     self.facts.decoders.push(class.name.to_string());
                 }
@@ -467,6 +497,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
                     saved.clear();
                 }
                 let text = self.module.slice(def.range());
+                if !self.in_class
+                    && text.contains("torch.load(")
+                    && let Some(place) = returned_checkpoint(self.module, def)
+                {
+                    self.facts.checkpoints.push((def.name.to_string(), place));
+                }
                 if !self.in_class && gives_one_of(def, &self.facts.decoders) {
                     self.facts.decoders.push(def.name.to_string());
                 }
@@ -637,6 +673,76 @@ pub(crate) fn decodes_files(module: &Module<'_>, class: &StmtClassDef) -> bool {
         && !(each.contains(".cuda(") || each.contains(".to(") && each.contains("device"))
 }
 
+/// The methods of a class that add their first parameter to an attribute, or append it to one, as it is.
+fn methods_that_keep(class: &StmtClassDef) -> impl Iterator<Item = String> {
+    let methods = class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    let keeps = |def: &&StmtFunctionDef| {
+        let given = def.parameters.iter_non_variadic_params().nth(1);
+        given.is_some_and(|each| keeps::adds_to_itself(&def.body, each.parameter.name.as_str()))
+    };
+    methods
+        .filter(keeps)
+        .map(|def| format!("{}.{}", class.name, def.name))
+}
+
+/// The place in what a function returns of a checkpoint that it reads to the GPU, and fills a model with. All that it returns has it, but
+/// for what returns nothing.
+fn returned_checkpoint(module: &Module<'_>, def: &StmtFunctionDef) -> Option<Returned> {
+    #[derive(Default)]
+    struct Find<'a> {
+        bound: Vec<(&'a str, &'a Expr)>,
+        returned: Vec<&'a Expr>,
+    }
+    impl<'a> Visitor<'a> for Find<'a> {
+        fn visit_stmt(&mut self, stmt: &'a Stmt) {
+            match stmt {
+                Stmt::Assign(assign) => {
+                    if let [Expr::Name(name)] = &*assign.targets {
+                        self.bound.push((name.id.as_str(), &assign.value));
+                    }
+                }
+                Stmt::Return(node) => self.returned.extend(node.value.as_deref()),
+                _ => {}
+            }
+            walk_stmt(self, stmt);
+        }
+    }
+    let mut find = Find::default();
+    for stmt in &def.body {
+        find.visit_stmt(stmt);
+    }
+    let (name, load) = find.bound.iter().find_map(|(name, value)| match value {
+        Expr::Call(call) if dotted_name(&call.func).as_deref() == Some("torch.load") => {
+            Some((*name, call))
+        }
+        _ => None,
+    })?;
+    // Without a location, it goes to where it was saved from, which a project says elsewhere.
+    let location = load.arguments.find_argument_value("map_location", 1)?;
+    let location = module.slice(location.range()).to_ascii_lowercase();
+    let on_gpu =
+        (location.contains("device") || location.contains("cuda")) && !location.contains("cpu");
+    let is_bound_once = find
+        .bound
+        .iter()
+        .filter(|(other, _)| *other == name)
+        .count()
+        == 1;
+    let is_it = |expr: &Expr| matches!(expr, Expr::Name(each) if each.id.as_str() == name);
+    let place_of = |value: &&Expr| match value {
+        Expr::Tuple(tuple) => tuple.elts.iter().position(is_it).map(Returned::InTuple),
+        value => is_it(value).then_some(Returned::Alone),
+    };
+    let mut places = find
+        .returned
+        .iter()
+        .filter(|value| !value.is_none_literal_expr())
+        .map(place_of);
+    let first = places.next()??;
+    let fills = module.slice(def.range()).contains(".load_state_dict(");
+    (on_gpu && is_bound_once && fills && places.all(|place| place == Some(first))).then_some(first)
+}
+
 /// Whether a function returns an object of one of these classes.
 fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
     let makes = |value: &Expr| matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)));
@@ -718,6 +824,10 @@ struct Part {
     trainers: FxHashSet<String>,
     backward_functions: FxHashSet<String>,
     decoders: FxHashSet<String>,
+    keepers: FxHashSet<String>,
+    checkpoints: FxHashMap<String, Returned>,
+    language_models: FxHashSet<String>,
+    sizes: FxHashMap<String, Option<Size>>,
     /// How many files call what has a name.
     callers: FxHashMap<String, usize>,
     methods: FxHashMap<String, Method>,
@@ -810,6 +920,10 @@ impl Project {
             part.backward_functions
                 .extend(facts.backward_functions.iter().cloned());
             part.decoders.extend(facts.decoders.iter().cloned());
+            part.keepers.extend(facts.keepers.iter().cloned());
+            part.checkpoints.extend(facts.checkpoints.iter().cloned());
+            part.language_models
+                .extend(facts.language_models.iter().cloned());
             let called: FxHashSet<String> = facts
                 .quiet_calls
                 .iter()
@@ -845,6 +959,18 @@ impl Project {
                 known.runs &= method.runs;
             }
         }
+        let says: Vec<reach::File<'_>> = files
+            .iter()
+            .map(|(path, facts)| reach::File {
+                path,
+                says: &facts.definitions,
+            })
+            .collect();
+        let unreached = reach::unreached(&says, &by_path, is_there);
+        for (index, (_, facts)) in files.iter().enumerate() {
+            let part = by_root.entry(root(&mut parents, index)).or_default();
+            sizes::add(&mut part.sizes, &facts.layouts, &unreached[index].constants);
+        }
         let by_root: FxHashMap<usize, Arc<Part>> = by_root
             .into_iter()
             .map(|(root, mut part)| {
@@ -860,14 +986,7 @@ impl Project {
                 (root, Arc::new(part))
             })
             .collect();
-        let says: Vec<reach::File<'_>> = files
-            .iter()
-            .map(|(path, facts)| reach::File {
-                path,
-                says: &facts.definitions,
-            })
-            .collect();
-        let of_files = reach::unreached(&says, &by_path, is_there)
+        let of_files = unreached
             .into_iter()
             .enumerate()
             .map(|(index, unreached)| {
@@ -927,7 +1046,12 @@ struct Assumed {
 impl Assumed {
     fn usual(&self, question: Question) -> Answer {
         Answer::Is(match question {
-            Question::Constant | Question::Method => return Answer::Nothing,
+            Question::Constant
+            | Question::Method
+            | Question::Size
+            | Question::ReturnsCheckpoint => {
+                return Answer::Nothing;
+            }
             Question::IsImported
             | Question::MovesNear
             | Question::UsedOnGpu
@@ -957,6 +1081,10 @@ enum Question {
     MovesItself,
     TrainsItself,
     DecodesFiles,
+    Keeps,
+    IsLanguageModel,
+    ReturnsCheckpoint,
+    Size,
     RunsBackward,
     IsImported,
     SavesFromCpu,
@@ -974,6 +1102,8 @@ enum Answer {
     Nothing,
     Is(bool),
     Constant(Constant),
+    Size(Size),
+    Returned(Returned),
 }
 
 /// The answers that a look at one file took for granted before the others were read: whether they hold decides
@@ -1061,7 +1191,11 @@ impl Around {
     fn known(&self, question: Question, name: &str) -> Answer {
         let Some(file) = &self.file else {
             return match question {
-                Question::Constant | Question::Method | Question::BatchesOnCpu => Answer::Nothing,
+                Question::Constant
+                | Question::Method
+                | Question::Size
+                | Question::ReturnsCheckpoint
+                | Question::BatchesOnCpu => Answer::Nothing,
                 _ => Answer::Is(false),
             };
         };
@@ -1082,6 +1216,16 @@ impl Around {
             Question::MovesItself => part.movers.contains(name),
             Question::TrainsItself => part.trainers.contains(name),
             Question::DecodesFiles => part.decoders.contains(name),
+            Question::Keeps => part.keepers.contains(name),
+            Question::IsLanguageModel => part.language_models.contains(name),
+            Question::ReturnsCheckpoint => {
+                let place = part.checkpoints.get(name).copied();
+                return place.map_or(Answer::Nothing, Answer::Returned);
+            }
+            Question::Size => {
+                let size = part.sizes.get(name).copied().flatten();
+                return size.map_or(Answer::Nothing, Answer::Size);
+            }
             Question::RunsBackward => {
                 part.backward_functions.contains(name)
                     || part.methods.get(name).is_some_and(|method| method.trains)
@@ -1180,6 +1324,33 @@ impl Around {
     /// Whether a class of data of the project that has this name decodes a file for each item.
     pub(crate) fn decodes_files(&self, class: &str) -> bool {
         self.is(Question::DecodesFiles, class)
+    }
+
+    /// Whether a method of the project, `Class.method`, adds what it is given to an attribute as it is.
+    pub(crate) fn keeps(&self, method: &str) -> bool {
+        self.is(Question::Keeps, method)
+    }
+
+    /// Whether a class of the project that has this name has a layer for a vocabulary.
+    pub(crate) fn is_language_model(&self, class: &str) -> bool {
+        self.is(Question::IsLanguageModel, class)
+    }
+
+    /// Whether a function of the project that has this name returns a checkpoint that it reads to the GPU, and fills a model with: the
+    /// place in the tuple that it returns, if it returns one.
+    pub(crate) fn returns_checkpoint(&self, function: &str) -> Option<Returned> {
+        match self.ask(Question::ReturnsCheckpoint, function) {
+            Answer::Returned(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    /// How large objects of a class of the project are at most that has this name, if all of them are known.
+    pub(crate) fn size(&self, class: &str) -> Option<Size> {
+        match self.ask(Question::Size, class) {
+            Answer::Size(size) => Some(size),
+            _ => None,
+        }
     }
 
     /// Whether a class of the project that has this name runs backward in its `forward`.

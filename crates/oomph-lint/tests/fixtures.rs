@@ -107,7 +107,7 @@ fn scripts() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let mut wrong = Vec::new();
     let beside = [
-        "OOM103", "OOM112", "OOM302", "OOM413", "OOM505", "OOM701", "OOM704", "OOM804",
+        "OOM103", "OOM112", "OOM302", "OOM505", "OOM701", "OOM704", "OOM804",
     ]
     .map(str::to_owned);
     let selection = Selection::new(None, &beside, &[]).unwrap();

@@ -556,7 +556,7 @@ Loop().epoch([])
 ";
     let net = |after: &str| {
         format!(
-            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.net = torch.nn.Linear(1, 1)\n    def forward(self, x, mode):\n        loss = self.net(x).sum()\n{after}        return loss\n"
+            "import torch\nclass Net(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.net = torch.nn.Linear(1, 5000)\n    def forward(self, x, mode):\n        loss = self.net(x).sum()\n{after}        return loss\n"
         )
     };
     let steps = net(
@@ -1377,4 +1377,273 @@ run(torch.nn.Linear(1, 1), [], print)
     };
     assert_eq!(with("edges[0].numpy()"), [""; 0]);
     assert_eq!(with("edges[0].cpu().numpy()"), ["OOM205"]);
+}
+
+const TRAINS_NET: &str = "def train(net, loader, criterion):
+    optimizer = torch.optim.Adam(net.parameters())
+    for x, y in loader:
+        loss = criterion(net(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+";
+
+/// A training script that makes a network of `nets.py` and trains it.
+fn trains_a_network(makes: &str, net: &str) -> Vec<&'static str> {
+    let train = format!(
+        "import torch\nfrom nets import Net\n{TRAINS_NET}train({makes}.cuda(), loader, criterion)\n"
+    );
+    let nets = format!("import torch\nfrom torch import nn\n{net}");
+    found(&[("train.py", &train), ("nets.py", &nets)])
+}
+
+#[test]
+fn gradients_of_a_small_network_are_not_reported() {
+    let net = |layers: &str| {
+        format!(
+            "class Net(nn.Module):
+    def __init__(self, inputs, width=64, depth=2):
+        super().__init__()
+        inner = width * 2
+{layers}        self.act = nn.ReLU()
+    def forward(self, x):
+        return self.act(self.layers(x))
+"
+        )
+    };
+    let linear = net(
+        "        self.layers = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, inner))\n",
+    );
+    assert_eq!(trains_a_network("Net(113)", &linear), [""; 0]);
+    // An input that nothing shows counts as 4,096 wide.
+    assert_eq!(trains_a_network("Net(data.shape[1])", &linear), [""; 0]);
+    assert_eq!(
+        trains_a_network("Net(113, width=4000)", &linear),
+        ["OOM416"]
+    );
+    assert_eq!(trains_a_network("Net(2000000)", &linear), ["OOM416"]);
+    let convolutions = net(
+        "        self.layers = nn.Conv2d(3, width, (3, 3))\n        self.norm = nn.BatchNorm2d(width)\n",
+    );
+    assert_eq!(trains_a_network("Net(3)", &convolutions), [""; 0]);
+    assert_eq!(
+        trains_a_network("Net(3, 200000)", &convolutions),
+        ["OOM416"]
+    );
+    let recurrent =
+        net("        self.layers = nn.LSTM(inputs, width, num_layers=depth, bidirectional=True)\n");
+    assert_eq!(trains_a_network("Net(16)", &recurrent), [""; 0]);
+    assert_eq!(trains_a_network("Net(16, 1500)", &recurrent), ["OOM416"]);
+    let embedding = net("        self.layers = nn.Embedding(inputs, width)\n");
+    assert_eq!(trains_a_network("Net(1000)", &embedding), [""; 0]);
+    assert_eq!(
+        trains_a_network("Net(len(vocabulary))", &embedding),
+        ["OOM416"]
+    );
+    // Layers whose number or kind is not known.
+    let repeated =
+        net("        self.layers = nn.Sequential(*[nn.Linear(8, 8) for _ in range(depth)])\n");
+    assert_eq!(trains_a_network("Net(113)", &repeated), ["OOM416"]);
+    let unknown = net("        self.layers = build_layers(inputs)\n");
+    assert_eq!(trains_a_network("Net(113)", &unknown), ["OOM416"]);
+    let parameter = net("        self.layers = nn.Parameter(torch.ones(inputs))\n");
+    assert_eq!(trains_a_network("Net(113)", &parameter), ["OOM416"]);
+}
+
+#[test]
+fn activations_of_a_few_narrow_layers_are_not_reported() {
+    let act = |width: usize, layer: &str| {
+        let nets = format!(
+            "import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = {layer}
+    def forward(self, x):
+        return self.layers(x)
+"
+        );
+        let agent = format!(
+            "import torch
+from nets import Net
+class Agent:
+    def __init__(self):
+        self.net = Net({width}).cuda()
+    def values(self, states):
+        return self.net(states.cuda()).detach()
+print(Agent().values(states))
+"
+        );
+        found(&[("agent.py", &agent), ("nets.py", &nets)])
+    };
+    assert_eq!(act(64, "nn.Linear(width, width)"), [""; 0]);
+    assert_eq!(act(2000, "nn.Linear(width, width)"), ["OOM207"]);
+    // How large images are is not known.
+    assert_eq!(act(8, "nn.Conv2d(3, width, 3)"), ["OOM207"]);
+}
+
+#[test]
+fn a_network_that_puts_itself_on_the_cpu_holds_nothing_on_a_gpu() {
+    let nets = |device: &str| {
+        format!(
+            "import torch
+class Net(torch.nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = layers
+        self.device = torch.device('{device}')
+        self.to(self.device)
+    def forward(self, x):
+        return self.layers(x)
+"
+        )
+    };
+    let agent = "import torch
+from nets import Net
+class Agent:
+    def __init__(self, layers):
+        self.net = Net(layers)
+        self.critic = torch.nn.Linear(400, 1).cuda()
+    def values(self, states):
+        return self.net(states.to(self.net.device)).detach()
+print(Agent(layers).values(states))
+";
+    assert_eq!(
+        found(&[("agent.py", agent), ("nets.py", &nets("cpu"))]),
+        [""; 0]
+    );
+    assert_eq!(
+        found(&[("agent.py", agent), ("nets.py", &nets("cuda"))]),
+        ["OOM207"]
+    );
+}
+
+#[test]
+fn a_running_average_of_another_file_may_keep_the_graph() {
+    let train = "import torch
+from tools import RunningAverage
+def train(net, loader, optimizer):
+    average = RunningAverage()
+    for x in loader:
+        optimizer.zero_grad()
+        loss = net(x.cuda()).mean()
+        average.update(loss, 4)
+        loss.backward()
+        optimizer.step()
+train(net, loader, optimizer)
+";
+    let tools = |update: &str| {
+        format!(
+            "class RunningAverage:
+    def __init__(self):
+        self.sum, self.all = 0, []
+    def update(self, value, count=1):
+{update}"
+        )
+    };
+    let of = |update: &str| found(&[("train.py", train), ("tools.py", &tools(update))]);
+    assert_eq!(of("        self.sum += value * count\n"), ["OOM107"]);
+    assert_eq!(of("        self.all.append(value)\n"), ["OOM107"]);
+    assert_eq!(of("        self.sum += value.item() * count\n"), [""; 0]);
+    assert_eq!(
+        of("        value = float(value)\n        self.sum += value\n"),
+        [""; 0]
+    );
+    assert_eq!(of("        self.last = value\n"), [""; 0]);
+}
+
+#[test]
+fn a_checkpoint_that_a_function_returns_may_be_kept() {
+    let train = |binds: &str, after: &str| {
+        format!(
+            "import torch
+from tools import load_checkpoint
+def main(net, loader, path):
+    device = torch.device('cuda')
+    {binds} = load_checkpoint(path, net, device)
+{after}    optimizer = torch.optim.Adam(net.parameters())
+    for x in loader:
+        optimizer.zero_grad()
+        net(x.to(device)).mean().backward()
+        optimizer.step()
+main(net, loader, path)
+"
+        )
+    };
+    let tools = |location: &str, returns: &str| {
+        format!(
+            "import torch
+def load_checkpoint(path, net, device):
+    checkpoint = torch.load(path, map_location={location})
+    net.load_state_dict(checkpoint['net'])
+    return {returns}
+"
+        )
+    };
+    let of = |binds: &str, after: &str, location: &str, returns: &str| {
+        let mut codes = found(&[
+            ("train.py", &train(binds, after)),
+            ("tools.py", &tools(location, returns)),
+        ]);
+        codes.retain(|code| *code == "OOM503");
+        codes
+    };
+    assert_eq!(
+        of(
+            "state, step",
+            "",
+            "device",
+            "checkpoint, checkpoint['step']"
+        ),
+        ["OOM503"]
+    );
+    assert_eq!(of("state", "", "device", "checkpoint"), ["OOM503"]);
+    assert_eq!(
+        of("state", "    del state\n", "device", "checkpoint"),
+        [""; 0]
+    );
+    assert_eq!(
+        of("_, step", "", "device", "checkpoint, checkpoint['step']"),
+        [""; 0]
+    );
+    assert_eq!(of("state", "", "'cpu'", "checkpoint"), [""; 0]);
+    assert_eq!(of("step", "", "device", "checkpoint['step']"), [""; 0]);
+}
+
+#[test]
+fn logits_of_a_language_model_of_the_project_are_kept() {
+    let train = |ends: &str| {
+        format!(
+            "import torch
+from gpt import Gpt
+def train(config, loader):
+    model = Gpt(config).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for x, y in loader:
+        optimizer.zero_grad()
+        logits, loss = model(x.cuda(), y.cuda())
+        loss.backward()
+        optimizer.step()
+{ends}train(config, loader)
+"
+        )
+    };
+    let gpt = |head: &str| {
+        format!(
+            "import torch
+class Gpt(torch.nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.{head} = torch.nn.Linear(config.width, config.outputs)
+    def forward(self, x, y):
+        logits = self.{head}(x)
+        return logits, torch.nn.functional.cross_entropy(logits, y)
+"
+        )
+    };
+    let of = |head: &str, ends: &str| found(&[("train.py", &train(ends)), ("gpt.py", &gpt(head))]);
+    assert_eq!(of("lm_head", ""), ["OOM303"]);
+    assert_eq!(of("lm_head", "        del logits\n"), [""; 0]);
+    assert_eq!(of("classifier", ""), [""; 0]);
 }

@@ -87,7 +87,7 @@ pub fn lines(time: &StepTime, unit: &str) -> Vec<String> {
             names.push(format!("and {} more", found.unknown.len() - 3));
         }
         lines.push(format!(
-            "by their launches alone, so roughly: {}",
+            "timed roughly, by their launches alone: {}",
             names.join(", ")
         ));
     }

@@ -1,6 +1,6 @@
 //! What methods keep of what they are given.
 
-use oomph_python_source::ast::{Expr, Operator};
+use oomph_python_source::ast::{Expr, Operator, Stmt};
 use oomph_python_source::dotted_name;
 
 use crate::semantic::{Bind, Call, CtxId, FuncId, Model};
@@ -35,6 +35,34 @@ pub(crate) fn keeps_parameter(model: &Model<'_>, func: FuncId, name: &str) -> bo
                     .arguments
                     .find_positional(0)
                     .is_some_and(|arg| dotted_name(arg).as_deref() == Some(name))
+        })
+}
+
+/// Whether statements at the top of a method add a name to an attribute of its object, or append it to one, as it is.
+pub(crate) fn adds_to_itself(body: &[Stmt], name: &str) -> bool {
+    let of_self = |expr: &Expr| dotted_name(expr).filter(|place| place.starts_with("self."));
+    // Bound anew, as in `value = float(value)`, it is something else.
+    let is_bound = body
+        .iter()
+        .any(|stmt| !matches!(stmt, Stmt::Expr(_) | Stmt::AugAssign(_) | Stmt::Assign(_)))
+        || body.iter().filter_map(Stmt::as_assign_stmt).any(|assign| {
+            assign
+                .targets
+                .iter()
+                .any(|target| dotted_name(target).as_deref() == Some(name))
+        });
+    !is_bound
+        && body.iter().any(|stmt| match stmt {
+            Stmt::AugAssign(node) => {
+                node.op == Operator::Add && of_self(&node.target).is_some() && carries(&node.value, name)
+            }
+            Stmt::Assign(node) => node.targets.iter().filter_map(of_self).any(|place| {
+                node.value.is_bin_op_expr() && carries(&node.value, name) && carries(&node.value, &place)
+            }),
+            Stmt::Expr(only) => matches!(&*only.value, Expr::Call(call)
+                if matches!(&*call.func, Expr::Attribute(method) if method.attr.as_str() == "append" && of_self(&method.value).is_some())
+                    && call.arguments.find_positional(0).and_then(dotted_name).as_deref() == Some(name)),
+            _ => false,
         })
 }
 

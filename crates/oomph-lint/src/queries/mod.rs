@@ -8,4 +8,5 @@ pub(crate) mod loop_carried;
 pub(crate) mod model_calls;
 pub(crate) mod oom_handlers;
 pub(crate) mod purpose;
+pub(crate) mod sizes;
 pub(crate) mod whereabouts;

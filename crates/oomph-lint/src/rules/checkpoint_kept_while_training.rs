@@ -1,6 +1,8 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, TextRange, blocks_of, dotted_name, last_name, names_in};
 
+use crate::project::Returned;
+use crate::queries::sizes::has_few_parameters;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::rule::{Report, declare_rule};
 use super::load_to_gpu::loads_to_gpu;
@@ -66,6 +68,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     if !mentions_gpu(model) {
         return;
     }
+    check_returned(model, out);
     for assign in &model.assigns {
         if assign.bind != Bind::Set || assign.value.kind != Kind::Checkpoint {
             continue;
@@ -97,18 +100,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         });
         let Some(training) = training else { continue };
         let name = target.id.as_str();
-        let dropped = model.assigns_to(func, name).any(|other| rebinds(model, assign, other, training))
-            || model.stmts.iter().any(|info| match info.node {
-                Stmt::Delete(delete) => delete
-                    .targets
-                    .iter()
-                    .any(|each| dotted_name(each).as_deref() == Some(name)),
-                _ => false,
-            });
+        let dropped = is_dropped(model, assign, training);
         let feeds_model = model.calls_in_function(func).any(|other| {
             other.is_method("load_state_dict")
                 && other.recv.device != Device::Cpu
                 && other.recv.kind != Kind::Optimizer
+                && !other.recv_place().is_some_and(|place| has_few_parameters(model, func, &place))
                 && other
                     .node
                     .arguments
@@ -126,6 +123,56 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// What a function returned that filled a model: `checkpoint, step = load_checkpoint(path, model, device)`.
+fn check_returned(model: &Model<'_>, out: &mut Vec<Report>) {
+    for assign in &model.assigns {
+        let (Some(Expr::Call(node)), Expr::Name(target)) = (assign.expr, assign.target) else {
+            continue;
+        };
+        if !matches!(assign.bind, Bind::Set | Bind::Unpack) || target.id.as_str() == "_" {
+            continue;
+        }
+        let func = model.func_of(assign.ctx);
+        let training = model.loops.iter().find(|each| {
+            each.contains_backward
+                && model.func_of(each.ctx) == func
+                && each.range.start() > node.end()
+                && !excludes(model, node.range(), each.range)
+        });
+        let Some(training) = training else { continue };
+        let returned = node.func.as_name_expr().and_then(|name| model.around.returns_checkpoint(name.id.as_str()));
+        let is_it = match returned {
+            Some(Returned::Alone) => assign.bind == Bind::Set,
+            Some(Returned::InTuple(place)) => model.stmts.iter().any(|info| match info.node {
+                Stmt::Assign(unpacks) => matches!(&*unpacks.targets, [Expr::Tuple(tuple)]
+                    if tuple.elts.get(place).is_some_and(|each| each.range() == assign.target.range())),
+                _ => false,
+            }),
+            None => false,
+        };
+        let to_cpu = node.arguments.iter_source_order().any(|arg| model.text(arg.value()).contains("cpu"));
+        if is_it && !to_cpu && !is_dropped(model, assign, training) && !on_cpu_only(model) {
+            out.push(
+                Report::new(
+                    assign.target,
+                    format!("`{}` keeps the copy of the weights that `{}` loaded to the GPU while training runs", target.id, model.text(&*node.func)),
+                )
+                .help("load with `map_location=\"cpu\"`, or return only what is needed of it"),
+            );
+        }
+    }
+}
+
+/// Whether what an assignment loads loses its name before training ends.
+fn is_dropped(model: &Model<'_>, load: &Assign<'_>, training: &Loop<'_>) -> bool {
+    let func = model.func_of(load.ctx);
+    model.assigns_to(func, &load.place).any(|other| rebinds(model, load, other, training))
+        || model.stmts.iter().any(|info| match info.node {
+            Stmt::Delete(delete) => delete.targets.iter().any(|each| dotted_name(each).as_deref() == Some(&load.place)),
+            _ => false,
+        })
 }
 
 /// Whether a function fills its optimizer and moves the model to the GPU only after that: the optimizer's state stays on

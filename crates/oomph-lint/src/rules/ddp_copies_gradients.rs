@@ -2,9 +2,11 @@ use oomph_python_source::ast::Expr;
 use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
 
 use super::data_parallel::is_trained;
+use super::ddp_bypassed::is_bypassed;
 use crate::fix::Fix;
 use crate::queries::model_calls::{is_dropped, is_only_evaluated};
 use crate::queries::purpose::trains;
+use crate::queries::sizes::has_few_parameters;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind};
 use crate::semantic::{Call, CtxKind, Model, torch};
@@ -14,7 +16,8 @@ declare_rule! {
     ///
     /// ## What it does
     ///
-    /// Looks for `DistributedDataParallel(…)` without `gradient_as_bucket_view` in files that train.
+    /// Looks for `DistributedDataParallel(…)` without `gradient_as_bucket_view` in files that train. Where training never calls
+    /// the wrapper, its buckets stay empty: that is OOM707.
     ///
     /// ## Why it costs memory
     ///
@@ -68,6 +71,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !is_for_cpu(model, call)
             && !is_untrained(model, call)
             && !is_dropped(model, call)
+            && !is_bypassed(model, call)
+            && !wraps_few_parameters(model, call)
             && !is_only_evaluated(model, call)
             && is_trained(model, call)
             && !is_single_layer(model, call)
@@ -86,6 +91,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether what is wrapped has a few MB of parameters.
+fn wraps_few_parameters(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let place = call.arg("module", 0).and_then(dotted_name);
+    place.is_some_and(|place| has_few_parameters(model, model.func_of(call.ctx), &place))
 }
 
 /// Whether what is wrapped is one layer of PyTorch, as in a trial: `DDP(nn.Conv2d(2, 3, 3))`.

@@ -1,10 +1,11 @@
 use oomph_python_source::ast::Expr;
-use oomph_python_source::last_name;
+use oomph_python_source::{Ranged, last_name};
 
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::on_cpu_only;
 use crate::queries::purpose::{has_managed_loop, in_unit_test};
 use crate::rule::{Report, declare_rule};
+use crate::semantic::value::Kind;
 use crate::semantic::{Bind, Call, Model};
 
 declare_rule! {
@@ -13,7 +14,7 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for training loops that run `backward()` and `step()` in a file that never clears a
-    /// gradient, and that works on a GPU.
+    /// gradient, and that works on a GPU; and for optimizers that are never cleared where the file clears others, of other models, only.
     ///
     /// ## Why it costs memory
     ///
@@ -50,7 +51,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM413 "gradients-never-cleared" { fix: None, default: false }
+    OOM413 "gradients-never-cleared" { fix: None, default: true }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -68,7 +69,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             model.is_inside(each.ctx, looped.ctx)
                 && model.calls[each.call].is_method("backward")
         });
-        if backward_here && !in_unit_test(model, call.ctx) && !clears_gradients(model) {
+        let is_left = || !clears_gradients(model) || is_left_out(model, &optimizer);
+        if backward_here && !in_unit_test(model, call.ctx) && is_left() {
             out.push(
                 Report::new(
                     call.node,
@@ -78,6 +80,36 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             );
         }
     }
+}
+
+/// Whether all that the file clears is other optimizers', by name, and each of them has other models' parameters than this one.
+fn is_left_out(model: &Model<'_>, optimizer: &str) -> bool {
+    let assigned = model.assigns.iter().any(|assign| assign.place.contains("grad"));
+    let mut clearing = model.calls.iter().filter(|call| clears(call)).peekable();
+    let own = models_of(model, optimizer);
+    clearing.peek().is_some()
+        && !assigned
+        && !own.is_empty()
+        && clearing.all(|call| {
+            let place = call.recv_place().filter(|_| call.is_method("zero_grad") && call.recv.kind == Kind::Optimizer);
+            place.is_some_and(|place| {
+                let models = models_of(model, &place);
+                place != optimizer && !models.is_empty() && models.iter().all(|each| !own.contains(each))
+            })
+        })
+}
+
+/// The models whose parameters one optimizer has, which a single statement makes: `Adam(net.parameters())`.
+fn models_of(model: &Model<'_>, optimizer: &str) -> Vec<String> {
+    let mut made = model.assigns.iter().filter(|assign| assign.place == optimizer);
+    let (Some(only), None) = (made.next(), made.next()) else {
+        return Vec::new();
+    };
+    let Some(expr) = only.expr.filter(|_| only.value.kind == Kind::Optimizer) else {
+        return Vec::new();
+    };
+    let of_expr = model.calls.iter().filter(|call| call.is_method("parameters") && expr.range().contains_range(call.node.range()));
+    of_expr.filter_map(Call::recv_place).collect()
 }
 
 /// Whether anything in the file clears gradients: a call that says so, an assignment to `.grad`, or a

@@ -9,6 +9,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::flow::Flow;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, model_place, names_of_classes};
 use crate::queries::purpose::in_unit_test;
+use crate::queries::sizes::{is_one_example, keeps_few_activations};
 use crate::queries::whereabouts::{is_brought_to_gpu, stays_on_cpu};
 use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
@@ -28,7 +29,8 @@ declare_rule! {
     /// other code gets the result, nothing is reported, unless what it returns is cut off at once. Models whose gradients may be turned off in the file, methods of
     /// modules that do not train, loops that end after one batch, and passes that nothing shows to run on a GPU are
     /// left out: the model, or what it is given, is moved there, or somebody else made the model.
-    /// So are methods of the project that run backward themselves, and modules whose `forward` does.
+    /// So are methods of the project that run backward themselves, modules whose `forward` does, classes of the project with a few
+    /// narrow linear layers only (4,096 rows keep less than 16 MB), and one example outside of loops that is classified or embedded.
     ///
     /// ## Why it costs memory
     ///
@@ -135,6 +137,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 .any(|looped| leaves_batches_on_cpu(model, looped))
             || is_of_published_inception(model, call)
             || runs_once(model, call)
+            || keeps_few_activations(model, model.func_of(call.ctx), &place)
+            || is_one_example(model, call)
             || !is_brought_to_gpu(model, call, &place)
         {
             continue;

@@ -4,6 +4,7 @@ use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
+use crate::queries::sizes::{is_one_example, keeps_few_activations};
 use crate::queries::purpose::in_unit_test;
 use crate::project::DECIDES;
 use crate::rule::{Report, declare_rule};
@@ -90,6 +91,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || is_unpickled(model, func, &place)
             || is_of_frozen_class(model, &place)
             || has_no_parameters(model, &place)
+            || keeps_few_activations(model, func, &place)
+            || is_one_example(model, call)
             || model.func_name(call.ctx).is_some_and(|name| model.around.calls_quietly(name))
             || model.within_function(call.ctx).any(|id| matches!(model.ctx(id).kind, CtxKind::Lambda))
             || seen.contains(&(func, place.clone()))

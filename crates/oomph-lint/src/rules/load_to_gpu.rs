@@ -8,7 +8,7 @@ use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
 use super::load_through_gpu::is_checkpoint;
-use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, stays_beside};
+use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, is_freed_before_training, stays_beside};
 
 declare_rule! {
     /// Weights are loaded straight to the GPU.
@@ -17,7 +17,9 @@ declare_rule! {
     ///
     /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
     /// that is on the GPU by then, or that moves there and runs while what was loaded keeps its name, and for checkpoints that
-    /// are only looked up. The function has to be one that something in the project calls.
+    /// are only looked up. The function has to be one that something in the project calls. Models that are certainly below 16 MB (see
+    /// OOM416) are left out, and loads without a name for a model that an optimizer trains: what was loaded is freed with the
+    /// statement, and training holds more than that.
     ///
     /// ## Why it costs memory
     ///
@@ -64,7 +66,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        if !loads_to_gpu(model, call, location) {
+        if !loads_to_gpu(model, call, location) || is_freed_before_training(model, call) {
             continue;
         }
         let is_only_read = || is_checkpoint(model, call) && fills_a_model(model, call).is_none() && Flow::of_loaded(model).is_cut_off(call);

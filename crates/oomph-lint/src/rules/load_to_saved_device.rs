@@ -3,8 +3,10 @@ use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
-use crate::queries::purpose::in_unit_test;
+use crate::queries::purpose::{in_unit_test, is_eval_name};
+use crate::queries::sizes::has_few_parameters;
 use crate::queries::whereabouts::{is_on_gpu, moved_after};
+use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
 use super::checkpoint_kept_while_training::{excludes, names_published_weights};
@@ -20,7 +22,9 @@ declare_rule! {
     /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
     /// nothing says from which device those were saved. Loads in a function that nothing in the project calls, and those
     /// of weights that a name, a test or the module itself calls pretrained, are left out. So is a model that moves to
-    /// the GPU after it was filled, unless what was loaded keeps its name while the model runs.
+    /// the GPU after it was filled, unless what was loaded keeps its name while the model runs. Models that are certainly below 16 MB
+    /// (see OOM416) and, in a single process, loads without a name for a model that an optimizer trains are left out as well: what
+    /// was loaded is freed with the statement, and training holds more than that.
     ///
     /// ## Why it costs memory
     ///
@@ -93,6 +97,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
             || names_published_weights(model, call)
+            || !communicates(model) && is_freed_before_training(model, call)
         {
             continue;
         }
@@ -136,6 +141,56 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
         .map(|(_, direct)| *direct)
 }
 
+/// Whether processes train together: each loads to the GPU that the file names.
+fn communicates(model: &Model<'_>) -> bool {
+    ["DistributedDataParallel", "init_process_group", "DDP("].iter().any(|word| model.module.text().contains(word))
+}
+
+/// Whether a load has no name, and fills a model that the same job trains: what was loaded is freed when the statement ends, and is
+/// no larger than the gradients, the optimizer's state and the activations that training holds beside the weights.
+pub(super) fn is_freed_before_training(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let only_runs = model.func_name(load.ctx).is_some_and(|name| {
+        is_eval_name(name) || name.split('_').any(|word| is_eval_name(word) || matches!(word, "sample" | "generate" | "demo"))
+    });
+    let loads = loads_of(model, load);
+    !only_runs
+        && !is_loaded_to_run(model, load)
+        && !loads.is_empty()
+        && loads.iter().all(|(call, direct)| *direct && is_optimized(model, call))
+}
+
+/// Whether a test around a load asks for something else than training, or the branch stops after it: `if args.test: …; return`.
+fn is_loaded_to_run(model: &Model<'_>, load: &Call<'_>) -> bool {
+    model.stmts_around(load.node.range()).any(|info| {
+        let Stmt::If(branch) = info.node else { return false };
+        let asked = model.text(&*branch.test).to_ascii_lowercase();
+        let stops = |body: &[Stmt]| {
+            body.iter().any(|stmt| stmt.range().contains_range(load.node.range())) && body.last().is_some_and(goes_no_further)
+        };
+        ["test", "eval", "infer", "sampl", "generat", "demo"].iter().any(|word| asked.contains(word))
+            || stops(&branch.body)
+            || branch.elif_else_clauses.iter().any(|clause| stops(&clause.body))
+    })
+}
+
+/// Whether an optimizer has the parameters of what a `load_state_dict` fills, in its function or its class.
+fn is_optimized(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let Some(place) = load.recv_place() else { return false };
+    let near = |other: &Call<'_>| {
+        if place.starts_with("self.") {
+            model.ctx(other.ctx).class == model.ctx(load.ctx).class
+        } else {
+            model.func_of(other.ctx) == model.func_of(load.ctx)
+        }
+    };
+    let gives_parameters = model.calls.iter().any(|call| {
+        matches!(call.method, Some("parameters" | "named_parameters"))
+            && near(call)
+            && call.recv_place().is_some_and(|recv| recv == place || recv.starts_with(&format!("{place}.")))
+    });
+    gives_parameters && model.calls.iter().any(|call| call.result.kind == Kind::Optimizer && near(call))
+}
+
 /// Whether what `torch.load` returned keeps its name while the model runs that it filled on the CPU, and that has moved to
 /// the GPU since.
 pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
@@ -151,7 +206,7 @@ pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
     let loads = loads_of(model, load);
     let Some((place, moved)) = loads
         .iter()
-        .filter(|(call, _)| !keeps_its_state(model, call))
+        .filter(|(call, _)| !keeps_its_state(model, call) && !fills_a_small_model(model, call))
         .find_map(|(call, _)| call.recv_place().zip(moved_after(model, call)))
     else {
         return false;
@@ -321,7 +376,12 @@ fn keeps_its_state(model: &Model<'_>, load: &Call<'_>) -> bool {
 /// Whether the model that is loaded is known to be on the GPU by then. If it may be on the CPU still, what is loaded may
 /// be the only copy on the GPU: that is OOM505.
 fn is_second_copy(model: &Model<'_>, load: &Call<'_>) -> bool {
-    is_on_gpu(model, load) == Tri::Yes
+    is_on_gpu(model, load) == Tri::Yes && !fills_a_small_model(model, load)
+}
+
+/// Whether a `load_state_dict` fills a model of a few MB.
+fn fills_a_small_model(model: &Model<'_>, load: &Call<'_>) -> bool {
+    load.recv_place().is_some_and(|place| has_few_parameters(model, model.func_of(load.ctx), &place))
 }
 
 /// Whether the weights that a `torch.save` writes were moved to the CPU before.

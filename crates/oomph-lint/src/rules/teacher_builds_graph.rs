@@ -1,6 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
+use crate::queries::sizes::keeps_few_activations;
 use crate::queries::accumulation::stepped_optimizer;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::{base, feeds_backward};
@@ -87,6 +88,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             // What looks through the whole file is asked of few.
             || trains_itself(model, &place)
             || may_be_frozen(model, call, &place)
+            || keeps_few_activations(model, func, &place)
             || is_detached(model, call)
             || !reaches_backward(model, call)
             || on_cpu_only(model)
@@ -119,6 +121,7 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
             });
             near && (last_part(&frozen) == last_part(place) || place.starts_with(&format!("{frozen}.")))
                 || of_parameter && there != func
+                || is_handed_over(model, (there, &frozen), (func, place))
         })
     };
     // `for p in net.parameters(): …`: the loops around say whose parameters they are.
@@ -161,6 +164,20 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
             assign.place.ends_with(".requires_grad")
                 && concerns(assign.ctx, looped_over(assign.ctx))
         })
+}
+
+/// Whether a function hands what it has under a name to another one, as a parameter.
+fn is_handed_over(model: &Model<'_>, from: (Option<FuncId>, &str), to: (Option<FuncId>, &str)) -> bool {
+    let (Some(id), name) = to else { return false };
+    let info = model.func(id);
+    let mut parameters = info.node.parameters.iter_non_variadic_params();
+    let place = parameters.position(|each| each.parameter.name.as_str() == name);
+    let place = place.and_then(|place| place.checked_sub(usize::from(info.class.is_some())));
+    place.is_some_and(|place| {
+        model.calls_in_function(from.0).any(|call| {
+            call.target == Some(id) && call.arg(name, place).and_then(dotted_name).as_deref() == Some(from.1)
+        })
+    })
 }
 
 /// Whether a call by the name of freezing concerns a model: it is given it, is called on it, or says nothing of which.

@@ -32,5 +32,5 @@ for epoch in range(5):
         valid_loss += loss.item() * data.size(0)
         valid_losses.append(loss.item())
 
-model.load_state_dict(torch.load("model.pt"))  # OOM501
+model.load_state_dict(torch.load("model.pt"))
 torch.save(model.state_dict(), "model.pt")

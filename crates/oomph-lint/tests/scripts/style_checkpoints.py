@@ -81,7 +81,7 @@ class Agent:
         torch.save(self.optimizer.state_dict(), "optimizer.pth")
 
     def load(self):
-        self.actor.load_state_dict(torch.load("actor.pth"))  # OOM501
+        self.actor.load_state_dict(torch.load("actor.pth"))
         self.critic.load_state_dict(torch.load("critic.pth"))  # OOM505
         self.optimizer.load_state_dict(torch.load("optimizer.pth"))
 
@@ -89,7 +89,7 @@ class Agent:
         self.actor.load_state_dict(torch.load("actor.pth", map_location="cpu"))
 
     def load_on_the_gpu(self):
-        self.actor.load_state_dict(torch.load("actor.pth", map_location="cuda:0"))  # OOM502
+        self.actor.load_state_dict(torch.load("actor.pth", map_location="cuda:0"))
 
 
 def train(model, loader, optimizer, criterion):

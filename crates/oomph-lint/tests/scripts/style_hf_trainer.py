@@ -30,7 +30,7 @@ def main(train_loader, eval_loader):
         total_loss = 0
         for step, batch in enumerate(train_loader):
             with accelerator.accumulate(model):
-                outputs = model(**batch)
+                outputs = model(**batch)  # OOM303
                 loss = outputs.loss
                 total_loss += loss  # OOM101
                 accelerator.backward(loss)

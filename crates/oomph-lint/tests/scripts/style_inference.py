@@ -19,7 +19,7 @@ def classify(path):
     net = load(path)
     net.eval()
     image = transforms.ToTensor()(Image.open(path)).unsqueeze(0).to(device)
-    output = net(image)  # OOM205
+    output = net(image)
     print(output.argmax(1).item())
 
 
