@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from oomph._older_python import pairwise
 from oomph._protocol import PHASES, RING_LENGTH, BoxWord, Fewer, RunDirectory, Status
 from oomph._recorder.planned_steps import planned_steps
 
@@ -246,7 +246,7 @@ class Progress:
     def cpu_ns(self) -> int:
         """Nanoseconds of a step, after the first, for long operators on tensors of the CPU: the lower quartile, since other work on
         the machine only adds."""
-        steps = sorted(after - before for before, after in itertools.pairwise(self._cpu_ns))
+        steps = sorted(after - before for before, after in pairwise(self._cpu_ns))
         return steps[len(steps) // 4] if steps else 0
 
     def _are_enough(self, number: int) -> bool:
