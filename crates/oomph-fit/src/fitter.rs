@@ -16,6 +16,7 @@ use oomph_run::summary::Peak;
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::caution::Caution;
 use crate::found::{self, Found};
+use crate::probe::ProbeFailure;
 use crate::select::LONGER;
 use crate::verify::Failure;
 use crate::wanted::Wanted;
@@ -187,7 +188,7 @@ pub(crate) struct Fitter<'a> {
     /// Of the plans that ran out of memory, the one that needs the least.
     pub(crate) missed: Option<Missed>,
     /// What came of the run of the last resort, if it was made beside another and has not been planned with.
-    pub(crate) last_resort: Option<Option<Base>>,
+    pub(crate) last_resort: Option<Result<Base, ProbeFailure>>,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
     /// The job on one GPU, if plans are for several.

@@ -98,7 +98,7 @@ impl Fitter<'_> {
     /// A training job for which nothing else was found, run with what may help any job, unless it was.
     pub(crate) fn probe_last_resort(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
         if let Some(probed) = self.last_resort.take() {
-            return Ok(probed);
+            return Ok(self.or_reject(probed));
         }
         match self.last_resort_levers(bases) {
             Some(levers) => self.probe_or_reject(&levers),
@@ -120,30 +120,30 @@ impl Fitter<'_> {
         plans: &[search::Plan],
         bases: &[Base],
     ) -> anyhow::Result<()> {
+        let is_known = |levers: &Vec<Lever>| bases.iter().any(|base| base.applied == *levers);
         let levers = self.last_resort_levers(bases);
-        let (Some(levers), Some(plain), None) = (levers, bases.first(), &self.last_resort) else {
+        let levers = levers.filter(|levers| self.last_resort.is_none() && !is_known(levers));
+        let (Some(levers), Some(whole)) = (levers, bases.first()) else {
             return self.attempt_all(plans);
         };
         let (name, purpose) = self.of_probe(&levers);
         let beside = self.request(name, purpose, &levers);
-        let ended = self.attempt_beside(plans, Some(beside))?;
+        let Some(ended) = self.attempt_beside(plans, Some(beside))? else {
+            return Ok(());
+        };
         let run = match &ended {
-            Some(Ended::Through(run)) => Some(run.clone()),
+            Ended::Through(run) => Some(run.clone()),
             _ => None,
         };
-        let probed = match ended {
-            Some(ended) => self.probed(&levers, ended),
-            None => return Ok(()),
-        };
-        let base = self.or_reject(probed);
-        if let (Some(base), Some(run)) = (&base, run)
+        let probed = self.probed(&levers, ended);
+        if let (Ok(base), Some(run)) = (&probed, run)
             && run.used_bytes() <= self.options.budget
         {
-            let plan = search::predict(base, plain, &[], &self.options);
+            let plan = search::predict(base, whole, &[], &self.options);
             let held = self.holds(&plan, &run, true);
             self.verified.push(held);
         }
-        self.last_resort = Some(base);
+        self.last_resort = Some(probed);
         Ok(())
     }
 

@@ -1089,12 +1089,12 @@ fn the_last_resort_runs_beside_the_least_plan() {
         panic!("the script runs");
     };
     assert_eq!(played.beside.last(), Some(&2));
-    let [.., least, last] = &played.made[..] else {
+    let [.., plan, beside] = &played.made[..] else {
         panic!("two runs at least");
     };
-    assert!(least.verifies() && last.has("save_on_cpu"));
+    assert!(plan.verifies() && beside.has("save_on_cpu"));
     assert_eq!(found.fit.outcome, Outcome::Fits);
-    assert_eq!(chosen(&found).levers, last.levers);
+    assert_eq!(chosen(&found).levers, beside.levers);
 }
 
 /// Where there are processors for it, a plan that should need less runs beside the best one, and holds when that misses.
