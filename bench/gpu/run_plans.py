@@ -9,7 +9,7 @@ The most telling comparison beside it: every block checkpointed, and `save_on_cp
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
 times: its threads wait for each other. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
-its kernels and copies, and how many; of the 25 longest kernels by name. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
+its kernels and copies, and how many, and of when any of them ran; of the 25 longest kernels by name. It waits for two timed steps, or as many as it is told. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
 `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
 """
@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import signal
@@ -33,6 +34,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
+ASKED = 3
+"""Steps after which the process is asked what it holds: that takes the host some time."""
 MARGIN = 0.02
 """The part of a GPU's memory that `oomph fit` leaves free by default."""
 
@@ -45,31 +48,28 @@ def child(settings: dict) -> None:
     import torch
 
     wait_for_the_gpu(torch, settings)
-    times: list[float] = []
-    issued: list[float] = []
+    marks: list[tuple[float, torch.cuda.Event]] = []
+    """When the host came to the end of each step, and what the GPU passes then."""
     between: list[dict] = []
-    last = [0.0]
     first: list[torch.optim.Optimizer] = []
     samples = Samples() if settings.get("sample") else None
-    profile = Profile(torch) if settings.get("profile") else None
+    profile = Profile(torch, settings["profile"]) if settings.get("profile") else None
 
     def stepped(optimizer, args, kwargs):
         # A job with several optimizers has a step where the first one has.
         first[:] = first or [optimizer]
         if optimizer is not first[0]:
             return
-        done = time.perf_counter()
-        torch.cuda.synchronize()
-        now = time.perf_counter()
-        if last[0] and not (profile and profile.runs):
-            times.append(now - last[0])
-            issued.append(done - last[0])
-        between.append(held(torch, settings))
-        if samples and len(times) == 2:
+        # Nothing waits here: where the script does not, the host prepares a step while the GPU is at the one before.
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        marks.append((time.perf_counter(), mark))
+        if len(between) < ASKED:
+            between.append(held(torch, settings))
+        if samples and len(marks) == 3:
             samples.start()
         if profile:
-            profile.step(len(times))
-        last[0] = time.perf_counter()
+            profile.step(len(marks) - 1)
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -89,6 +89,8 @@ def child(settings: dict) -> None:
         exec(code, {"__name__": "__main__", "__file__": script})
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
+    torch.cuda.synchronize()
+    timed = list(itertools.pairwise(marks[: profile.steps + 1] if profile else marks))
     stats = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()
     outcome.update(
@@ -96,8 +98,8 @@ def child(settings: dict) -> None:
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
-        step_s=times,
-        issued_s=issued,
+        step_s=[before[1].elapsed_time(after[1]) / 1e3 for before, after in timed],
+        issued_s=[after[0] - before[0] for before, after in timed],
         after_steps=between,
         gpu=torch.cuda.get_device_name(0),
         torch=torch.__version__,
@@ -213,11 +215,11 @@ def place(frame) -> str:
 
 
 class Profile:
-    """What the GPU does in one step, after two that were timed."""
+    """What the GPU does in one step, after `steps` that were timed."""
 
-    def __init__(self, torch) -> None:
+    def __init__(self, torch, steps: int) -> None:
         """Nothing is profiled yet."""
-        self.torch, self.runs, self.found = torch, None, None
+        self.torch, self.steps, self.runs, self.found = torch, steps, None, None
 
     def step(self, timed: int) -> None:
         """A step has ended."""
@@ -229,20 +231,32 @@ class Profile:
             self.runs.stop()
             kinds: dict[str, list[float]] = {}
             kernels: dict[str, list[float]] = {}
+            spans = []
             for event in self.runs.profiler.kineto_results.events():
                 if "CUDA" in str(event.device_type()):
                     name = event.name()
                     kind = name if name.startswith(("Memcpy", "Memset")) else "kernels"
+                    spans.append((event.start_ns(), event.start_ns() + event.duration_ns()))
                     sums_of_one = kernels.setdefault(name[:200], [0, 0.0])
                     for sums in (kinds.setdefault(kind, [0, 0.0]), sums_of_one):
                         sums[0] += 1
                         sums[1] += event.duration_ns() / 1e9
             most = sorted(kernels.items(), key=lambda one: -one[1][1])[:25]
-            self.found = dict(seconds=taken, gpu=kinds, most=dict(most))
-        elif timed == 2:
+            self.found = dict(seconds=taken, busy=covered(spans) / 1e9, gpu=kinds, most=dict(most))
+        elif timed == self.steps:
+            self.torch.cuda.synchronize()
             self.runs = profile(activities=[ProfilerActivity.CUDA])
             self.runs.start()
             self.began = time.perf_counter()
+
+
+def covered(spans) -> int:
+    """How long at least one of the spans lasts."""
+    length, reached = 0, 0
+    for begin, end in sorted(spans):
+        length += max(0, end - max(begin, reached))
+        reached = max(reached, end)
+    return length
 
 
 def blocks(model):
@@ -390,7 +404,7 @@ def main() -> None:
     parser.add_argument("--no-baselines", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--no-limit", action="store_true", help="plans without their limits")
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profile", type=int, nargs="?", const=2, metavar="STEPS")
     parser.add_argument("--sample", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--workers", type=int, default=1)

@@ -1,6 +1,6 @@
-"""Kernel time of each kind of operator, measured and priced: `python bench/time/compare_kinds.py MEASURED.jsonl.gz RUN…`.
+"""Kernel time of each kind of operator, measured and priced: `python bench/time/compare_kinds.py MEASURED.jsonl.gz [--gpu GPU] RUN…`.
 
-MEASURED is what `kinds.py --out` wrote; each RUN is the folder of `oomph run --gpu h200 --out RUN bench/time/kinds.py SECTION`, and is named
+MEASURED is what `kinds.py --out` wrote; each RUN is the folder of `oomph run --gpu GPU --out RUN bench/time/kinds.py SECTION`, and is named
 after the section; a number behind it is what `--first` was. Build
 `cargo build --example price -p oomph-clock` before.
 """
@@ -21,11 +21,14 @@ def main():
     """Compare."""
     with gzip.open(sys.argv[1], "rt") as file:
         measured = [json.loads(line) for line in file]
+    gpu, runs = "h200", sys.argv[2:]
+    if runs[0] == "--gpu":
+        gpu, runs = runs[1], runs[2:]
     off = []
-    for run in sys.argv[2:]:
+    for run in runs:
         record = Path(run) / "record.json"
         work = json.loads(record.read_text())["work"]
-        told = subprocess.run([PRICE, "--lines", "h200", record], capture_output=True, text=True, check=True)  # fmt: skip
+        told = subprocess.run([PRICE, "--lines", gpu, record], capture_output=True, text=True, check=True)  # fmt: skip
         us = json.loads(told.stdout)["us"]
         steps = [step for count, step in work["steps"] for _ in range(count)]
         section, first = re.fullmatch(r"([a-z]+)(\d*)", Path(run).name).groups()

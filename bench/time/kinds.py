@@ -417,9 +417,9 @@ def sparse():
     return cases
 
 
-def volumes():
+def volumes(again):
     """Convolutions in three dimensions, sizes that `random.Random(29)` draws."""
-    draw, cases = random.Random(29), {}
+    draw, cases = random.Random(29 + 100 * again), {}
     while len(cases) < 36:
         batch, side, size = (
             draw.choice((1, 2, 4, 8)),
@@ -447,9 +447,9 @@ def volumes():
     return cases
 
 
-def thin():
+def thin(again):
     """Convolutions that begin or end with few channels, and long ones, sizes that `random.Random(30)` draws."""
-    draw, cases = random.Random(30), {}
+    draw, cases = random.Random(30 + 100 * again), {}
     while len(cases) < 40:
         batch, flat = draw.choice((1, 4, 16, 32, 64)), draw.random() < 0.6
         side = (
@@ -513,10 +513,12 @@ def main():
     parser.add_argument("--out")
     parser.add_argument("--first", type=int, default=0, help="the first of these cases")
     parser.add_argument("--count", type=int, help="how many: a record keeps 24 steps")
+    parser.add_argument("--again", type=int, default=0, help="draw other sizes of volumes and thin")
     options = parser.parse_args()
     torch.manual_seed(0)
     r_wide, ints_wide = r(256, 131_072), ints(4096, 4096, 4096)
-    cases = list(SECTIONS[options.section]().items())
+    make = SECTIONS[options.section]
+    cases = list((make(options.again) if make in (volumes, thin) else make()).items())
     cases = dict(cases[options.first :][: options.count])
     one = torch.ones(1, device="cuda", requires_grad=True)
     one.grad = torch.ones_like(one)

@@ -190,9 +190,12 @@ class Fewer:
     """When a script ends after fewer steps than it was asked for."""
 
     steps: int
-    """So many steps it takes at least."""
+    """So many steps it takes at least, unless it needs too much."""
     bytes: int
-    """The most that PyTorch's allocator may hold at the end of a step."""
+    """The most that PyTorch's allocator may hold at the end of a step. What holds more ends after the second one, which tells how long
+    a step takes."""
+    first_bytes: int
+    """The most that it may hold at the end of the first step already."""
     seconds: float
     """The most that all steps that are left may take."""
 

@@ -718,6 +718,35 @@ def test_state_on_the_cpu_counts_what_is_on_its_way(tmp_path):
     assert chosen["time_ratio"] > 1.5
 
 
+CHAIN = """
+    import torch
+    from torch import nn
+
+    x = torch.randn(1 << 18, 64, device="cuda")
+    weight, table = nn.Parameter(torch.eye(64, device="cuda")), nn.Parameter(torch.zeros(1 << 25, device="cuda"))
+    optimizer = torch.optim.AdamW([weight, table])
+    for step in range(8):
+        h = x
+        for _ in range(24):
+            h = (h @ weight).tanh()
+        (h.mean() + table.mean()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_a_plan_that_needs_far_too_much_is_run_for_one_step_only(tmp_path):
+    """One lever takes the state, an eighth of the peak: its run shows that at once, and the other lever holds."""
+    levers = ("--allow", "optimizer_on_cpu", "--allow", "save_on_cpu")
+    found = fit(tmp_path, CHAIN, "--memory", "1500MiB", "--margin", "0%", *levers)
+    assert found.status == 0, found.out + found.err
+    assert "save_on_cpu" in found.levers
+    runs = (tmp_path / found.json["report"]).parents[1]
+    missed = json.loads((runs / "plan-1" / "record.json").read_text())
+    assert [lever["name"] for lever in missed["levers"]] == ["optimizer_on_cpu"]
+    assert (missed["steps"], missed["stopped"]) == (1, True)
+
+
 WIDE_LAYERS = """
     import torch
     from torch import nn

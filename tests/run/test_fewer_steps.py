@@ -11,10 +11,11 @@ ENOUGH = 1 << 40
     ("fewer", "expected"),
     [
         (None, 8),
-        (Fewer(steps=3, bytes=ENOUGH, seconds=60), 8),
-        (Fewer(steps=3, bytes=ENOUGH, seconds=0), 3),
-        (Fewer(steps=3, bytes=-1, seconds=60), 3),
-        (Fewer(steps=1, bytes=-1, seconds=60), 2),
+        (Fewer(steps=3, bytes=ENOUGH, first_bytes=ENOUGH, seconds=60), 8),
+        (Fewer(steps=3, bytes=ENOUGH, first_bytes=ENOUGH, seconds=0), 3),
+        (Fewer(steps=1, bytes=ENOUGH, first_bytes=ENOUGH, seconds=0), 2),
+        (Fewer(steps=3, bytes=-1, first_bytes=ENOUGH, seconds=60), 2),
+        (Fewer(steps=3, bytes=ENOUGH, first_bytes=-1, seconds=60), 1),
     ],
 )
 def test_a_script_ends_once_further_steps_are_not_worth_it(tmp_path, fewer, expected):

@@ -132,6 +132,39 @@ def test_an_update_by_hand_ends_a_step(oomph, tmp_path, update):
     assert found.json["trains"] and "4 steps in" in found.out
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        """
+                found = loss(network)
+                found.backward()
+                with torch.no_grad():
+                    for weight in network:
+                        weight -= 0.1 * weight.grad
+                        weight.grad = None
+        """,
+        """
+                given = torch.autograd.grad(loss(network), network)
+                network[:] = [(w - 0.1 * g).detach().requires_grad_() for w, g in zip(network, given)]
+        """,
+    ],
+    ids=["in place", "new"],
+)
+def test_the_last_network_of_a_round_ends_the_step(oomph, tmp_path, update):
+    """Four networks that a script changes by hand in turn: the first ends a step as long as no other is known."""
+    code = (
+        WEIGHTS.replace("range(4)", "range(5)")
+        .replace("    total =", "    widths = (64, 96, 128, 160)\n    total =")
+        .replace(
+            "    for i in",
+            "    networks = [[torch.randn(256, n, device='cuda', requires_grad=True)] for n in widths]\n    for i in",
+        )
+    )
+    found = oomph(code + "        for network in networks:" + update, gpu="t4")
+    assert found.status == 0, found.err
+    assert json.loads((tmp_path / "run" / "record.json").read_text())["steps"] == 5
+
+
 def test_passes_on_the_cpu_are_none_of_the_first(oomph, tmp_path):
     """The weights of the GPU are found all the same, which the first passes that have some tell."""
     on_the_cpu = """

@@ -73,6 +73,26 @@ def test_samples_are_those_of_all_batches_of_a_step(oomph):
     assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(3 * 64)
 
 
+def test_data_that_the_script_makes_on_the_cpu_takes_time(oomph):
+    """Without a data loader nothing counted it: 5 million random numbers take any core more than 10 ms, and a GPU next to nothing."""
+    script = """
+        import torch
+        model = torch.nn.Linear(256, 256).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            x = torch.randn(20_000, 256, device="{device}")
+            model(x.cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    here, there = (
+        oomph(script.format(device=device), gpu="h200").json["time"] for device in ("cpu", "cuda")
+    )
+    assert there["input_seconds"] == 0 and there["bound"] == "host"
+    assert here["input_seconds"] > 0.01 and here["bound"] == "loading"
+    assert here["step_seconds"] > there["step_seconds"] + 0.01
+
+
 def test_samples_of_passes_without_steps_are_those_of_a_batch(oomph):
     """A loop that infers takes as many batches as it makes passes, with or without `no_grad`."""
     script = """

@@ -1,12 +1,12 @@
 //! How far below the budget a plan should be predicted, as long as none is verified: a search that ends with a slow plan beats one
 //! that ends with plans that nearly fitted.
 
+use crate::fitter::FEW_RUNS;
+
 /// How many times what was predicted a plan may need, once there is reason for caution at all.
 const CAREFUL: f64 = 1.1;
 /// The most that one run makes of it: beyond, hardly a plan would be left.
 const MOST: f64 = 1.5;
-/// With time for no more runs than this, the first plans have to fit.
-const FEW_RUNS: f64 = 4.0;
 
 /// By how much plans exceeded their predictions.
 #[derive(Debug, Default)]

@@ -16,6 +16,7 @@ use oomph_run::summary::Peak;
 use crate::attempts::{Attempts, Ended, Measurement, Ranks, Request};
 use crate::caution::Caution;
 use crate::found::{self, Found};
+use crate::probe::ProbeFailure;
 use crate::select::LONGER;
 use crate::verify::Failure;
 use crate::wanted::Wanted;
@@ -23,6 +24,8 @@ use crate::{jax, largest, sharded, smaller};
 use oomph_plan::result::{Fit, Outcome, PlanResult, Rejected, Tried};
 use oomph_run::time::{reprice, step_time};
 
+/// With time for no more runs than this, the next plan has to fit.
+pub(crate) const FEW_RUNS: f64 = 4.0;
 /// Modules that a lever may refuse before it is given up.
 const MOST_LEFT: usize = 3;
 
@@ -160,8 +163,8 @@ pub(crate) struct Fitter<'a> {
     /// How often the script was run.
     pub(crate) runs: u32,
     /// How often it was waited for: some runs went on side by side.
-    rounds: u32,
-    run_seconds: f64,
+    pub(crate) rounds: u32,
+    pub(crate) run_seconds: f64,
     pub(crate) planning_seconds: f64,
     pub(crate) verifications: u32,
     /// How many of those a search stops at.
@@ -184,6 +187,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) floor: Option<Floor>,
     /// Of the plans that ran out of memory, the one that needs the least.
     pub(crate) missed: Option<Missed>,
+    /// What came of the run of the last resort, if it was made beside another and has not been planned with.
+    pub(crate) last_resort: Option<Result<Base, ProbeFailure>>,
     /// Modules that levers skipped, with the levers' names.
     pub(crate) left_alone: BTreeSet<(String, String)>,
     /// The job on one GPU, if plans are for several.
@@ -191,7 +196,7 @@ pub(crate) struct Fitter<'a> {
 }
 
 impl<'a> Fitter<'a> {
-    fn new(attempts: &'a mut dyn Attempts, wanted: Wanted) -> Self {
+    pub(crate) fn new(attempts: &'a mut dyn Attempts, wanted: Wanted) -> Self {
         let gpu = wanted.gpu.found.gpu;
         let wanted_steps = wanted.steps;
         Self {
@@ -244,6 +249,7 @@ impl<'a> Fitter<'a> {
             held: BTreeMap::new(),
             floor: None,
             missed: None,
+            last_resort: None,
             left_alone: BTreeSet::new(),
             plain: None,
         }
@@ -654,6 +660,11 @@ impl<'a> Fitter<'a> {
     pub(crate) fn runs_left(&self) -> Option<f64> {
         let left = self.options.stop.left()?.as_secs_f64();
         (self.rounds > 0).then(|| left * f64::from(self.rounds) / self.run_seconds.max(1e-9))
+    }
+
+    /// Whether there is time for a few more runs only, so that the next plan that can hold counts, not the best.
+    pub(crate) fn is_short_of_time(&self) -> bool {
+        self.runs_left().is_some_and(|left| left < FEW_RUNS)
     }
 
     /// Records why one way fails, without giving up similar ones.

@@ -11,8 +11,6 @@ use oomph_plan::result::PlanResult;
 
 /// How many times what is predicted a plan may need where no further degree of a setting is run.
 const SURE: f64 = 1.1;
-/// Runs that are left for plans, should one of them be enough, before a further setting is tried.
-const FOR_PLANS: f64 = 4.0;
 
 /// Why a probe tells nothing.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,7 +40,7 @@ impl Fitter<'_> {
             let last = degrees.len().saturating_sub(1);
             let strongest = degrees.last().cloned();
             for (place, lever) in degrees.into_iter().enumerate() {
-                if enough && self.runs_left().is_some_and(|left| left < FOR_PLANS) {
+                if enough && self.is_short_of_time() {
                     return Ok(bases);
                 }
                 let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
@@ -97,17 +95,56 @@ impl Fitter<'_> {
         self.probe_or_reject(&levers)
     }
 
-    /// A training job for which nothing else was found, run with what may help any job.
+    /// A training job for which nothing else was found, run with what may help any job, unless it was.
     pub(crate) fn probe_last_resort(&mut self, bases: &[Base]) -> anyhow::Result<Option<Base>> {
-        let ground = ground(bases).filter(|(base, _)| base.model.trains);
-        let Some((base, mut levers)) = ground else {
-            return Ok(None);
+        if let Some(probed) = self.last_resort.take() {
+            return Ok(self.or_reject(probed));
+        }
+        match self.last_resort_levers(bases) {
+            Some(levers) => self.probe_or_reject(&levers),
+            None => Ok(None),
+        }
+    }
+
+    /// The levers of that run.
+    fn last_resort_levers(&self, bases: &[Base]) -> Option<Vec<Lever>> {
+        let (base, mut levers) = ground(bases).filter(|(base, _)| base.model.trains)?;
+        levers.push(search::last_resort(&base.model, &self.options)?);
+        Some(levers)
+    }
+
+    /// Verifies plans, and beside them makes the run of the last resort. One that fits is a verified plan, if a slow one: the time
+    /// may be up before what is better has been found.
+    pub(crate) fn attempt_with_last_resort(
+        &mut self,
+        plans: &[search::Plan],
+        bases: &[Base],
+    ) -> anyhow::Result<()> {
+        let is_known = |levers: &Vec<Lever>| bases.iter().any(|base| base.applied == *levers);
+        let levers = self.last_resort_levers(bases);
+        let levers = levers.filter(|levers| self.last_resort.is_none() && !is_known(levers));
+        let (Some(levers), Some(whole)) = (levers, bases.first()) else {
+            return self.attempt_all(plans);
         };
-        let Some(lever) = search::last_resort(&base.model, &self.options) else {
-            return Ok(None);
+        let (name, purpose) = self.of_probe(&levers);
+        let beside = self.request(name, purpose, &levers);
+        let Some(ended) = self.attempt_beside(plans, Some(beside))? else {
+            return Ok(());
         };
-        levers.push(lever);
-        self.probe_or_reject(&levers)
+        let run = match &ended {
+            Ended::Through(run) => Some(run.clone()),
+            _ => None,
+        };
+        let probed = self.probed(&levers, ended);
+        if let (Ok(base), Some(run)) = (&probed, run)
+            && run.used_bytes() <= self.options.budget
+        {
+            let plan = search::predict(base, whole, &[], &self.options);
+            let held = self.holds(&plan, &run, true);
+            self.verified.push(held);
+        }
+        self.last_resort = Some(probed);
+        Ok(())
     }
 
     /// An inference job, run with its levers, each run on top of the one before.
@@ -167,13 +204,14 @@ impl Fitter<'_> {
 
     /// The job with `levers`; a lever that fails is left out.
     fn probe_or_reject(&mut self, levers: &[Lever]) -> anyhow::Result<Option<Base>> {
-        Ok(match self.probe(levers)? {
-            Ok(base) => Some(base),
-            Err(failure) => {
-                self.reject(&failure.lever, &failure.why);
-                None
-            }
-        })
+        let probed = self.probe(levers)?;
+        Ok(self.or_reject(probed))
+    }
+
+    fn or_reject(&mut self, probed: Result<Base, ProbeFailure>) -> Option<Base> {
+        probed
+            .map_err(|failure| self.reject(&failure.lever, &failure.why))
+            .ok()
     }
 
     /// The job with `levers` and without a limit.
@@ -187,12 +225,22 @@ impl Fitter<'_> {
         levers: &[Lever],
         ranks: Ranks,
     ) -> anyhow::Result<Result<Base, ProbeFailure>> {
-        let name = format!("probe-{}", self.runs);
-        let purpose = format!("running it with {}, without a limit", listed(levers, ", "));
+        let (name, purpose) = self.of_probe(levers);
         let ended = self.run(&Request {
             ranks,
             ..self.request(name, purpose, levers)
         })?;
+        Ok(self.probed(levers, ended))
+    }
+
+    /// The name of such a run, and what it is for.
+    fn of_probe(&self, levers: &[Lever]) -> (String, String) {
+        let purpose = format!("running it with {}, without a limit", listed(levers, ", "));
+        (format!("probe-{}", self.runs), purpose)
+    }
+
+    /// What came of it.
+    fn probed(&self, levers: &[Lever], ended: Ended) -> Result<Base, ProbeFailure> {
         let last = levers.last().map(Lever::name).unwrap_or_default();
         let blame = |lever: Option<String>, why: String| {
             Err(ProbeFailure {
@@ -201,7 +249,7 @@ impl Fitter<'_> {
                 why,
             })
         };
-        Ok(match ended {
+        match ended {
             Ended::Through(run) => match run.idle_lever() {
                 Some((lever, why)) => blame(Some(lever), why),
                 None => self
@@ -216,7 +264,7 @@ impl Fitter<'_> {
                 })
             }
             Ended::Failed { lever, why, .. } => blame(lever, why),
-        })
+        }
     }
 
     /// The job with `levers` and compiled models, measured by a run.

@@ -71,7 +71,8 @@ impl Fitter<'_> {
             bases.push(base);
             found = self.plans_from(bases)?;
         }
-        if !self.verified.is_empty() {
+        // The last resort itself may be all that was found: a part of it takes less time.
+        if self.last_resort.is_none() && !self.verified.is_empty() {
             return Ok(found);
         }
         Ok(self.last_resort(bases)?.unwrap_or(found))
@@ -122,8 +123,13 @@ impl Fitter<'_> {
                     *save = save.with_most(most);
                 }
             }
+            let known = self.verified.len();
+            let goal = self.wanted.goal;
+            if goal.of(less.cost(), less.used) > goal.worth(goal.least(&self.verified), 0) {
+                break;
+            }
             self.attempt(&less)?;
-            if !self.verified.is_empty() {
+            if self.verified.len() > known {
                 break;
             }
         }
@@ -190,7 +196,7 @@ impl Fitter<'_> {
             // Corrections from measured plans may wrongly rule out similar ones, and predictions may be too high: try
             // the plan of least memory on this GPU before giving up.
             let left_out = self.left_out();
-            self.attempt_least(&found)?;
+            self.attempt_least(&found, bases)?;
             found = self.search(bases)?;
             // What it taught may let better ones fit, or others need less; and where a lever was left out, another plan
             // is the least.
@@ -303,7 +309,7 @@ impl Fitter<'_> {
     }
 
     /// Verifies the plan of least memory, unless that is the job as it is or was tried before.
-    fn attempt_least(&mut self, found: &Found) -> anyhow::Result<()> {
+    fn attempt_least(&mut self, found: &Found, bases: &[Base]) -> anyhow::Result<()> {
         match &found.least {
             Some(least)
                 if !least.levers.is_empty() && !self.options.failed.contains(&least.levers) =>
@@ -319,7 +325,11 @@ impl Fitter<'_> {
                     .flatten()
                     .cloned()
                     .collect();
-                self.attempt_all(&plans)
+                if plans.len() < self.attempts.at_once() {
+                    self.attempt_with_last_resort(&plans, bases)
+                } else {
+                    self.attempt_all(&plans)
+                }
             }
             _ => Ok(()),
         }

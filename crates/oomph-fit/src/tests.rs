@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use oomph_allocator::Config;
 use oomph_job::settings::Fewer;
@@ -15,6 +16,7 @@ use oomph_trace::Category;
 
 use crate::cache::{Answer, Kept};
 use crate::corrections::RealRun;
+use crate::fitter::Fitter;
 use crate::rehearsal::{self, Chosen, Decision, Place, Scene};
 use crate::select::{LONGER, MOST_MISSES};
 use crate::{
@@ -662,6 +664,36 @@ fn a_plan_that_does_not_fit_is_run_once_and_not_made_again() {
     );
 }
 
+/// A plan that needs far too much after one step ends there; what all its steps need is not known then, and not said. A look at
+/// samples may need more than the steps do.
+#[test]
+fn a_plan_that_needs_far_too_much_ends_after_one_step() {
+    let (found, made) = found(wanted(), |made| {
+        if !made.verifies() {
+            return None;
+        }
+        let Ended::Through(mut run) = through(made, Some(budget() * 2)) else {
+            return None;
+        };
+        let far = |fewer: Fewer| fewer.first_bytes < run.reserved_bytes();
+        if made.fewer.is_some_and(far) {
+            (run.record.steps, run.record.stopped) = (1, true);
+        }
+        Some(Ended::Through(run))
+    });
+    let plans = made.iter().filter(|made| made.fewer.is_some());
+    for plan in plans {
+        let fewer = plan.fewer.unwrap();
+        if plan.levers.iter().any(Lever::looks_at_samples) {
+            assert_eq!(fewer.first_bytes, u64::MAX);
+        } else {
+            assert!((fewer.bytes + 1..budget() * 2).contains(&fewer.first_bytes));
+        }
+    }
+    assert_eq!(found.fit.outcome, Outcome::NothingFits);
+    assert!(found.fit.least.is_none_or(|least| least.steps != 1));
+}
+
 /// A run of a plan that reserves a byte too much, of which it caches a tenth.
 fn near_miss(made: &Made) -> Ended {
     let Ended::Through(mut run) = through(made, Some(budget() / 10 * 9)) else {
@@ -714,6 +746,33 @@ fn a_plan_that_needs_less_than_the_allocator_holds_is_run_with_the_limit() {
         let chosen = found.fit.chosen.map(|_| &chosen(&found).levers);
         assert_eq!(chosen, holds.then_some(&near));
     }
+}
+
+/// Nor does it wait for others where there is time for few runs: that one is as long as the time allows.
+#[test]
+fn a_plan_that_is_hardly_too_large_runs_with_the_limit_at_once_where_time_is_short() {
+    let wanted = Wanted {
+        stop: Stop::after(Some(Duration::from_hours(1))),
+        ..wanted()
+    };
+    let mut played = Played::new(budget(), |made: &Made| {
+        made.limit.is_none().then(|| near_miss(made))
+    });
+    let mut fitter = Fitter::new(&mut played, wanted);
+    let base = fitter.base(&PLAIN, Vec::new()).unwrap();
+    let lever = serde_json::from_str::<Lever>(r#"{"name": "set_to_none"}"#).unwrap();
+    let plan = oomph_plan::search::predict(&base, &base, &[lever], &fitter.options);
+    fitter.trains = true;
+    (fitter.rounds, fitter.run_seconds) = (3, 3.0 * 3600.0);
+    fitter.attempt(&plan).unwrap();
+    assert_eq!((fitter.verified.len(), fitter.tight.len()), (1, 0));
+    let [first, limited] = &played.made[..] else {
+        panic!("two runs");
+    };
+    assert_eq!((first.limit, limited.limit), (None, Some(budget())));
+    let fewer = limited.fewer.unwrap();
+    assert_eq!((limited.steps, fewer.steps), (LONGER, 3));
+    assert!(fewer.seconds <= 1800.0 && fewer.bytes == u64::MAX);
 }
 
 /// A lever that looks at samples in the first step looks at fewer where there is a limit; another needs what it needs.
@@ -1003,6 +1062,39 @@ fn nothing_fits_only_after_a_run_of_the_last_resort() {
                 .iter()
                 .any(|made| made.verifies() && !made.has("save_on_cpu"))
     );
+}
+
+/// Where the plan of least memory leaves a processor idle, the last resort runs there, and is a plan should nothing else be found in time.
+#[test]
+fn the_last_resort_runs_beside_the_least_plan() {
+    let wanted = Wanted {
+        total_bytes: outside() + PLAIN.reserved_bytes() / 8,
+        allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
+        ..wanted()
+    };
+    let capacity = wanted.total_bytes;
+    let interrupted = std::sync::Arc::clone(&wanted.stop.interrupted);
+    let mut played = Played {
+        at_once: 2,
+        ..Played::new(capacity, |made: &Made| {
+            if made.has("save_on_cpu") {
+                interrupted.store(true, std::sync::atomic::Ordering::Relaxed);
+                return Some(through(made, Some(capacity / 10 * 9)));
+            }
+            made.verifies()
+                .then(|| through(made, Some(PLAIN.used_bytes())))
+        })
+    };
+    let Ending::Found(found) = fit(&mut played, wanted).unwrap() else {
+        panic!("the script runs");
+    };
+    assert_eq!(played.beside.last(), Some(&2));
+    let [.., plan, beside] = &played.made[..] else {
+        panic!("two runs at least");
+    };
+    assert!(plan.verifies() && beside.has("save_on_cpu"));
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert_eq!(chosen(&found).levers, beside.levers);
 }
 
 /// Where there are processors for it, a plan that should need less runs beside the best one, and holds when that misses.

@@ -13,6 +13,8 @@ use oomph_plan::result::{PlanResult, Tried};
 
 /// So many plans that are a little too large wait for others to be run first.
 const MOST_TIGHT: usize = 3;
+/// A plan that holds so many times its budget after a step will hardly fit, and ends there.
+const FAR: f64 = 1.25;
 /// From this many cache flushes per step on, the note says so.
 const OFTEN: f64 = 0.5;
 
@@ -24,13 +26,27 @@ impl Fitter<'_> {
 
     /// Verifies plans side by side.
     pub(crate) fn attempt_all(&mut self, plans: &[search::Plan]) -> anyhow::Result<()> {
+        self.attempt_beside(plans, None).map(|_| ())
+    }
+
+    /// The same, with another run `beside` them. How that ended.
+    pub(crate) fn attempt_beside(
+        &mut self,
+        plans: &[search::Plan],
+        beside: Option<Request>,
+    ) -> anyhow::Result<Option<Ended>> {
         let names: Vec<String> = plans.iter().map(|_| self.next_name()).collect();
-        let requests: Vec<Request> = plans
-            .iter()
-            .zip(&names)
+        let verifications = plans.iter().zip(&names);
+        let requests: Vec<Request> = verifications
             .map(|(plan, name)| self.verification(plan, name, true))
+            .chain(beside)
             .collect();
-        let all = self.run_all(&requests);
+        let mut all = self.run_all(&requests);
+        let other = if all.len() > plans.len() {
+            all.pop()
+        } else {
+            None
+        };
         // The first is the one that is wanted most: what it teaches stays.
         let mut stopped = None;
         for ((plan, request), ended) in plans.iter().zip(&requests).zip(all).rev() {
@@ -41,7 +57,7 @@ impl Fitter<'_> {
                 Err(error) => stopped = Some(error),
             }
         }
-        stopped.map_or(Ok(()), Err)
+        stopped.map_or_else(|| other.transpose(), Err)
     }
 
     /// Runs a plan, at the capacity minus the margin if `limited`. `None` if it does not fit; the
@@ -76,14 +92,18 @@ impl Fitter<'_> {
         if self.measures_first(plan, limited) {
             // Levers may make steps much slower to run than the job's own.
             let outside = plan.used.saturating_sub(plan.reserved);
-            let fewer = Fewer {
-                steps: self.wanted.steps,
-                bytes: self.options.budget.saturating_sub(outside),
-                seconds: self.further_seconds,
-            };
+            let bytes = self.options.budget.saturating_sub(outside);
+            // A look at samples may need more than any step.
+            let looks = plan.levers.iter().any(Lever::looks_at_samples);
+            let far = (bytes as f64 * FAR) as u64;
             Request {
                 steps: self.first_steps,
-                fewer: Some(fewer).filter(|fewer| fewer.steps < self.first_steps),
+                fewer: Some(Fewer {
+                    steps: self.wanted.steps,
+                    bytes,
+                    first_bytes: if looks { u64::MAX } else { far },
+                    seconds: self.further_seconds,
+                }),
                 ..request
             }
         } else {
@@ -128,7 +148,7 @@ impl Fitter<'_> {
             }
             // It may fit once the allocator has given back what it caches. That takes time, and another run: a plan that needs a
             // little less may not have to.
-            if self.tight.len() < MOST_TIGHT {
+            if self.tight.len() < MOST_TIGHT && !self.is_short_of_time() {
                 let time_ratio = self.time_ratio(&run, plan);
                 self.learn_of_miss(plan, &run, run.used_bytes());
                 let mut tight = plan.clone();
@@ -225,6 +245,12 @@ impl Fitter<'_> {
         if again {
             // What has to empty its cache to fit often runs out in a later step.
             request.steps = request.steps.max(LONGER);
+            request.fewer = self.options.stop.left().map(|left| Fewer {
+                steps: self.wanted.steps,
+                bytes: u64::MAX,
+                first_bytes: u64::MAX,
+                seconds: left.as_secs_f64() / 2.0,
+            });
         }
         request
     }
@@ -258,7 +284,7 @@ impl Fitter<'_> {
                     self.learn(plan, &run, run.reserved_bytes());
                     return Ok(None);
                 }
-                if request.steps >= LONGER {
+                if request.steps >= LONGER && !run.ended_before(request.steps) {
                     self.ran_longer.push(plan.levers.clone());
                 }
                 Ok(Some(self.holds(plan, &run, limited)))
@@ -308,7 +334,12 @@ impl Fitter<'_> {
     }
 
     /// A plan whose run went through, and what that teaches.
-    fn holds(&mut self, plan: &search::Plan, run: &Measurement, limited: bool) -> PlanResult {
+    pub(crate) fn holds(
+        &mut self,
+        plan: &search::Plan,
+        run: &Measurement,
+        limited: bool,
+    ) -> PlanResult {
         self.learn(plan, run, run.reserved_bytes());
         self.tried.push(plan.clone());
         if !limited {
@@ -335,7 +366,8 @@ impl Fitter<'_> {
         // A plan may fail for lack of one large piece even if its peak would fit.
         let used = run.used_bytes().max(self.options.budget + 1);
         self.learn_of_miss(plan, run, used);
-        if used == run.used_bytes() {
+        // One step says what is too much, not how much all of them need.
+        if used == run.used_bytes() && !run.ended_before(2) {
             let plan = self.measured(plan, run, true);
             let held = std::mem::take(&mut self.held);
             let least = self.missed.as_ref().map(|least| least.plan.peak.used_bytes);

@@ -114,10 +114,13 @@ impl Default for Recording {
 /// would take too long.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, schemars::JsonSchema)]
 pub struct Fewer {
-    /// So many steps it takes at least.
+    /// So many steps it takes at least, unless it needs too much.
     pub steps: u32,
-    /// The most that PyTorch's allocator may hold at the end of a step.
+    /// The most that PyTorch's allocator may hold at the end of a step. What holds more ends after the second one, which tells how long
+    /// a step takes.
     pub bytes: u64,
+    /// The most that it may hold at the end of the first step already.
+    pub first_bytes: u64,
     /// The most that all steps that are left may take, in seconds.
     pub seconds: f64,
 }

@@ -35,6 +35,7 @@ fn the_protocol_is_as_it_is_written_down() {
         fewer: Some(Fewer {
             steps: 2,
             bytes: 6,
+            first_bytes: 7,
             seconds: 0.5,
         }),
         levers: vec![Lever::Tf32(oomph_plan::parameters::Tf32 { enabled: true })],

@@ -3,7 +3,7 @@
 //! Rules of this crate, which speaks C: each unsafe block says why it may do what it does, nothing panics, and
 //! nothing takes a lock, because the loader may be active.
 
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// `dlsym`.
@@ -118,5 +118,117 @@ pub fn or_absent(next: usize) -> usize {
         absent as *const () as usize
     } else {
         next
+    }
+}
+
+/// An entry of a library's dynamic section (`Elf64_Dyn`).
+#[repr(C)]
+struct Entry {
+    tag: usize,
+    value: usize,
+}
+
+/// A relocation (`Elf64_Rela`).
+#[repr(C)]
+struct Relocation {
+    offset: usize,
+    info: usize,
+    addend: usize,
+}
+
+/// What [`imported`] looks for, and what it found.
+struct Import<'a> {
+    library: &'a str,
+    name: &'a CStr,
+    slot: Option<&'static AtomicUsize>,
+}
+
+/// The place where a loaded library, whose file's name begins with `library`, keeps the address of the function `name` of another one
+/// that it calls. It can be written to. The library must stay loaded.
+pub fn imported(library: &str, name: &CStr) -> Option<&'static AtomicUsize> {
+    let mut import = Import {
+        library,
+        name,
+        slot: None,
+    };
+    // SAFETY: the callback gets the loader's records and this struct, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(look_at), (&raw mut import).cast()) };
+    import.slot
+}
+
+/// Looks for an [`Import`] in a library that is loaded; 1 if it is that library.
+unsafe extern "C" fn look_at(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    import: *mut c_void,
+) -> c_int {
+    const DYNAMIC: u32 = 2;
+    // SAFETY: `dl_iterate_phdr` passes records that live during the call, and the pointer that `imported` gave it.
+    unsafe {
+        let (info, import) = (&*info, &mut *import.cast::<Import>());
+        if info.dlpi_name.is_null() {
+            return 0;
+        }
+        let path = CStr::from_ptr(info.dlpi_name).to_bytes();
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        if !file.starts_with(import.library.as_bytes()) {
+            return 0;
+        }
+        let base = info.dlpi_addr as usize;
+        let headers = std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
+        if let Some(header) = headers.iter().find(|header| header.p_type == DYNAMIC) {
+            let dynamic = (base + header.p_vaddr as usize) as *const Entry;
+            import.slot = slot_of(base, dynamic, import.name).and_then(|slot| writable(slot));
+        }
+        1
+    }
+}
+
+/// The address of the slot for `name` in the library at `base`.
+///
+/// # Safety
+/// `dynamic` must be the dynamic section of a loaded library.
+unsafe fn slot_of(base: usize, dynamic: *const Entry, name: &CStr) -> Option<usize> {
+    const NAMES: usize = 5;
+    const SYMBOLS: usize = 6;
+    /// Where a table of relocations is, and how large: of calls, and of the rest.
+    const TABLES: [(usize, usize); 2] = [(23, 2), (7, 8)];
+    // SAFETY: the section ends with an entry of tag 0, and says where and how large the tables are.
+    unsafe {
+        let entries = (0..).map(|index| &*dynamic.add(index));
+        let entries = entries.take_while(|entry| entry.tag != 0);
+        let value = |tag| {
+            entries
+                .clone()
+                .find(|entry| entry.tag == tag)
+                .map(|entry| entry.value)
+        };
+        // The loader has made addresses of them, or not.
+        let place = |tag| value(tag).map(|at| if at < base { base + at } else { at });
+        let (names, symbols) = (place(NAMES)?, place(SYMBOLS)? as *const libc::Elf64_Sym);
+        TABLES.into_iter().find_map(|(table, size)| {
+            let count = value(size)? / size_of::<Relocation>();
+            let table = std::slice::from_raw_parts(place(table)? as *const Relocation, count);
+            let found = table.iter().find(|relocation| {
+                let symbol = relocation.info >> 32;
+                let text = names + (*symbols.add(symbol)).st_name as usize;
+                symbol != 0 && CStr::from_ptr(text as *const c_char) == name
+            })?;
+            Some(base + found.offset)
+        })
+    }
+}
+
+/// A slot in memory that can be written to from now on.
+///
+/// # Safety
+/// `at` must be such a slot of a library that stays loaded.
+unsafe fn writable(at: usize) -> Option<&'static AtomicUsize> {
+    // SAFETY: the slot lies in its library's data, which stay.
+    unsafe {
+        let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+        let start = (at / page * page) as *mut c_void;
+        let done = libc::mprotect(start, page, libc::PROT_READ | libc::PROT_WRITE) == 0;
+        done.then(|| AtomicUsize::from_ptr(at as *mut usize))
     }
 }

@@ -224,7 +224,8 @@ pub struct Facts {
     /// Batches that training took from the data loader that gave the most.
     #[serde(default)]
     pub batches: u64,
-    /// Median nanoseconds that the script's own thread spends on one batch of a data loader.
+    /// Median nanoseconds that the script's own thread spends on one batch of a data loader, or, where that is more, that a step
+    /// takes for operators on tensors of the CPU.
     pub loading_ns: u64,
     /// The type of autocast around the model, empty without.
     pub autocast: String,

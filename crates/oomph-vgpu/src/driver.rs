@@ -14,7 +14,7 @@ use crate::runtime::{
 };
 use crate::streams::{self, opaque_handle};
 use crate::sync::Mutex;
-use crate::{export, inner, ledger, modules};
+use crate::{export, inner, ledger, modules, tables};
 
 /// A status of the driver; the codes that matter here are the runtime's.
 pub type Status = c_int;
@@ -238,6 +238,7 @@ export! {
             if !memory.ask() || !memory.take_physical(size) {
                 return MEMORY_ALLOCATION;
             }
+            tables::expect(size);
         }
         let device = (!of_host).then_some(index as u32);
         let handle = opaque_handle();
@@ -490,7 +491,11 @@ export! {
         if inner::is_inside() {
             return private(out, size);
         }
-        runtime::cudaMalloc(out, size)
+        let status = runtime::cudaMalloc(out, size);
+        if status == SUCCESS {
+            tables::expect(size as u64);
+        }
+        status
     }
     fn cuMemFree_v2(at: *mut c_void) -> Status, or UNKNOWN; {
         if inner::free(at as u64) {

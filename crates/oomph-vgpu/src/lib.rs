@@ -60,6 +60,7 @@ mod shared;
 mod streams;
 mod stubs;
 mod sync;
+mod tables;
 mod walks;
 mod watchdog;
 mod work;

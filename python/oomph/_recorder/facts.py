@@ -286,8 +286,8 @@ class Facts:
         if not self._autocast and torch.is_autocast_enabled("cuda"):
             self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
 
-    def as_dict(self) -> dict[str, Any]:
-        """All of it."""
+    def as_dict(self, cpu_ns: int) -> dict[str, Any]:
+        """All of it. `cpu_ns` is what a step takes for operators on tensors of the CPU: a loader's are among them, if there is one."""
         return dict(
             loaders=[
                 dict(batch_size=size, count=count, trains=trains)
@@ -295,7 +295,7 @@ class Facts:
             ],
             length=self._length,
             batches=max(self._batches.values(), default=0),
-            loading_ns=int(statistics.median(self._loading_ns or [0])),
+            loading_ns=max(int(statistics.median(self._loading_ns or [0])), cpu_ns),
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,
             scaled=self._scaled,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 
+from oomph._older_python import pairwise
 from oomph._protocol import PHASES, RING_LENGTH, BoxWord, Fewer, RunDirectory, Status
 from oomph._recorder.planned_steps import planned_steps
 
@@ -73,15 +75,17 @@ class Moment(NamedTuple):
     horizon: int
     """The virtual GPU's clock."""
     busy: int
+    cpu: int
+    """Nanoseconds that long operators on tensors of the CPU have taken so far."""
 
 
 class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
         "_status", "_steps", "box", "differentiates", "fewer", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
-        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "trains", "window", "words",
+        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -134,11 +138,14 @@ class Progress:
         """How long everything is recorded; None: as long as the script runs."""
         self.gradients = 0
         """Gradients that optimizers have used; each is a node of autograd's, too."""
+        self.time_on_cpu: Callable[[], int] | None = None
+        """The clock of `Moment.cpu`."""
         self._nodes = self._probes = 0
         """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
+        self._cpu_ns: list[int] = []
         self._boundaries: list[tuple[int, str, int]] = []
         self._ends: deque[int] = deque(maxlen=NEWEST_STEPS)
         self._reserved = ""
@@ -162,7 +169,7 @@ class Progress:
         self._steps = [0]
         self.in_optimizer = self.loading = self.differentiates = 0
         self.seen_forward = False
-        for kept in (self._clock, self._clock_calls, self._boundaries, self._ends):
+        for kept in (self._clock, self._clock_calls, self._cpu_ns, self._boundaries, self._ends):
             kept.clear()
 
     def end_step(self, at: Moment | None = None) -> None:
@@ -180,7 +187,8 @@ class Progress:
 
     def _now(self) -> Moment:
         horizon, busy = (0, 0) if self._horizon is None else (self._horizon(0), self._busy[2])
-        return Moment(now(), self.module_calls, horizon, busy)
+        cpu = 0 if self.time_on_cpu is None else self.time_on_cpu()
+        return Moment(now(), self.module_calls, horizon, busy, cpu)
 
     def _begin_part(self) -> None:
         self._steps.append(self.step)
@@ -227,17 +235,29 @@ class Progress:
         if self._horizon is not None and self.is_recorded:
             self._clock.append((number, place.horizon, place.busy))
             self._clock_calls.append(place.module_calls)
+        if self.is_recorded:
+            self._cpu_ns.append(place.cpu)
         if self.last_step and (number >= self.last_step or self._are_enough(number)):
             self.stopped = True
             self.planned = planned_steps()
             raise StepsDone
 
+    @property
+    def cpu_ns(self) -> int:
+        """Nanoseconds of a step, after the first, for long operators on tensors of the CPU: the lower quartile, since other work on
+        the machine only adds."""
+        steps = sorted(after - before for before, after in pairwise(self._cpu_ns))
+        return steps[len(steps) // 4] if steps else 0
+
     def _are_enough(self, number: int) -> bool:
         """Whether no further step is worth its time."""
-        if self.fewer is None or number < max(self.fewer.steps, 2):
+        if self.fewer is None:
             return False
-        if torch.cuda.memory_reserved() > self.fewer.bytes:
+        most = self.fewer.first_bytes if number == 1 else self.fewer.bytes
+        if torch.cuda.memory_reserved() > most:
             return True
+        if number < max(self.fewer.steps, 2):
+            return False
         last = min(self.last_step or number, planned_steps() or NEWEST_STEPS)
         took = self._ends[-1] - self._ends[-2]
         return (last - number) * took > self.fewer.seconds * 1e6

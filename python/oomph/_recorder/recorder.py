@@ -104,6 +104,7 @@ class Recorder:
         step = library.library().oomph_vgpu_step if self.virtual else None
         self._progress = Progress(directory, settings.steps, horizon, busy, step, box)
         self._progress.fewer = settings.fewer
+        self._progress.time_on_cpu = lambda: self.layer.cpu_ns
         self._facts = Facts()
         self._marks = Marks()
         self._updates = Updates(self._progress, self._marks, self.layer, settings.inference)
@@ -480,7 +481,7 @@ class Recorder:
             devices=found,
             rank=self.rank,
             calls=self._modules.calls,
-            facts=self._facts.as_dict(),
+            facts=self._facts.as_dict(self._progress.cpu_ns),
             **self._modules.models.as_dict(),
             marks=self._marks.marks,
             cublas_workspace=cublas_workspace(),

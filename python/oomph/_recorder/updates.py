@@ -31,11 +31,19 @@ class Updates:
         """Whether a backward pass has given gradients of weights, and no operator has needed any since."""
         self._by_hand = False
         """Whether the script's steps are its updates."""
-        self._weights: list[weakref.ref[torch.Tensor]] = []
+        self._weights: dict[int, weakref.ref[torch.Tensor]] = {}
+        """Of the newest pass that was looked at, by `id`."""
+        self._known: dict[int, weakref.ref[torch.Tensor]] = {}
+        """Of all such passes."""
         self._addresses: set[int] = set()
         self._storages: list[Any] = []
         self._shapes: list[torch.Size] = []
-        self._written = False
+        self._written: set[int] = set()
+        """The addresses of weights that were changed in place."""
+        self._round: list[Any] = []
+        """What was changed in turn, until something of it is changed again: a network by its addresses, or by its shapes."""
+        self._main: Any = None
+        """The network whose change ends a step."""
         self._begins: Moment | None = None
         """Where the next step begins, should its weights turn out to be others."""
         self._passes = self._passes_of_a_step = 0
@@ -44,6 +52,7 @@ class Updates:
         """A part of the script begins."""
         self._rest()
         self._by_hand = False
+        self._round, self._main = [], None
         self._passes = self._passes_of_a_step = 0
 
     @property
@@ -63,10 +72,10 @@ class Updates:
     @property
     def is_lost(self) -> bool:
         """Whether the weights of the pass before are all gone, so that the next is for others."""
-        return bool(self._weights) and all(one() is None for one in self._weights)
+        return bool(self._weights) and all(one() is None for one in self._weights.values())
 
     def gave(self, weights: Iterable[torch.Tensor] | None, new: bool = False) -> None:
-        """A backward pass has given gradients of `weights`; None: of those of the pass before. `new`: they are the function's, and
+        """A backward pass has given gradients of `weights`; None: of some of those of passes before. `new`: they are the function's, and
         passes of models that it differentiates are no inference."""
         progress = self._progress
         if not progress.is_recorded:
@@ -77,8 +86,11 @@ class Updates:
                 progress.end_step()
             return
         if weights is not None:
-            self._weights = [weakref.ref(t) for t in weights]
-        found = [t for t in (one() for one in self._weights) if t is not None]
+            self._weights = {id(t): weakref.ref(t) for t in weights}
+            alive = {key: one for key, one in self._known.items() if one() is not None}
+            self._known = alive | self._weights
+        asked = self._known if weights is None else self._weights
+        found = [t for t in (one() for one in asked.values()) if t is not None]
         if not found:
             return
         storages = [StorageWeakRef(t.untyped_storage()) for t in found]
@@ -86,14 +98,14 @@ class Updates:
         are_alike = before == self._shapes
         if self._begins is not None and are_alike and not set(storages) & set(self._storages):
             begins = self._begins
-            self._end()
-            progress.end_step(begins)
+            if self._end():
+                progress.end_step(begins)
         self._passes += 1
         self._by_hand = self._by_hand or new
         progress.trains = progress.trains or new
         self._addresses = {address for t in found for address in memory_of(t)}
         self._storages, self._begins = storages, None
-        self.waits, self._written = True, False
+        self.waits, self._written = True, set()
         self._layer.changes = self._changed
         if self._by_hand:
             progress.say(OPTIMIZER)
@@ -102,12 +114,9 @@ class Updates:
     def _changed(self, tensors: Iterable[Any]) -> None:
         """An operator changes `tensors`."""
         given = (t for one in tensors for t in (one if isinstance(one, (list, tuple)) else (one,)))
-        self._written = self._written or any(
-            address in self._addresses
-            for t in given
-            if isinstance(t, torch.Tensor)
-            for address in memory_of(t)
-        )
+        for t in given:
+            if isinstance(t, torch.Tensor):
+                self._written |= self._addresses.intersection(memory_of(t))
 
     def _are_made(self) -> bool:
         if self._written:
@@ -122,17 +131,35 @@ class Updates:
             if self._begins is None:
                 self._begins = self._progress.here()
             return False
-        self._end()
+        if not self._end():
+            return False
         self._progress.end_step()
         return True
 
-    def _end(self) -> None:
+    def _end(self) -> bool:
+        """Weights have changed: whether a step ends with them, and not only the turn of one network of several."""
+        changed = frozenset(self._written) or tuple(self._shapes)
         self._rest()
         self._by_hand = self._progress.trains = True
-        self._passes, self._passes_of_a_step = 0, self._passes
+        ends = self._is_last(changed)
+        if ends:
+            self._passes, self._passes_of_a_step = 0, self._passes
+        return ends
+
+    def _is_last(self, changed: Any) -> bool:
+        """Whether `changed` is the last of a round. The first that a round begins with ends a step until it is known that others
+        follow, as there may be none."""
+        known = next((one for one in self._round if _is_same(one, changed)), None)
+        if known is None:
+            self._round = [changed] if self._main is not None else [*self._round, changed]
+            self._main = None
+            return len(self._round) == 1
+        if self._main is None:
+            self._main = self._round[-1]
+        return known is self._main
 
     def _rest(self) -> None:
-        self.waits = self._written = False
+        self.waits, self._written = False, set()
         self._layer.changes = self._begins = None
         self._storages = []
 
@@ -140,6 +167,13 @@ class Updates:
         """The script has ended, perhaps with an update; of weights that it still holds, the number of passes tells."""
         is_whole = 0 < self._passes_of_a_step <= self._passes
         if self.waits and (is_whole or self._are_made()):
-            self._end()
             self._progress.last_step = None
-            self._progress.end_step()
+            if self._end():
+                self._progress.end_step()
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Whether two changes were of one network: in place, of the same memory, or else of weights of the same shapes."""
+    if isinstance(one, frozenset) and isinstance(other, frozenset):
+        return bool(one & other)
+    return bool(one == other)

@@ -18,6 +18,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -62,6 +63,8 @@ from oomph._virtual_gpu.triton_kernels import TritonKernels
 _CPU = torch.device("cpu")
 _aten = torch.ops.aten
 _NUMBERS = {bool, int, float, complex}
+LONG_NS = 100_000
+"""An operator on the CPU counts by itself from here on; what shorter ones take is in what any operator takes the host."""
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 
 
@@ -109,6 +112,8 @@ class ValueLayer:
         self.assumptions = assumptions
         self.unknown = unknown
         self._filling = Filling(unknown)
+        self.cpu_ns = 0
+        """What the script's own thread took for operators on tensors of the CPU, those that take long: its data, mostly."""
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
         # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
@@ -302,8 +307,19 @@ class ValueLayer:
                 self.changes(op.changed(args, kwargs))
             within = self.before(op.name)
             if within is not None:
-                return within(self._enter, func, op, args, kwargs)
-        return self._enter(func, op, args, kwargs)
+                return within(self._timed, func, op, args, kwargs)
+        return self._timed(func, op, args, kwargs)
+
+    def _timed(self, func, op, args, kwargs):
+        """Run an operator, and count what long ones take that have nothing to do with the GPU."""
+        began = time.thread_time_ns()
+        out = self._enter(func, op, args, kwargs)
+        took = time.thread_time_ns() - began
+        if took > LONG_NS and threading.current_thread() is threading.main_thread():
+            involved = tensors((args, tuple(kwargs.values()), out), [])
+            if involved and not any(t.is_cuda for t in involved):
+                self.cpu_ns += took
+        return out
 
     def _meet(self, func) -> Operator:
         name = func._schema.name

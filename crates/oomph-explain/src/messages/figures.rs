@@ -153,6 +153,15 @@ pub(super) fn never_fits(message: &OomMessage) -> Option<String> {
     })
 }
 
+/// The largest size of the accelerator's memory that the text states, with its line.
+pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
+    let figures = message.tables.figures.iter();
+    let stated = figures.filter(|figure| has(figure, &["vram"]));
+    stated
+        .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
+        .min_by_key(|(_, size)| std::cmp::Reverse(*size))
+}
+
 /// Layers that a server put on the GPU by its own estimate, what that left it, and how many fit by the request.
 pub(super) fn layers(message: &OomMessage) -> Option<(u64, Bytes, u64)> {
     let (layers, available) = message.tables.offload?;
@@ -175,20 +184,6 @@ pub(super) fn of_the_estimate(message: &OomMessage) -> Option<String> {
          each takes about {}",
         Bytes(asked.0 / layers)
     ))
-}
-
-/// Another size of the accelerator's memory that the text states, if it is much larger than what the runtime reports.
-pub(super) fn larger_capacity(message: &OomMessage) -> Option<(usize, Bytes)> {
-    let total = message.total.filter(|_| message.memory == Memory::Device)?;
-    let mut figures = message
-        .tables
-        .figures
-        .iter()
-        .filter(|figure| has(figure, &["vram"]));
-    figures.find_map(|figure| {
-        let size = figure.sizes.iter().max()?;
-        (size.0 / 3 * 2 > total.0).then_some((figure.line, *size))
-    })
 }
 
 /// What of a text's figures is not `shown` beside them, the nearest to the message first chosen, then in their order.

@@ -67,7 +67,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             );
         }
     }
-    if let Some(allowed) = own_cap(message).filter(|_| !is_on_mac(message)) {
+    if let Some(allowed) = Limit::of(message).own_cap().filter(|_| !is_on_mac(message)) {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
@@ -434,7 +434,7 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                         reuse, which costs time";
         return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
     }
-    if let Some((line, size)) = figures::larger_capacity(message)
+    if let Limit::Misreported { line, size } = Limit::of(message)
         && let Some((asked, total)) = message.requested.zip(message.total)
         && asked > message.free.unwrap_or(total)
     {
@@ -473,7 +473,11 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 "no memory was left for a convolution's workspace".to_owned(),
             ),
         )],
-        _ => Vec::from_iter(own_cap(message).map(|allowed| own_limit(message, allowed))),
+        _ => Vec::from_iter(
+            Limit::of(message)
+                .own_cap()
+                .map(|allowed| own_limit(message, allowed)),
+        ),
     };
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
@@ -626,7 +630,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
         }
     }
-    if let Some(allowed) = own_cap(message).filter(|&allowed| requested <= allowed) {
+    if let Some(allowed) = Limit::of(message)
+        .own_cap()
+        .filter(|&allowed| requested <= allowed)
+    {
         causes.push(own_limit(message, allowed));
     }
     let decided = causes.iter().any(|cause| cause.id == "other_process");
@@ -764,14 +771,43 @@ fn is_on_mac(message: &OomMessage) -> bool {
     message.text.contains("MPS backend")
 }
 
-/// The limit that a process set itself, where it is less than the device: some versions print one that is all of it.
-fn own_cap(message: &OomMessage) -> Option<Bytes> {
-    let less = |allowed: &Bytes| {
-        message
-            .total
-            .is_none_or(|total| allowed.0 < total.0 / 64 * 63)
-    };
-    message.allowed.filter(less)
+/// Whose limit a request met.
+enum Limit {
+    /// The device's, for all that the text says.
+    Device,
+    /// One that the process set itself.
+    OwnCap(Bytes),
+    /// The runtime's, which reports much less than a line of the text says that there is.
+    Misreported {
+        /// The line.
+        line: usize,
+        /// The device's memory by that line.
+        size: Bytes,
+    },
+}
+
+impl Limit {
+    fn of(message: &OomMessage) -> Self {
+        let total = message.total;
+        if let Some(total) = total.filter(|_| message.memory == Memory::Device)
+            && let Some((line, size)) = figures::device_memory(message)
+            && size.0 / 3 * 2 > total.0
+        {
+            return Self::Misreported { line, size };
+        }
+        // Some versions print a limit that is all of the device.
+        let is_less = |allowed: &Bytes| total.is_none_or(|total| allowed.0 < total.0 / 64 * 63);
+        let cap = message.allowed.filter(is_less);
+        cap.map_or(Self::Device, Self::OwnCap)
+    }
+
+    /// What the process may use, if it set that itself.
+    fn own_cap(self) -> Option<Bytes> {
+        match self {
+            Self::OwnCap(allowed) => Some(allowed),
+            Self::Device | Self::Misreported { .. } => None,
+        }
+    }
 }
 
 /// The other processes on the device that a message names, the largest first.

@@ -904,12 +904,13 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         }
         return steps;
     }
-    if let Some((_, size)) = super::figures::larger_capacity(message) {
-        return wrong_capacity(message, size);
-    }
     let mut steps = run_it(message);
-    if let Some(allowed) = super::own_cap(message) {
-        steps.splice(0..0, lift_the_limit(message, allowed));
+    match super::Limit::of(message) {
+        super::Limit::Misreported { size, .. } => return wrong_capacity(message, size),
+        super::Limit::OwnCap(allowed) => {
+            steps.splice(0..0, lift_the_limit(message, allowed));
+        }
+        super::Limit::Device => {}
     }
     if message.tables.shows(Sign::DataParallel) {
         return of_buckets();

@@ -58,7 +58,11 @@ pub(super) fn holds_all_by_itself(message: &OomMessage) -> bool {
         .zip(message.free)
         .zip(message.this_process)
         .is_some_and(|((total, free), own)| {
+            // More beside PyTorch than libraries take may be another process's, as in a container.
+            let libraries = super::process_outside(message)
+                .is_some_and(|outside| outside <= super::LIBRARIES / 4);
             message.memory == Memory::Device
+                && libraries
                 && message.others.is_empty()
                 && total.saturating_sub(free + own).0 < total.0 / 64
         })
