@@ -112,10 +112,20 @@ fn is_single_layer(model: &Model<'_>, call: &Call<'_>) -> bool {
     };
     bound.peek().is_some()
         && bound.all(|assign| {
-            assign.expr.is_some_and(|expr| {
-                model.calls.iter().any(|made| expr.range().contains_range(made.node.range()) && is_layer(made))
-            })
+            let made = assign.expr.map(without_moves);
+            made.is_some_and(|expr| model.calls.iter().any(|made| expr.range() == made.node.range() && is_layer(made)))
         })
+}
+
+/// `nn.Linear(2, 3)` of `nn.Linear(2, 3).cuda()`
+fn without_moves(mut expr: &Expr) -> &Expr {
+    while let Expr::Call(call) = expr
+        && let Expr::Attribute(method) = &*call.func
+        && matches!(method.attr.as_str(), "cuda" | "to")
+    {
+        expr = &*method.value;
+    }
+    expr
 }
 
 /// Whether the processes of a file only talk by gloo, by its name: on the CPU.
