@@ -115,45 +115,18 @@ impl Layout {
     /// Of a class that may be a module.
     pub(crate) fn of(module: &Module<'_>, class: &StmtClassDef) -> Option<Self> {
         let [base] = class.bases() else { return None };
-        if puts_itself_on_the_cpu(module.slice(class.range())) {
-            return Some(Self {
-                class: class.name.to_string(),
-                layers: Some(Vec::new()),
-            });
-        }
-        let mut builds = Builds {
-            layers: Some(Vec::new()),
-            names: FxHashMap::default(),
-            in_init: false,
-            again: false,
-        };
-        // What is made from another class builds what that one builds.
-        if last_name(base) != Some("Module") {
-            builds.layers = None;
-        }
-        for stmt in &class.body {
-            match stmt {
-                Stmt::FunctionDef(def) if def.name.as_str() == "__init__" => builds.init(def),
-                other => builds.visit_stmt(other),
-            }
-        }
-        // What it is given and calls may be any network.
         let text = module.slice(class.range());
-        let calls_given = builds.names.iter().any(|(place, width)| {
-            let uses = [
-                format!("{place}("),
-                format!("in {place}"),
-                format!("Sequential({place}"),
-            ];
-            place.starts_with("self.")
-                && matches!(width, Width::Given(_))
-                && uses.iter().any(|text_of| text.contains(text_of))
-        });
+        let layers = if last_name(base) != Some("Module") {
+            // What is made from another class builds what that one builds.
+            None
+        } else if puts_itself_on_the_cpu(text) {
+            Some(Vec::new())
+        } else {
+            Builds::of(class, text)
+        };
         Some(Self {
             class: class.name.to_string(),
-            layers: builds
-                .layers
-                .filter(|layers| !layers.is_empty() && !calls_given),
+            layers,
         })
     }
 
@@ -237,10 +210,10 @@ pub(crate) fn add(
 
 /// Whether a class names the CPU as its device, moves itself there and names no other: nothing of it is on a GPU.
 fn puts_itself_on_the_cpu(class: &str) -> bool {
-    ["device('cpu')", "device(\"cpu\")"]
-        .iter()
-        .any(|cpu| class.contains(cpu))
-        && class.contains("self.to(")
+    class.contains("self.to(")
+        && ["device('cpu')", "device(\"cpu\")"]
+            .iter()
+            .any(|cpu| class.contains(cpu))
         && !class.contains("cuda")
 }
 
@@ -255,6 +228,47 @@ struct Builds {
 }
 
 impl Builds {
+    /// The layers of a class; none if they are not all known.
+    fn of(class: &StmtClassDef, text: &str) -> Option<Vec<Layer>> {
+        let mut builds = Self {
+            layers: Some(Vec::new()),
+            names: FxHashMap::default(),
+            in_init: false,
+            again: false,
+        };
+        let is_init = |def: &&StmtFunctionDef| def.name.as_str() == "__init__";
+        let init = class
+            .body
+            .iter()
+            .filter_map(Stmt::as_function_def_stmt)
+            .find(is_init)?;
+        builds.init(init);
+        if builds.layers.as_ref().is_none_or(Vec::is_empty) {
+            return None;
+        }
+        for stmt in &class.body {
+            if !stmt.as_function_def_stmt().is_some_and(|def| is_init(&def)) {
+                builds.visit_stmt(stmt);
+            }
+        }
+        // What it is given and calls may be any network.
+        let calls_given = |place: &str| {
+            [
+                format!("{place}("),
+                format!("in {place}"),
+                format!("Sequential({place}"),
+            ]
+            .iter()
+            .any(|used| text.contains(used))
+        };
+        let mut given = builds
+            .names
+            .iter()
+            .filter(|(_, width)| matches!(width, Width::Given(_)));
+        let calls = given.any(|(place, _)| place.starts_with("self.") && calls_given(place));
+        builds.layers.filter(|_| !calls)
+    }
+
     fn init(&mut self, def: &StmtFunctionDef) {
         for each in def.parameters.iter_non_variadic_params() {
             let name = each.parameter.name.to_string();
