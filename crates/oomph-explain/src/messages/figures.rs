@@ -186,7 +186,7 @@ fn buffers(message: &OomMessage) -> Vec<(&'static str, Bytes)> {
         return Vec::new();
     };
     let held = |(words, name): (&str, &'static str)| {
-        let figures = message.tables.figures.iter().filter(|figure| {
+        let mut figures = message.tables.figures.iter().filter(|figure| {
             let owner = figure
                 .text
                 .split_once(words)
@@ -199,7 +199,7 @@ fn buffers(message: &OomMessage) -> Vec<(&'static str, Bytes)> {
             };
             figure.line < message.line && owner.is_some_and(own)
         });
-        let size = figures.last()?.sizes.iter().max()?;
+        let size = figures.next_back()?.sizes.iter().max()?;
         Some((name, *size))
     };
     KINDS.into_iter().filter_map(held).collect()

@@ -1915,8 +1915,7 @@ fn larger_share(message: &OomMessage) -> NextStep {
             .changing(Change::Share);
         }
         return advice(format!(
-            "the weights and the trial run need {:.2} of this GPU, so no share is large enough: a smaller model, or one in fewer bits",
-            need
+            "the weights and the trial run need {need:.2} of this GPU, so no share is large enough: a smaller model, or one in fewer bits"
         ));
     }
     step(
