@@ -971,6 +971,21 @@ fn is_full_of_others(message: &OomMessage) -> bool {
         && !is_only_context(message)
 }
 
+/// Whether others hold nearly all of a full GPU, and PyTorch next to nothing.
+fn holds_next_to_nothing(message: &OomMessage) -> bool {
+    // What the driver counts as this process's own may be another engine inside it.
+    let own = message
+        .this_process
+        .zip(message.reserved)
+        .is_some_and(|(all, held)| all.saturating_sub(held).0 > LIBRARIES);
+    is_full_of_others(message)
+        && !own
+        && message
+            .reserved
+            .zip(message.total)
+            .is_some_and(|(held, total)| held.0 < total.0 / 10)
+}
+
 /// Whether what lies outside PyTorch's allocator is no more than a context, libraries and a desktop take, and less than
 /// half of what its tensors do: on a small GPU that is a good part, and all the same not what filled it.
 fn is_only_context(message: &OomMessage) -> bool {
@@ -1018,6 +1033,13 @@ fn held_little(message: &OomMessage) -> bool {
 fn by_progress(message: &OomMessage) -> Option<String> {
     /// So many are alike, unless something grows or samples differ.
     const SOME: u64 = 5;
+    if message.tables.shows(Sign::Grows) {
+        return Some(
+            "by the text use grows as it runs, which no batch size cures: something is kept from step to step (losses or \
+             outputs with their graph, lists of predictions), or samples differ in size"
+                .to_owned(),
+        );
+    }
     let (done, all) = message.progress?;
     let trains = message.tables.shows(Sign::Trains)
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));

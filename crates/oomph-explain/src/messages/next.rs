@@ -1029,17 +1029,24 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     if message.tables.shows(Sign::DataParallel) {
         return of_buckets();
     }
-    if super::is_full_of_others(message) && message.allowed.is_none() {
+    if super::holds_next_to_nothing(message) && message.allowed.is_none() {
+        // What the job itself needs is not known yet.
+        steps = vec![
+            others_on_the_gpu(message),
+            if message.others.len() > 1 {
+                own_gpu_for_each_rank()
+            } else {
+                step(
+                    "CUDA_VISIBLE_DEVICES=1",
+                    "use a GPU that is free, by its number",
+                )
+            },
+        ];
+        steps.extend(load_on_the_cpu(message));
+    } else if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
     } else if super::others_are_enough(message).is_some() {
-        steps.insert(
-            0,
-            step(
-                "torch.cuda.set_device(local_rank)",
-                "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
-                 ranks that belong on others",
-            ),
-        );
+        steps.insert(0, own_gpu_for_each_rank());
         steps.insert(1, others_on_the_gpu(message));
     }
     if message
@@ -1056,6 +1063,12 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         steps.push(advice(
             "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
         ));
+    }
+    if message.tables.shows(Sign::Grows) && !of_a_phase(message) {
+        steps.insert(0, of_growth());
+    }
+    if message.during == Some(Phase::Loading) && !super::holds_next_to_nothing(message) {
+        steps.splice(0..0, load_on_the_cpu(message));
     }
     if message.during == Some(Phase::Attending) {
         steps.push(step(
@@ -1093,6 +1106,38 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         ));
     }
     steps
+}
+
+/// Several processes on one GPU are mostly the ranks of one job.
+fn own_gpu_for_each_rank() -> NextStep {
+    step(
+        "torch.cuda.set_device(local_rank)",
+        "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
+         ranks that belong on others",
+    )
+}
+
+/// What people who see use grow have to look for.
+fn of_growth() -> NextStep {
+    step(
+        "torch.cuda.memory_allocated()",
+        "printed after each step: if it grows, keep numbers in place of tensors (loss.item(), .detach().cpu()) and empty lists of \
+         results; if it jumps, limit the largest samples",
+    )
+}
+
+/// A checkpoint that is read to the GPU which it was saved from.
+fn load_on_the_cpu(message: &OomMessage) -> Option<NextStep> {
+    let mut frames = message.traceback.iter();
+    let reads = frames.any(|frame| {
+        frame.code.contains("torch.load(") || frame.function == "default_restore_location"
+    });
+    reads.then(|| {
+        step(
+            "torch.load(path, map_location=\"cpu\")",
+            "read the checkpoint into the host's memory: without it, it goes to the GPU that it was saved from, beside the model",
+        )
+    })
 }
 
 /// Whether what a program was doing decides what helps, and not what its steps hold.
@@ -1455,6 +1500,8 @@ fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     if message.during == Some(Phase::Capturing) {
         steps.swap(0, 3);
         steps.swap(1, 3);
+    } else if message.setting == Some("--max-num-seqs") {
+        steps.swap(0, 1);
     }
     steps
 }
@@ -2171,6 +2218,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ if is_perhaps_pytorch(message) => {
             let mut steps = vec![others_on_the_gpu(message)];
+            steps.extend(load_on_the_cpu(message));
             if ["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
                 .iter()
                 .any(|status| message.text.contains(status))
@@ -2406,24 +2454,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("load weights with mmap (safetensors), fewer workers"),
         ],
         Program::Kernel => kernel(message),
-        Program::Ray => vec![
-            advice(match super::other::largest_part(message) {
-                Some(name) => format!("look at {name} first: what it keeps, and whether that grows (buffers, results, caches)"),
-                None => "look at what each worker keeps, and whether it grows (buffers, results, caches)".to_owned(),
-            }),
-            step(
-                "@ray.remote(memory=8 * 1024**3)",
-                "say what a task needs, so that fewer run at once",
-            ),
-            advice(
-                "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
-            ),
-            step(
-                "RAY_memory_usage_threshold=0.98",
-                "let tasks use more of the node before Ray ends them (the default is 0.95)",
-            ),
-            look_at_the_host(),
-        ],
+        Program::Ray => ray(message),
         Program::DeepSpeed => vec![
             look_at_the_kernel(),
             step(
@@ -2544,7 +2575,9 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                     "TF_GPU_HOST_MEM_LIMIT_IN_MB=131072",
                     "raise the limit of pinned host memory (the default is 64 GiB; before 1.14: TF_CUDA_HOST_MEM_LIMIT_IN_MB)",
                 ),
-                advice("or less on the host at once: fewer copies of the largest tensors (feeds, fetches, what is read ahead)"),
+                advice(
+                    "or less on the host at once: fewer copies of the largest tensors (feeds, fetches, what is read ahead)",
+                ),
                 look_at_the_host(),
             ]
         }
@@ -2560,12 +2593,23 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             look_at_the_host(),
         ],
-        Program::LlamaCpp if message.handled && message.allocator.as_deref() == Some("pinned memory") => vec![
-            advice("nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower"),
-            look_at_the_host(),
-            step("-c 4096", "a shorter context has a smaller cache, if that was to be pinned"),
-            advice("if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU"),
-        ],
+        Program::LlamaCpp
+            if message.handled && message.allocator.as_deref() == Some("pinned memory") =>
+        {
+            vec![
+                advice(
+                    "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
+                ),
+                look_at_the_host(),
+                step(
+                    "-c 4096",
+                    "a shorter context has a smaller cache, if that was to be pinned",
+                ),
+                advice(
+                    "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
+                ),
+            ]
+        }
         Program::LlamaCpp if message.during == Some(Phase::Loading) => vec![
             advice("a smaller model, or a smaller quantisation of it: its weights did not fit"),
             advice(
@@ -2594,9 +2638,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::TensorRt => vec![
             look_at_the_host(),
-            advice(
-                "more swap, or build the engine on a larger machine with the same GPU",
-            ),
+            advice("more swap, or build the engine on a larger machine with the same GPU"),
         ],
         Program::Pytorch if message.kind == MessageKind::Killed => vec![
             look_at_the_kernel(),
@@ -2610,6 +2652,36 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
         ],
     }
+}
+
+fn ray(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        advice(match super::other::largest_part(message) {
+            Some(name) => format!(
+                "look at {name} first: what it keeps, and whether that grows (buffers, results, caches)"
+            ),
+            None => {
+                "look at what each worker keeps, and whether it grows (buffers, results, caches)"
+                    .to_owned()
+            }
+        }),
+        step(
+            "@ray.remote(memory=8 * 1024**3)",
+            "say what a task needs, so that fewer run at once",
+        ),
+        advice(
+            "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
+        ),
+        step(
+            "RAY_memory_usage_threshold=0.98",
+            "let tasks use more of the node before Ray ends them (the default is 0.95)",
+        ),
+        look_at_the_host(),
+    ];
+    if super::other::reached_a_threshold(message) {
+        steps.swap(0, 3);
+    }
+    steps
 }
 
 /// The shape of the array that could not be made.

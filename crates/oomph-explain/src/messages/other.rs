@@ -1183,7 +1183,12 @@ fn killed(message: &OomMessage) -> String {
                     format!(": {used} of {total} were in use")
                 });
             format!(
-                "Ray ended a task because the node's host memory (RAM) was nearly used up{used}{}",
+                "Ray ended a task because {}{used}{}",
+                if reached_a_threshold(message) {
+                    "a threshold that is set well below the node's host memory (RAM) was reached"
+                } else {
+                    "the node's host memory (RAM) was nearly used up"
+                },
                 largest_holder(message).unwrap_or_default()
             )
         }
@@ -1237,6 +1242,13 @@ fn killed(message: &OomMessage) -> String {
             ) + &evidence::of_the_host(message).unwrap_or_default()
         }
     }
+}
+
+/// Whether Ray's threshold is far below what the node has.
+pub(super) fn reached_a_threshold(message: &OomMessage) -> bool {
+    let figures = message.in_use.zip(message.total);
+    message.program == Program::Ray
+        && figures.is_some_and(|(used, total)| used.0 < total.0 / 10 * 9)
 }
 
 /// Before 4.20 the kernel says whom it chose, and may end a child in its place.

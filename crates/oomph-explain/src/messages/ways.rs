@@ -138,7 +138,9 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::CacheBits => useless(shows(Sign::NoFlashAttention)),
         Change::Pieces => {
             let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
-            on(grows_in_place(message)).or(useless(pool && is_full_of_its_own(message)))
+            // TensorFlow 1 has one allocator.
+            let old = message.program == Program::Tensorflow && shows(Sign::Sessions);
+            on(grows_in_place(message)).or(useless(old || (pool && is_full_of_its_own(message))))
         }
         // A share that is too small for the model and one that leaves too little beside it: no other is better.
         Change::Share => useless(

@@ -48,6 +48,8 @@ pub enum Sign {
     OldDriver,
     /// A worker of the `DataLoader` is named.
     LoaderWorker,
+    /// Use of the GPU grows from step to step, as people tell.
+    Grows,
     /// A hosted notebook, whose limits are not the user's.
     Hosted,
     /// The GPU ran out of memory, whatever else the text says.
@@ -190,6 +192,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "tf.contrib",
             "tensorflow_core",
             "tf.session(",
+            "(see above for traceback)",
             "tensorflow-gpu==1.",
         ],
     ),
@@ -202,6 +205,29 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (Sign::LoaderWorker, &["dataloader worker"]),
+    (
+        Sign::Grows,
+        &[
+            "keeps increasing",
+            "keeps growing",
+            "been increasing",
+            "gradually increas",
+            "memory increases",
+            "usage increases",
+            "increases over time",
+            "increase over time",
+            "higher and higher",
+            "creep up",
+            "memory leak",
+            "after few epochs",
+            "after a few epochs",
+            "after several epochs",
+            "after some epochs",
+            "after several steps",
+            "after a few hours",
+            "after several hours",
+        ],
+    ),
     (Sign::Hosted, &["colab", "kaggle"]),
     (
         Sign::GpuRanOut,
