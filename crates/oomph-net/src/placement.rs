@@ -492,4 +492,41 @@ mod tests {
             }
         }
     }
+
+    /// A step as an H200 did it: where moving costs little, Belady's rule is a better start than prices, and where it
+    /// costs as much as today, a placement that moves some units is better than one at rest.
+    #[test]
+    fn a_recorded_step_is_placed_as_well_as_is_known() {
+        let numbers = |line: &str| -> Vec<u64> {
+            line.split(' ')
+                .map(|number| number.parse().unwrap())
+                .collect()
+        };
+        let text = include_str!("../fixtures/unet_step.txt");
+        let mut lines = text
+            .lines()
+            .filter(|line| !line.starts_with('#'))
+            .map(numbers);
+        let capacity = lines.next().unwrap()[0];
+        let units: Vec<Unit> = lines
+            .map(|line| Unit {
+                size: line[0],
+                traffic: line[1..].to_vec(),
+            })
+            .collect();
+        let windows = units[0].traffic.len();
+        // MiB over the link.
+        for (move_cost, known) in [(1.1, 2630.0), (0.56, 1400.0), (0.0, 0.0)] {
+            let step = Step {
+                units: units.clone(),
+                windows,
+                capacity,
+                move_cost,
+            };
+            let placement = step.place();
+            let cost = step.cost(&placement) / 1024.0;
+            assert!(fits(&step, &placement));
+            assert!(cost <= known * 1.02, "{move_cost}: {cost}");
+        }
+    }
 }
