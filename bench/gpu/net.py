@@ -114,9 +114,13 @@ def main():
         "--until", type=int, default=10**9, help="begin no job after so many seconds"
     )
     parser.add_argument("--fits", action="store_true")
+    parser.add_argument(
+        "--free-first", action="store_true", help="jobs free gradients before the forward pass"
+    )
     parser.add_argument("--small", action="store_true", help="to try the script on a virtual GPU")
     parser.add_argument("--log", help="a folder for the net's own log of each run")
     options = parser.parse_args()
+    net_jobs.FREE_FIRST = options.free_first
     began = time.time()
     try:
         ask = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -205,6 +209,7 @@ if __name__ == "__main__":
         from transformers import GPT2LMHeadModel, LlamaForCausalLM, T5ForConditionalGeneration  # noqa: F401
     except ImportError:
         pass
+    import net_jobs
     from net_jobs import JOBS
 
     main()

@@ -8,6 +8,7 @@ One line of JSON a fact; times in microseconds, the median of several.
 import ctypes
 import json
 import statistics
+import threading
 import time
 from ctypes import byref, c_int, c_size_t, c_ubyte, c_uint64, c_void_p
 
@@ -136,5 +137,105 @@ def main():
         say(remap_20_mib_host_while_copying=busy, us=round(statistics.median(took), 1))
 
 
+UNIT = 20 * MIB
+
+
+def put(at, handles):
+    """Puts units one behind the other, at `at`."""
+    for index, handle in enumerate(handles):
+        call("cuMemMap", c_uint64(at.value + index * UNIT), c_size_t(UNIT), c_size_t(0), handle, c_uint64(0))  # fmt: skip
+
+
+def take(at, count):
+    call("cuMemUnmap", at, c_size_t(count * UNIT))
+
+
+def remap(at, handles):
+    """Microseconds of each part of putting units somewhere and taking them away."""
+    count = len(handles)
+    return dict(
+        map=timed(lambda: put(at, handles))[0],
+        access=timed(lambda: access(at, count * UNIT))[0],
+        unmap=timed(lambda: take(at, count))[0],
+    )
+
+
+def medians(rows):
+    return {key: round(statistics.median(row[key] for row in rows), 1) for key in rows[0]}
+
+
+def beside():
+    """Remapping several units at once, and beside kernels, copies and other threads."""
+    import torch
+
+    torch.zeros(1, device="cuda")
+    units = {place: [create(place, UNIT) for _ in range(8)] for place in ("host", "device")}
+    for place, handles in units.items():
+        for count in (1, 2, 4, 8):
+            at = reserve(count * UNIT)
+            say(place=place, units_in_one_range=count, **medians([remap(at, handles[:count]) for _ in range(6)]))  # fmt: skip
+    size = 24 * UNIT
+    device, host = reserve(size), reserve(size)
+    for at, place in ((device, "device"), (host, "host")):
+        put(at, [create(place, UNIT) for _ in range(24)])
+        access(at, size)
+    stream = c_void_p()
+    call("cuStreamCreate", byref(stream), 1)
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    work = {
+        "nothing": lambda: None,
+        "sleep": lambda: torch.cuda._sleep(40_000_000),
+        "hbm": lambda: [y.copy_(x) for _ in range(40)],
+        "copy out": lambda: call("cuMemcpyAsync", host, device, c_size_t(size), stream),
+        "copy in": lambda: call("cuMemcpyAsync", device, host, c_size_t(size), stream),
+    }
+    at = reserve(UNIT)
+    for name, begin in work.items():
+        for place, handles in units.items():
+            rows, running = [], True
+            for _ in range(6):
+                torch.cuda.synchronize()
+                begin()
+                rows.append(remap(at, handles[:1]))
+                if name in ("sleep", "hbm"):
+                    running = running and not torch.cuda.current_stream().query()
+            torch.cuda.synchronize()
+            say(beside=name, place=place, still_running=running, **medians(rows))
+    context = c_void_p()
+    call("cuDevicePrimaryCtxRetain", byref(context), 0)
+    for count in (1, 2, 4):
+
+        def remaps(handle):
+            call("cuCtxSetCurrent", context)
+            own = reserve(UNIT)
+            for _ in range(10):
+                remap(own, [handle])
+
+        threads = [threading.Thread(target=remaps, args=(handle,)) for handle in units["host"][:count]]  # fmt: skip
+        took, _ = timed(lambda: [t.start() for t in threads] + [t.join() for t in threads])
+        say(threads=count, place="host", us_per_remap=round(took / 10 / count, 1))
+    stop, z = threading.Event(), torch.zeros(64, device="cuda")
+
+    def churn():
+        call("cuCtxSetCurrent", context)
+        while not stop.is_set():
+            remap(at, units["host"][:1])
+
+    def launches():
+        for _ in range(2000):
+            z.add_(1)
+        torch.cuda.synchronize()
+
+    launches()
+    say(launch_us_alone=round(timed(launches)[0] / 2000, 2))
+    thread = threading.Thread(target=churn)
+    thread.start()
+    say(launch_us_beside_remaps=round(timed(launches)[0] / 2000, 2))
+    stop.set()
+    thread.join()
+
+
 if __name__ == "__main__":
     main()
+    beside()

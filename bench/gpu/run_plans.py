@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import ctypes
 import fcntl
+import importlib.util
 import itertools
 import json
 import os
@@ -348,6 +349,8 @@ def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None
                 turn=turns.turn, waits=os.path.join(place, "waits"), idle_bytes=turns.idle_bytes
             )
         environment = dict(os.environ, **{CHILD: json.dumps(settings)})
+        if any(lever["name"] == "net" for lever in settings["levers"]):
+            environment |= the_net()
         script = str(Path(__file__).resolve())
         command = [sys.executable, script]
         if virtual:
@@ -384,6 +387,13 @@ def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None
             if not out.exists():
                 return dict(error=said.read()[-600:], wall_s=time.time() - started)
         return dict(json.loads(out.read_text()), wall_s=time.time() - started)
+
+
+def the_net() -> dict[str, str]:
+    """What `oomph run` has in the environment for plans with the net."""
+    spec = importlib.util.find_spec("oomph")
+    library = Path(spec.origin).parent / "_net" / "liboomph_net.so"
+    return dict(LD_PRELOAD=str(library), OOMPH_NET="on")
 
 
 def main() -> None:

@@ -187,6 +187,32 @@ def test_steps_by_hand_end_a_run_after_as_many_as_were_asked_for(oomph, tmp_path
     assert written["steps"] == 2 and written["stopped"]
 
 
+@pytest.mark.parametrize("steps", ["2", "5"])
+def test_an_update_in_hooks_of_the_backward_pass_ends_a_step(oomph, tmp_path, steps):
+    """The gradients are gone when the pass is over, and no optimizer has seen them; a pass that only adds up is none."""
+    found = oomph("""
+        import torch
+        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Tanh(), torch.nn.Linear(64, 1)).cuda()
+        passes = 0
+
+        @torch.no_grad()
+        def update(weight):
+            if passes % 2 == 0:
+                weight.sub_(0.1 * weight.grad)
+                weight.grad = None
+
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(update)
+        for _ in range(12):
+            passes += 1
+            model(torch.randn(8, 64, device="cuda")).mean().backward()
+    """, "--steps", steps, gpu="t4")  # fmt: skip
+    assert found.status == 0, found.err
+    written = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert (written["steps"], written["stopped"]) == (int(steps), True)
+    assert found.json["trains"]
+
+
 @pytest.mark.parametrize(
     "derives",
     [

@@ -10,12 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+FREE_FIRST = False
+"""Whether gradients are freed before the forward pass already, and not only before the backward pass."""
+
 
 def train(parameters, loss_of, dtype=None, optimizer=torch.optim.AdamW, **options):
     parameters = [p for p in parameters if p.requires_grad]
     chosen = optimizer(parameters, **{"lr": 1e-4, **options})
 
     def step():
+        if FREE_FIRST:
+            chosen.zero_grad(set_to_none=True)
         with torch.autocast("cuda", dtype=dtype or torch.bfloat16, enabled=dtype is not None):
             loss = loss_of()
         chosen.zero_grad(set_to_none=True)

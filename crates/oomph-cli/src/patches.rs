@@ -9,7 +9,7 @@ use oomph_fit::cache::digest;
 use oomph_fit::{Attempts, Found, changed};
 use oomph_job::files;
 use oomph_plan::by_hand;
-use oomph_plan::{PlanFile, Stopped, Written};
+use oomph_plan::{Lever, PlanFile, Stopped, Written};
 
 /// Begins a patch and an instruction; other files of these names are not removed.
 const HEADS: [&str; 2] = ["# The plan for ", "--- a/"];
@@ -121,7 +121,8 @@ impl Original {
         let mut hand = by_hand::by_hand(path, &self.text, &levers, &ran, &found.switches());
         let changes_nothing = hand.missing.is_empty() && hand.changed == 0;
         let plan = places.plan.display().to_string();
-        let applying = by_hand::applying(path, &self.text, &plan);
+        let applying = by_hand::applying(path, &self.text, &plan)
+            .filter(|_| !levers.iter().any(Lever::needs_launcher));
         let mut texts: Vec<(&str, &str)> = Vec::new();
         texts.extend(applying.iter().map(|(_, text)| ("apply", text.as_str())));
         if !changes_nothing && hand.is_whole() {

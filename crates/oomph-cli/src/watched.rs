@@ -1,6 +1,7 @@
 //! The runs of a search, as a terminal shows them.
 
 use oomph_fit::{Attempts, Ended, Request, ScriptAttempts};
+use oomph_plan::Stop;
 
 use crate::progress::{Progress, Shown};
 
@@ -41,6 +42,10 @@ impl Attempts for Watched {
 
     fn keep_pace(&mut self, slower: f64) {
         self.attempts.keep_pace(slower);
+    }
+
+    fn stop_by(&mut self, stop: &Stop) {
+        self.attempts.stop_by(stop);
     }
 
     fn at_once(&self) -> usize {

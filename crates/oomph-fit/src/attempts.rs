@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use oomph_job::RunDirectory;
 use oomph_job::settings::{Fewer, Resize};
-use oomph_plan::Lever;
 use oomph_plan::draft::{Load, Pace};
 use oomph_plan::search::HostTime;
 use oomph_plan::sharding::USUAL_HOST;
+use oomph_plan::{Lever, Stop};
 use oomph_run::Record;
 use oomph_run::summary::Summary;
 use oomph_trace::{Action, Category, Trace};
@@ -30,6 +30,9 @@ pub trait Attempts {
 
     /// Is told how many times as long kernels take as the virtual GPU's clock says: later runs have them so.
     fn keep_pace(&mut self, _slower: f64) {}
+
+    /// Is told when to give up runs from now on.
+    fn stop_by(&mut self, _stop: &Stop) {}
 
     /// Is told that no run is going on while plans are compared.
     fn planning(&mut self, _best: Option<&str>) {}
@@ -135,6 +138,12 @@ impl Measurement {
     /// Bytes that the allocator held at its peak.
     pub fn reserved_bytes(&self) -> u64 {
         self.summary.peak.reserved_bytes
+    }
+
+    /// Bytes that the allocator and the context held, on the GPU or, with the net, on the host.
+    pub fn held_bytes(&self) -> u64 {
+        let context = self.record.devices.first().map(|one| one.outside_bytes);
+        self.reserved_bytes() + context.unwrap_or_default()
     }
 
     /// Bytes that the process needs if the allocator caches nothing at the peak, and nothing is work space there: where memory is

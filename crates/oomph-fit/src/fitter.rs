@@ -156,6 +156,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) evaluation_bytes: u64,
     /// Whether no plan that keeps results was found, so that others are looked for.
     pub(crate) same_results_fail: bool,
+    /// Seconds that the first run of the job took.
+    pub(crate) plain_seconds: f64,
     /// Nanoseconds of the plain job's step.
     pub(crate) plain_time: f64,
     /// Nanoseconds that the plain job takes to load a batch.
@@ -187,6 +189,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) floor: Option<Floor>,
     /// Of the plans that ran out of memory, the one that needs the least.
     pub(crate) missed: Option<Missed>,
+    /// Plans that need too much, as measured.
+    pub(crate) too_large: Vec<search::Plan>,
     /// What came of the run of the last resort, if it was made beside another and has not been planned with.
     pub(crate) last_resort: Option<Result<Base, ProbeFailure>>,
     /// Modules that levers skipped, with the levers' names.
@@ -232,6 +236,7 @@ impl<'a> Fitter<'a> {
             trains: false,
             evaluation_bytes: 0,
             same_results_fail: false,
+            plain_seconds: 0.0,
             plain_time: 0.0,
             loading_ns: None,
             runs: 0,
@@ -249,6 +254,7 @@ impl<'a> Fitter<'a> {
             held: BTreeMap::new(),
             floor: None,
             missed: None,
+            too_large: Vec::new(),
             last_resort: None,
             left_alone: BTreeSet::new(),
             plain: None,
@@ -311,12 +317,18 @@ impl<'a> Fitter<'a> {
 
     /// Runs the job once for each request, side by side. Where the search is stopped meanwhile, what was through by then is kept.
     pub(crate) fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
+        if !self.verified.is_empty() {
+            self.take_all_time();
+        }
         if let Err(stopped) = self.options.stop.check() {
             return vec![Err(stopped.into())];
         }
         let started = Instant::now();
         let mut all = self.attempts.run_all(requests);
         self.run_seconds += started.elapsed().as_secs_f64();
+        if self.rounds == 0 {
+            self.plain_seconds = self.run_seconds;
+        }
         self.rounds += 1;
         for ended in &mut all {
             self.runs += 1;
@@ -451,17 +463,14 @@ impl<'a> Fitter<'a> {
             }
             return Ok(());
         }
-        if let Some(floor) = self.proof(&bases[0].model) {
+        let proof = self.proof(&bases[0].model);
+        (fit.plans, fit.chosen) = self.plans(&mut bases, proof.is_some())?;
+        if fit.chosen.is_none() && proof.is_some() {
             fit.outcome = Outcome::NothingFits;
-            fit.floor = Some(floor);
+            fit.floor = proof;
             smaller::name_gpus(fit);
             return Ok(());
         }
-        if !fit.inference {
-            let settings = self.probe_settings(&bases[0])?;
-            bases.extend(settings);
-        }
-        (fit.plans, fit.chosen) = self.plans(&mut bases)?;
         if compiles {
             if let Some(plan) = fit.chosen.and_then(|index| fit.plans.get(index)) {
                 let levers = plan.levers.clone();

@@ -8,6 +8,7 @@
 //! - `probe`: runs that measure what no model tells;
 //! - `select`: which plans are worth a run, which is chosen, and how long it is run;
 //! - `verify`: a run of a plan, and what it teaches;
+//! - `net`: what to do with what finds no room;
 //! - `sharded`: plans for several GPUs;
 //! - `largest`: the largest batch, length or resolution;
 //! - `jax`: settings for scripts that use JAX;
@@ -33,6 +34,7 @@ mod goal;
 mod jax;
 mod largest;
 pub mod machine;
+mod net;
 mod probe;
 pub mod rehearsal;
 pub mod rungs;

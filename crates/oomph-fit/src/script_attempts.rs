@@ -93,6 +93,10 @@ impl Attempts for ScriptAttempts {
         self.slower = slower;
     }
 
+    fn stop_by(&mut self, stop: &Stop) {
+        self.stop = stop.clone();
+    }
+
     fn at_once(&self) -> usize {
         // The first run tells how long one takes by itself.
         if self.alone || self.timeout.is_none() {

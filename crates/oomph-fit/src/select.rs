@@ -33,11 +33,33 @@ const LATER: u64 = 32;
 const MOST_LONGER: usize = 4;
 
 impl Fitter<'_> {
-    /// The plans to show, and which of them is chosen. `bases` gets more runs if no plan is found from those that it has.
+    /// The plans to show, and which of them is chosen. `bases` gets more runs if no plan is found from those that it has. Where it is
+    /// `proved` that nothing fits on the GPU, only the net is left.
     pub(crate) fn plans(
         &mut self,
         bases: &mut Vec<Base>,
+        proved: bool,
     ) -> anyhow::Result<(Vec<PlanResult>, Option<usize>)> {
+        self.leave_time_for_the_net();
+        let found = if proved {
+            Ok(Found::default())
+        } else {
+            self.look_for_plans(bases)
+        };
+        self.take_all_time();
+        let interrupted = self.options.stop.check() == Err(Stopped::Interrupted);
+        if !interrupted && (found.is_ok() || self.verified.is_empty()) {
+            self.attempt_net(bases)?;
+        }
+        Ok(self.choose(&found?))
+    }
+
+    /// What the plans are that are searched for, of which runs verify the best.
+    fn look_for_plans(&mut self, bases: &mut Vec<Base>) -> anyhow::Result<Found> {
+        if self.trains {
+            let settings = self.probe_settings(&bases[0])?;
+            bases.extend(settings);
+        }
         let mut found = Found::default();
         let keeps = self.wanted.goal.results() <= Results::Rounding;
         if keeps {
@@ -59,7 +81,7 @@ impl Fitter<'_> {
         } else {
             found = self.search(bases)?; // with those that change numerics, to show
         }
-        Ok(self.choose(&found))
+        Ok(found)
     }
 
     /// The same of plans that keep results only.

@@ -1530,3 +1530,82 @@ fn a_patch_is_one_that_fits() {
     assert!(told(|_| out_of_memory()).contains("runs out of"));
     assert!(told(|_| failed("NameError: x")).ends_with("the script fails: NameError: x"));
 }
+
+/// All that the levers know, and the net.
+fn with_the_net() -> Wanted {
+    let levers = LEVERS.into_iter().chain(["net"]);
+    Wanted {
+        allow: Some(levers.map(str::to_owned).collect()),
+        ..wanted()
+    }
+}
+
+/// What runs of plans use where none of them fits by itself.
+fn only_the_net_fits(made: &Made) -> Option<Ended> {
+    if !made.verifies() || made.has("net") {
+        return None;
+    }
+    Some(through(made, Some(budget() / 10 * 11)))
+}
+
+#[test]
+fn where_no_plan_fits_the_net_holds_what_is_too_much() {
+    let (found, made) = found(with_the_net(), |made| {
+        let ended = only_the_net_fits(made);
+        if !made.has("net") {
+            return ended;
+        }
+        // The allocator counts what lies on the host as its own.
+        let Ended::Through(mut run) = through(made, Some(budget())) else {
+            return None;
+        };
+        run.summary.peak.reserved_bytes += 64 << 20;
+        Some(Ended::Through(run))
+    });
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    let chosen = chosen(&found);
+    assert!(chosen.verified && chosen.same_results == Results::Exact);
+    assert!(chosen.peak.reserved_bytes <= budget() - outside());
+    let last = made.iter().rfind(|made| made.has("net")).unwrap();
+    assert_eq!(last.limit, Some(budget()));
+    let Some(Lever::Net(net)) = chosen.levers.last() else {
+        panic!("{:?}", chosen.levers);
+    };
+    let device = PLAIN.record.devices.first().unwrap();
+    let more = device.outside_bytes.saturating_sub(outside());
+    assert_eq!(net.host_bytes, (64 << 20) + more);
+    assert_eq!(made.iter().filter(|made| made.has("net")).count(), 1);
+}
+
+#[test]
+fn the_net_is_left_where_another_plan_fits_or_it_is_not_wanted() {
+    let (_, made) = found(with_the_net(), |_| None);
+    assert!(made.iter().all(|made| !made.has("net")));
+    let (none, made) = found(wanted(), only_the_net_fits);
+    assert_eq!(none.fit.outcome, Outcome::NothingFits);
+    assert!(made.iter().all(|made| !made.has("net")));
+    let (none, _) = found(with_the_net(), |made| {
+        made.has("net")
+            .then(out_of_memory)
+            .or_else(|| only_the_net_fits(made))
+    });
+    assert_eq!(none.fit.outcome, Outcome::NothingFits);
+    assert!(none.fit.rejected.iter().any(|left| left.lever == "net"));
+}
+
+/// A search whose time goes by without a plan has time left for the net, and says that it was stopped.
+#[test]
+fn a_search_without_a_plan_ends_with_the_net_in_its_time() {
+    let stop = Stop::after(Some(Duration::from_secs(2)));
+    let wanted = Wanted {
+        stop: stop.clone(),
+        ..with_the_net()
+    };
+    let (found, made) = found(wanted, |made| {
+        std::thread::sleep(Duration::from_millis(300));
+        only_the_net_fits(made)
+    });
+    assert!(made.last().unwrap().has("net"), "{made:?}");
+    assert_eq!(found.fit.outcome, Outcome::Fits);
+    assert!(chosen(&found).verified);
+}

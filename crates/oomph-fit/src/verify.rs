@@ -73,7 +73,7 @@ impl Fitter<'_> {
         self.judge(plan, &request, limited, ended)
     }
 
-    fn next_name(&mut self) -> String {
+    pub(crate) fn next_name(&mut self) -> String {
         self.verifications += 1;
         format!("plan-{}", self.verifications)
     }
@@ -225,7 +225,7 @@ impl Fitter<'_> {
     }
 
     /// That run; `again`: after one without a limit.
-    fn limited<'r>(
+    pub(crate) fn limited<'r>(
         &self,
         plan: &'r search::Plan,
         name: &str,
@@ -303,7 +303,11 @@ impl Fitter<'_> {
     }
 
     /// The measurements of a run of a plan that ended so; if there are none, what is to blame is left out.
-    fn went_through(&mut self, plan: &search::Plan, ended: Ended) -> Option<Measurement> {
+    pub(crate) fn went_through(
+        &mut self,
+        plan: &search::Plan,
+        ended: Ended,
+    ) -> Option<Measurement> {
         let run = match ended {
             Ended::Through(run) => *run,
             Ended::OutOfMemory(_) => {
@@ -366,6 +370,12 @@ impl Fitter<'_> {
         // A plan may fail for lack of one large piece even if its peak would fit.
         let used = run.used_bytes().max(self.options.budget + 1);
         self.learn_of_miss(plan, run, used);
+        self.too_large.push(search::Plan {
+            used,
+            reserved: run.reserved_bytes(),
+            time_ratio: self.time_ratio(run, plan).unwrap_or(plan.time_ratio),
+            ..plan.clone()
+        });
         // One step says what is too much, not how much all of them need.
         if used == run.used_bytes() && !run.ended_before(2) {
             let plan = self.measured(plan, run, true);

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use oomph_allocator::{Config, Program as Replay, TorchVersion};
-use oomph_plan::Stop;
+use oomph_plan::{Lever, Stop};
 use oomph_run::processes::{Cards, Processes};
 use oomph_run::ranks::Culprit;
 use oomph_run::record::Device;
@@ -190,7 +190,7 @@ impl Job {
                 has_ranks,
             )?;
         }
-        if self.net {
+        if self.has_net() {
             preload_first(&mut command, &self.host.net()?);
             // A process that forks scripts has not preloaded it.
             command.env(variables::FORKS, "");
@@ -257,6 +257,12 @@ impl Job {
                 ..Processes::default()
             },
         })
+    }
+
+    /// Whether the net is there: it was asked for, or a plan has it.
+    fn has_net(&self) -> bool {
+        let mut levers = self.recording.levers.iter();
+        self.net || levers.any(Lever::needs_launcher)
     }
 
     /// Leads the recorder to its settings.

@@ -7,6 +7,7 @@
 //! All of this decides about speed only.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
@@ -27,9 +28,17 @@ const LINK: f64 = 51e9;
 /// What it costs to move a byte, in bytes read where they lie: 24 GB/s each way, both ways at a time.
 const MOVE_COST: f64 = 1.1;
 /// What is tried with what was measured, by windows of a step. With one window all rests.
-const TRIED: [usize; 3] = [1, 24, 1];
+const TRIED: [usize; 3] = [48, 1, 48];
 /// So many times at most, units that never lay on the host go there, so that it is measured what they cost.
 const EXPLORED: usize = 6;
+/// How likely it is, before it is measured, that a launch touches what is not near a pointer that it is given.
+const FAR: f64 = 0.05;
+/// What is measured is explained by turns, so often.
+const FITTINGS: usize = 12;
+/// A launch is this much faster or slower each time, in seconds.
+const JITTER: f64 = 5e-6;
+/// With a larger share of time on the link that was not foreseen, tensors lie elsewhere in each step.
+const UNFORESEEN: f64 = 0.05;
 /// Less is not measured, in bytes.
 const LITTLE: u64 = 64 << 10;
 /// The shortest step to believe in, in launches.
@@ -62,18 +71,64 @@ struct Launch {
     touched: Vec<Touched>,
     /// Whether it is thought to read them more than once.
     rereads: bool,
-    /// Seconds it took with nothing on the host.
-    alone: f64,
+    /// How long it took, with what on the host.
+    seen: Vec<Seen>,
 }
 
-/// A unit that a launch is given.
+/// A unit that a launch may touch.
 #[derive(Debug)]
 struct Touched {
     /// Its number.
     unit: usize,
     bytes: u64,
-    /// How often it is read or written, as measured.
-    times: Option<f64>,
+    /// Whether it begins before anything else does that was given to launches about then. What lies behind in the
+    /// segment may be of the same tensor, of which other launches are given parts.
+    near: bool,
+    /// Bytes over the link while it lies on the host, as measured.
+    crossed: Option<f64>,
+}
+
+/// A launch that was timed.
+#[derive(Debug)]
+struct Seen {
+    seconds: f64,
+    /// What of `touched` lay on the host.
+    on_host: Vec<usize>,
+}
+
+impl Launch {
+    fn near(&self) -> impl Iterator<Item = &Touched> {
+        self.touched.iter().filter(|touched| touched.near)
+    }
+
+    /// The least time it took, in seconds.
+    fn fastest(&self) -> f64 {
+        let seconds = self.seen.iter().map(|seen| seen.seconds);
+        seconds.fold(f64::INFINITY, f64::min)
+    }
+
+    /// Tells from all that was seen what each unit costs on the host: guesses are scaled until they explain each
+    /// time (iterative proportional fitting). A unit that lay there while the launch was fast costs nothing.
+    fn fit(&mut self, guess: impl Fn(&Touched) -> f64) {
+        let fastest = self.fastest();
+        let mut costs: Vec<f64> = self
+            .touched
+            .iter()
+            .map(|touched| guess(touched).max(1.0))
+            .collect();
+        for _ in 0..FITTINGS {
+            for seen in &self.seen {
+                let sum: f64 = seen.on_host.iter().map(|&at| costs[at]).sum();
+                let crossed = (seen.seconds - fastest - JITTER).max(0.0) * LINK;
+                for &at in &seen.on_host {
+                    costs[at] *= (crossed / sum).max(1e-3);
+                }
+            }
+        }
+        for &at in self.seen.iter().flat_map(|seen| &seen.on_host) {
+            self.touched[at].crossed = Some(costs[at]);
+        }
+    }
 }
 
 impl Known {
@@ -93,34 +148,37 @@ impl Known {
         let units: Vec<(u64, u64)> = arena.units().map(|(at, size, _)| (at, size)).collect();
         let launches = (first..log.len())
             .map(|launch| {
-                let mut touched: BTreeMap<usize, u64> = BTreeMap::new();
+                let mut touched: BTreeMap<usize, Touched> = BTreeMap::new();
                 for at in log.addresses(launch) {
                     let Some(end) = inside(*at) else { continue };
-                    let end = pointers.end(*at, launch, NEAR, end);
-                    let mut index = units
+                    let near = pointers.end(*at, launch, NEAR, end);
+                    let first = units
                         .partition_point(|&(base, _)| base <= *at)
                         .saturating_sub(1);
-                    while let Some(&(base, size)) =
-                        units.get(index).filter(|&&(base, _)| base < end)
-                    {
+                    let behind = units.iter().enumerate().skip(first);
+                    for (unit, &(base, size)) in behind.take_while(|(_, unit)| unit.0 < end) {
+                        let is_near = base < near;
+                        let end = if is_near { near } else { end };
                         let bytes = (base + size).min(end).saturating_sub(base.max(*at));
-                        let sum = touched.entry(index).or_default();
-                        *sum = (*sum + bytes).min(size);
-                        index += 1;
+                        let known = touched.entry(unit).or_insert(Touched {
+                            unit,
+                            bytes: 0,
+                            near: is_near,
+                            crossed: None,
+                        });
+                        if is_near && !known.near {
+                            (known.near, known.bytes) = (true, 0);
+                        }
+                        if is_near == known.near {
+                            known.bytes = (known.bytes + bytes).min(size);
+                        }
                     }
                 }
                 Launch {
                     signature: log.signatures[launch],
-                    touched: touched
-                        .into_iter()
-                        .map(|(unit, bytes)| Touched {
-                            unit,
-                            bytes,
-                            times: None,
-                        })
-                        .collect(),
+                    touched: touched.into_values().collect(),
                     rereads: log.rereads[launch],
-                    alone: 0.0,
+                    seen: Vec::new(),
                 }
             })
             .collect();
@@ -134,7 +192,7 @@ impl Known {
 
     /// Where windows begin, and where units lie in them.
     fn place(&self, windows: usize) -> (Vec<usize>, Placement) {
-        let sum = |launch: &Launch| launch.touched.iter().map(|touched| touched.bytes).sum();
+        let sum = |launch: &Launch| launch.near().map(|touched| touched.bytes).sum();
         let bytes: Vec<u64> = self.launches.iter().map(sum).collect();
         let begins = rhythm::windows(&bytes, windows);
         let mut units: Vec<Unit> = self
@@ -148,8 +206,7 @@ impl Known {
         for (index, launch) in self.launches.iter().enumerate() {
             let window = begins.partition_point(|&begin| begin <= index) - 1;
             for touched in &launch.touched {
-                units[touched.unit].traffic[window] +=
-                    (touched.bytes as f64 * self.times(launch, touched)) as u64;
+                units[touched.unit].traffic[window] += self.crossed(launch, touched) as u64;
             }
         }
         let step = Step {
@@ -176,6 +233,72 @@ impl Known {
         (begins, placement)
     }
 
+    /// The share of the time spent on the link in launches that should have touched nothing on the host: they were
+    /// given other addresses than in the step that is known.
+    fn unforeseen(&self) -> f64 {
+        let (mut lost, mut all) = (0.0, 0.0);
+        for launch in &self.launches {
+            let fastest = launch.fastest();
+            for seen in &launch.seen {
+                all += seen.seconds - fastest;
+                if seen.on_host.is_empty() {
+                    lost += seen.seconds - fastest;
+                }
+            }
+        }
+        if all > 0.0 { lost / all } else { 0.0 }
+    }
+
+    /// Says so, once, if little can be foreseen.
+    fn tell(&self) {
+        static TOLD: Once = Once::new();
+        if self.unforeseen() > UNFORESEEN {
+            TOLD.call_once(|| {
+                crate::say(
+                    "tensors lie elsewhere in each step, and so it foresees little; a script that frees its gradients \
+                     before the forward pass (`optimizer.zero_grad()` first) often keeps them in place",
+                );
+            });
+        }
+    }
+
+    /// Writes what is known to the log, for simulations: sizes in bytes, times in µs.
+    fn write_down(&self) {
+        crate::log!(
+            "trace {{\"capacity\": {}, \"units\": {:?}}}",
+            self.capacity,
+            self.units
+                .iter()
+                .map(|unit| [unit.0, unit.1])
+                .collect::<Vec<_>>()
+        );
+        for launch in &self.launches {
+            let touched: Vec<_> = launch
+                .touched
+                .iter()
+                .map(|touched| {
+                    (
+                        touched.unit,
+                        touched.bytes,
+                        i32::from(touched.near),
+                        self.crossed(launch, touched) as u64,
+                    )
+                })
+                .collect();
+            let seen: Vec<_> = launch
+                .seen
+                .iter()
+                .map(|seen| (seen.seconds * 1e6, &seen.on_host))
+                .collect();
+            crate::log!(
+                "launch ({}, {}, {touched:?}, {seen:.1?})",
+                launch.signature,
+                i32::from(launch.rereads)
+            );
+        }
+        crate::log!("trace end, {:.1} % unforeseen", self.unforeseen() * 100.0);
+    }
+
     /// A placement at rest with units on the host that never were there, or `None` if all have been, or if there
     /// are as many as before.
     fn explore(&self) -> Option<Placement> {
@@ -183,10 +306,10 @@ impl Known {
         let mut traffic = vec![0.0; self.units.len()];
         for launch in &self.launches {
             for touched in &launch.touched {
-                if touched.times.is_none() && touched.bytes >= LITTLE {
+                if touched.crossed.is_none() && touched.bytes >= LITTLE {
                     unknown[touched.unit] += touched.bytes;
                 }
-                traffic[touched.unit] += touched.bytes as f64 * self.times(launch, touched);
+                traffic[touched.unit] += self.crossed(launch, touched);
             }
         }
         if unknown.iter().all(|&bytes| bytes == 0) {
@@ -212,45 +335,54 @@ impl Known {
         Some(placement)
     }
 
-    /// How often a launch reads or writes a unit that it is given.
-    fn times(&self, launch: &Launch, touched: &Touched) -> f64 {
-        let of_kernel = || {
-            self.kernels
-                .get(&launch.signature)
-                .map(|&(crossed, given)| crossed / given)
-        };
-        let unknown = if launch.rereads { REREADS } else { 1.0 };
+    /// Bytes over the link of a unit that a launch may touch, if it lies on the host.
+    fn crossed(&self, launch: &Launch, touched: &Touched) -> f64 {
         touched
-            .times
-            .or_else(of_kernel)
-            .unwrap_or(unknown)
-            .clamp(0.2, 500.0)
+            .crossed
+            .unwrap_or_else(|| guess(&self.kernels, launch.signature, launch.rereads, touched))
     }
 
     /// A launch took so many seconds, with some units on the host.
     fn took(&mut self, index: usize, seconds: f64, is_on_host: impl Fn(u64) -> bool) {
-        let Some(launch) = self.launches.get_mut(index) else {
-            return;
-        };
-        let units = &self.units;
-        let on_host = |touched: &&mut Touched| is_on_host(units[touched.unit].0);
-        let given: u64 = launch
-            .touched
-            .iter_mut()
-            .filter(on_host)
-            .map(|touched| touched.bytes)
-            .sum();
-        if given == 0 {
-            launch.alone = seconds;
-        } else if given >= LITTLE {
-            let crossed = (seconds - launch.alone).max(0.0) * LINK;
-            for touched in launch.touched.iter_mut().filter(on_host) {
-                touched.times = Some(crossed / given as f64);
-            }
-            let kernel = self.kernels.entry(launch.signature).or_default();
-            *kernel = (kernel.0 + crossed, kernel.1 + given as f64);
+        if let Some(launch) = self.launches.get_mut(index) {
+            let on_host = |&at: &usize| is_on_host(self.units[launch.touched[at].unit].0);
+            let on_host = (0..launch.touched.len()).filter(on_host).collect();
+            launch.seen.push(Seen { seconds, on_host });
         }
     }
+
+    /// All launches have been timed once more.
+    fn fit(&mut self) {
+        let kernels = std::mem::take(&mut self.kernels);
+        for launch in &mut self.launches {
+            let (signature, rereads) = (launch.signature, launch.rereads);
+            launch.fit(|touched| guess(&kernels, signature, rereads, touched));
+            for touched in &launch.touched {
+                if let (true, Some(crossed)) =
+                    (touched.near && touched.bytes >= LITTLE, touched.crossed)
+                {
+                    let kernel = self.kernels.entry(signature).or_default();
+                    *kernel = (kernel.0 + crossed, kernel.1 + touched.bytes as f64);
+                }
+            }
+        }
+    }
+}
+
+/// Bytes over the link of a unit that never lay on the host, by what its kernel did with others.
+fn guess(
+    kernels: &HashMap<u64, (f64, f64)>,
+    signature: u64,
+    rereads: bool,
+    touched: &Touched,
+) -> f64 {
+    let times = kernels
+        .get(&signature)
+        .map_or(if rereads { REREADS } else { 1.0 }, |&(crossed, given)| {
+            crossed / given
+        });
+    let likely = if touched.near { 1.0 } else { FAR };
+    touched.bytes as f64 * times.clamp(0.2, 500.0) * likely
 }
 
 /// Where each unit lies in each window.
@@ -329,6 +461,9 @@ impl Course {
     /// A step begins: on with the trial.
     fn step(&mut self, now: Instant) {
         self.steps += 1;
+        if self.steps == PROVEN {
+            self.known.tell();
+        }
         let Some(trial) = &mut self.trial else { return };
         match trial.phase {
             Phase::Settling if trial.explored.is_some_and(|explored| explored > 0) => {
@@ -357,6 +492,7 @@ impl Course {
             }
             Phase::Probing => {
                 trial.phase = Phase::Settling;
+                self.known.fit();
                 if let Some(explored) = trial.explored.filter(|&explored| explored < EXPLORED)
                     && let Some(placement) = self.known.explore()
                 {
@@ -364,9 +500,12 @@ impl Course {
                     self.set(vec![0], placement);
                     return;
                 }
-                trial.explored = None;
+                let explored = trial.explored.take().is_some();
                 let windows = TRIED[trial.which];
                 trial.which += 1;
+                if explored {
+                    self.known.write_down();
+                }
                 let (begins, placement) = self.known.place(windows);
                 self.set(begins, placement);
             }
@@ -560,7 +699,7 @@ impl Watch {
 fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
     let known = Known::of(log, first, arena, 0);
     let mut is_touched = vec![false; known.units.len()];
-    for touched in known.launches.iter().flat_map(|launch| &launch.touched) {
+    for touched in known.launches.iter().flat_map(Launch::near) {
         is_touched[touched.unit] = true;
     }
     let touched: u64 = known
@@ -659,9 +798,26 @@ mod tests {
             self.launch_with(signature, &[(segment, times)]);
         }
 
-        /// Launches a kernel that takes 20 µs, and longer for what it reads of the host.
+        /// Launches a kernel that reads segments so many times.
         fn launch_with(&mut self, signature: u64, given: &[(usize, u64)]) {
-            let addresses: Vec<u64> = given.iter().map(|&(at, _)| self.segments[at]).collect();
+            let sizes: BTreeMap<u64, u64> = self.arena.segments().collect();
+            let read: Vec<(u64, u64, u64)> = given
+                .iter()
+                .map(|&(segment, times)| {
+                    (
+                        self.segments[segment],
+                        sizes[&self.segments[segment]],
+                        times,
+                    )
+                })
+                .collect();
+            self.launch_reading(signature, &read);
+        }
+
+        /// Launches a kernel that reads so many bytes from these addresses on, so many times: it takes 20 µs, and
+        /// longer for what lies on the host.
+        fn launch_reading(&mut self, signature: u64, read: &[(u64, u64, u64)]) {
+            let addresses: Vec<u64> = read.iter().map(|&(at, ..)| at).collect();
             let orders =
                 self.watch
                     .launched(&self.arena, signature, &addresses, false, false, self.now);
@@ -670,13 +826,11 @@ mod tests {
                 self.moved += moved.out + moved.back;
                 self.now += Duration::from_secs_f64((moved.out + moved.back) as f64 / 24e9);
             }
-            let crossed: u64 = given
+            let crossed: u64 = read
                 .iter()
-                .map(|&(segment, times)| {
-                    let at = self.segments[segment];
-                    let end = at + self.arena.segments().find(|one| one.0 == at).unwrap().1;
+                .map(|&(at, size, times)| {
                     let on_host = self.arena.units().filter(|&(unit, _, place)| {
-                        unit >= at && unit < end && place == Place::Host
+                        unit >= at && unit < at + size && place == Place::Host
                     });
                     times * on_host.map(|(_, size, _)| size).sum::<u64>()
                 })
@@ -795,5 +949,50 @@ mod tests {
             .collect();
         assert_eq!(on_host, (0..8).collect::<Vec<_>>());
         assert!(last < blind / 5.0, "{last} of {blind}");
+    }
+
+    /// A kernel is given a tensor whose parts others are given at about that time: where the tensor ends does not
+    /// show. It reads all of it again and again, they read their part once.
+    #[test]
+    fn what_lies_behind_a_part_is_found_by_what_it_costs() {
+        let mut job = Job::new(&[4, 4, 4, 4, 4, 4, 12], 24);
+        let tensor = job.segments[6];
+        let step = |job: &mut Job| {
+            let began = job.now;
+            for round in 0..4 {
+                job.launch_reading(100 + round, &[(tensor, 12 * MIB, 20)]);
+                for part in 0..3 {
+                    job.launch_reading(200 + part, &[(tensor + part * 4 * MIB, 4 * MIB, 1)]);
+                }
+                for segment in 0..6 {
+                    job.launch(300, segment, 3);
+                }
+            }
+            (job.now - began).as_secs_f64()
+        };
+        let blind = step(&mut job);
+        let mut last = 0.0;
+        for _ in 0..30 {
+            last = step(&mut job);
+        }
+        let parts = [0, 4, 8].map(|part| job.arena.is_on_host(tensor + part * MIB));
+        assert_eq!(parts, [false; 3]);
+        assert!(last < blind / 5.0, "{last} of {blind}");
+    }
+
+    /// Tensors change places in each step, or stay where they are.
+    #[test]
+    fn tensors_that_lie_elsewhere_in_each_step_are_noticed() {
+        for wanders in [false, true] {
+            let mut job = Job::new(&[4; 12], 32);
+            for step in 0..20 {
+                let shift = if wanders { step } else { 0 };
+                for launch in 0..48 {
+                    job.launch(launch, (launch as usize + shift) % 12, 3);
+                }
+            }
+            let unforeseen = job.watch.course.as_ref().unwrap().known.unforeseen();
+            assert_eq!(unforeseen > UNFORESEEN, wanders, "{unforeseen}");
+        }
     }
 }

@@ -171,6 +171,11 @@ pub(crate) trait Facets {
         None
     }
 
+    /// Whether it has to be there before Python starts, which `oomph run` sees to.
+    fn needs_launcher(&self) -> bool {
+        false
+    }
+
     /// Whether a CPU does not show what it does to results: other kernels of the GPU.
     fn is_only_on_gpu(&self) -> bool {
         false

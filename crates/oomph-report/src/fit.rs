@@ -337,6 +337,9 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     if let Some(file) = &fit.plan_file {
         let command = format!("oomph run --plan {file} {}", fit.command);
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
+        if chosen.levers.iter().any(Lever::needs_launcher) {
+            return;
+        }
         let line_of = match &fit.apply_patch_file {
             Some(patch) => format!("the line of {patch}"),
             None => format!("oomph.apply(\"{file}\") in its first line"),

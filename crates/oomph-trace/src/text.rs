@@ -20,6 +20,7 @@ mod nccl;
 mod onnx;
 mod origin;
 mod other;
+mod phase;
 mod processes;
 mod program;
 mod pytorch;
@@ -44,11 +45,13 @@ use crate::units::Bytes;
 pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
 use origin::Origin;
+pub use phase::Phase;
 pub use program::{Hardware, Memory, Named, Program, Uses};
 pub use quoted::Figure;
 use readers::{Found, Noted};
+pub use serving::SHORT_OF_SHARE;
 pub use signs::Sign;
-pub use tables::{Bound, Card, Disk, Holder, Host, Tables};
+pub use tables::{Bound, Card, Disk, Holder, Host, Offload, Tables};
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
 const MAX_LINE: usize = 1 << 20;
@@ -89,6 +92,10 @@ const MAX_JOINED: usize = 4 << 10;
 /// Lines before a message that may name the program, and bytes of each.
 const RECENT: usize = 24;
 const MAX_RECENT: usize = 400;
+/// Lines before a message that may be what is left of a traceback.
+const CLOSE: usize = 6;
+/// Frames of a traceback that was cut.
+const SHORT: usize = 3;
 /// Lines that a message is wrapped to.
 const WRAPPED: usize = 4;
 
@@ -224,8 +231,12 @@ pub struct OomMessage {
     pub memory: Memory,
     /// Whose accelerator it is.
     pub hardware: Hardware,
-    /// What the program was doing, after `while`.
-    pub during: Option<&'static str>,
+    /// What the program was doing.
+    pub during: Option<Phase>,
+    /// The same by lines above it, where nothing of its own says it.
+    likely: Option<Phase>,
+    /// Steps that it had done, and all, by a bar of progress above.
+    pub progress: Option<(u64, u64)>,
     /// Which error.
     pub kind: MessageKind,
     /// Whether it is a warning after which the program went on.
@@ -310,6 +321,8 @@ impl OomMessage {
             memory: Memory::Device,
             hardware: Hardware::default(),
             during: None,
+            likely: None,
+            progress: None,
             kind,
             handled: false,
             line,
@@ -705,7 +718,7 @@ impl Log {
                 // A title stands above its traceback.
                 if last.traceback.is_empty() {
                     let called = format!(" {}(", frame.function);
-                    last.during = last.during.or_else(|| origin::during(&called));
+                    last.during = last.during.or_else(|| phase::of_call(&called));
                 }
             }
             if self.traceback.len() >= MAX_FRAMES {
@@ -787,7 +800,10 @@ impl Log {
             && let Some(last) = self.messages.last_mut()
             && self.parts - last.last <= WRAPPED
         {
-            last.during = last.during.or_else(|| origin::during(text));
+            last.during = last.during.or_else(|| phase::of_call(text));
+            if last.traceback.is_empty() {
+                last.during = last.during.or_else(|| phase::of_log(text));
+            }
         }
         if !new
             && let Some(last) = self.messages.last_mut()
@@ -906,13 +922,23 @@ impl Log {
         message.pid = message.pid.or(origin.pid);
         message.host = message.host.take().or(origin.host);
         message.traceback = self.traceback.drain(..).collect();
-        message.during = message.during.or_else(|| {
-            let mut frames = message.traceback.iter().rev();
-            frames.find_map(|frame| {
-                let called = format!("{} {}(", frame.code, frame.function);
-                origin::during(&called).or_else(|| origin::during(&frame.file))
-            })
-        });
+        message.progress = self
+            .recent
+            .iter()
+            .rev()
+            .find_map(|line| phase::progress(line));
+        // A whole traceback tells what its program did; of a cut one, or none, the log may.
+        let is_cut = message.traceback.len() < SHORT || message.program.serves();
+        message.during = message
+            .during
+            .or_else(|| phase::of_frames(&message.traceback));
+        message.likely = {
+            let mut lines = self.recent.iter().rev().filter(|_| is_cut);
+            let near = lines.clone().take(CLOSE);
+            near.filter(|_| message.traceback.is_empty())
+                .find_map(|line| phase::of_line(line))
+                .or_else(|| lines.find_map(|line| phase::of_log(line)))
+        };
         // Ray's driver only relays what failed in a worker: `ray::Worker.run() (pid=7106, ip=192.168.10.10, …`.
         if let Some((pid, host)) = self
             .recent
@@ -1007,7 +1033,7 @@ impl Log {
             message.handled = true;
         }
         // The thread that pins needs a context on the GPU, and pages of the host.
-        if message.kind == MessageKind::Cuda && message.during == Some("host memory was pinned") {
+        if message.kind == MessageKind::Cuda && message.during == Some(Phase::Pinning) {
             message.memory = Memory::Unknown;
         }
         let on_cpu =
@@ -1102,7 +1128,8 @@ impl Log {
         let own = (message.kind == MessageKind::Killed).then_some(message.text.as_str());
         facts::near(lines.chain(own), &message, &mut around);
         message.around = around;
-        if message.program.serves() || message.inside.is_some_and(Program::serves) {
+        let serves = message.program.serves() || message.inside.is_some_and(Program::serves);
+        if serves && message.parts.is_empty() {
             let lines = self.recent.iter().rev();
             message.parts = lines
                 .map(|line| facts::parts(line))
@@ -1264,6 +1291,9 @@ impl Log {
         for message in &mut self.messages {
             message.tables = Arc::clone(&tables);
             self.elsewhere.complete(message);
+        }
+        for message in &mut self.messages {
+            message.during = message.during.or(message.likely);
         }
         // Several lines made one message, or one line has the words of two: a GPU's number is of another then.
         for message in &mut self.messages {

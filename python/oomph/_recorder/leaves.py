@@ -43,13 +43,16 @@ class Leaves:
         def goes_back(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             outermost = _is_outermost()
             found = self._look(tensors)
+            updates = self._updates
+            if outermost and updates.may_come:
+                updates.begins(found)
             with self._notes_graph(args, kwargs):
                 result = backward(tensors, *args, **kwargs)
             if found is not None:
                 self._marks.gradients()
-                found = [t for t in found if t.grad is not None]
-            if outermost and self._updates.may_come:
-                self._updates.gave(found)
+                found = [t for t in found if t.grad is not None or updates.changed_in_it(t)]
+            if outermost and updates.may_come:
+                updates.gave(found)
             return result
 
         @functools.wraps(grad)

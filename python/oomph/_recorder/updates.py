@@ -20,7 +20,7 @@ class Updates:
     They change in place (`p -= lr * p.grad` without gradients, `p.data.add_`, `torch._foreach_add_`), or other tensors take their
     places (`params = {k: p - lr * g}`), and those before are gone. Where the script, or garbage, still holds these, it is known only
     when the next pass asks for gradients of the others: the step ended where the first operator since needed gradients. A pass after
-    which none of this happens is one of several of a step.
+    which none of this happens is one of several of a step. Hooks may change them within the pass already.
     """
 
     def __init__(self, progress: Progress, marks: Marks, layer: Any, inference: bool) -> None:
@@ -74,6 +74,21 @@ class Updates:
         """Whether the weights of the pass before are all gone, so that the next is for others."""
         return bool(self._weights) and all(one() is None for one in self._weights.values())
 
+    def begins(self, leaves: Iterable[torch.Tensor] | None) -> None:
+        """A backward pass begins, with these leaves; None: with some of those of passes before. Hooks may change them in it."""
+        if self.waits or not self._progress.is_recorded:
+            return
+        asked = leaves
+        if asked is None:
+            asked = [t for t in (one() for one in self._known.values()) if t is not None]
+        self._addresses = {address for t in asked for address in memory_of(t)}
+        self._written = set()
+        self._layer.changes = self._changed
+
+    def changed_in_it(self, leaf: torch.Tensor) -> bool:
+        """Whether hooks of the pass that ends have changed `leaf`."""
+        return bool(self._written.intersection(memory_of(leaf)))
+
     def gave(self, weights: Iterable[torch.Tensor] | None, new: bool = False) -> None:
         """A backward pass has given gradients of `weights`; None: of some of those of passes before. `new`: they are the function's, and
         passes of models that it differentiates are no inference."""
@@ -92,6 +107,8 @@ class Updates:
         asked = self._known if weights is None else self._weights
         found = [t for t in (one() for one in asked.values()) if t is not None]
         if not found:
+            if not self.waits:
+                self._layer.changes = None
             return
         storages = [StorageWeakRef(t.untyped_storage()) for t in found]
         before, self._shapes = self._shapes, [t.shape for t in found]
@@ -105,7 +122,8 @@ class Updates:
         progress.trains = progress.trains or new
         self._addresses = {address for t in found for address in memory_of(t)}
         self._storages, self._begins = storages, None
-        self.waits, self._written = True, set()
+        self._written &= self._addresses
+        self.waits = True
         self._layer.changes = self._changed
         if self._by_hand:
             progress.say(OPTIMIZER)

@@ -142,6 +142,11 @@ pub(super) fn never_fits(message: &OomMessage) -> Option<String> {
             format!("; {what} {need}, more than the {total} that there are by the text, so it can never fit there")
         });
     }
+    if let Some((line, total)) = device_memory(message).filter(|(_, total)| need > *total) {
+        return Some(format!(
+            "; {what} {need}, more than the {total} that the card has by line {line}, so it can never fit there"
+        ));
+    }
     let (line, gpu) = card(message)?;
     let total = Bytes(gpu.memory.total_bytes);
     (need > total).then(|| {
@@ -155,35 +160,133 @@ pub(super) fn never_fits(message: &OomMessage) -> Option<String> {
 
 /// The largest size of the accelerator's memory that the text states, with its line.
 pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
+    const WORDS: [&str; 6] = [
+        "vram",
+        "gpu has",
+        "card has",
+        "device has",
+        "device just has",
+        "gpu with",
+    ];
     let figures = message.tables.figures.iter();
-    let stated = figures.filter(|figure| has(figure, &["vram"]));
+    let stated = figures.filter(|figure| has(figure, &WORDS));
     stated
         .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
 }
 
-/// Layers that a server put on the GPU by its own estimate, what that left it, and how many fit by the request.
-pub(super) fn layers(message: &OomMessage) -> Option<(u64, Bytes, u64)> {
-    let (layers, available) = message.tables.offload?;
-    let asked = message.requested.filter(|asked| *asked > available)?;
-    // A fifth is for the cache and for computing.
-    let fit = available.0 / 5 * 4 / (asked.0 / layers.max(1)).max(1);
-    (layers > 0 && message.memory == Memory::Device).then_some((
-        layers,
-        available,
-        fit.min(layers - 1),
+/// The buffers that a log of llama.cpp has on the GPU of a message: `CUDA0 KV buffer size = 3280.00 MiB`.
+fn buffers(message: &OomMessage) -> Vec<(&'static str, Bytes)> {
+    const KINDS: [(&str, &str); 3] = [
+        (" model buffer size", "weights"),
+        (" KV buffer size", "keys and values"),
+        (" compute buffer size", "computing"),
+    ];
+    let Some(device) = message.device else {
+        return Vec::new();
+    };
+    let held = |(words, name): (&str, &'static str)| {
+        let mut figures = message.tables.figures.iter().filter(|figure| {
+            let owner = figure
+                .text
+                .split_once(words)
+                .and_then(|(head, _)| head.rsplit([' ', '`', ':']).next());
+            let own = |owner: &str| {
+                let name = owner.trim_end_matches(|c: char| c.is_ascii_digit());
+                owner.len() > name.len()
+                    && owner[name.len()..].parse() == Ok(device)
+                    && !name.is_empty()
+            };
+            figure.line < message.line && owner.is_some_and(own)
+        });
+        let size = figures.next_back()?.sizes.iter().max()?;
+        Some((name, *size))
+    };
+    KINDS.into_iter().filter_map(held).collect()
+}
+
+/// What a message's request makes together with what the text says is on that GPU already, and how that compares with
+/// what there is, as the end of a sentence.
+pub(super) fn sum(message: &OomMessage) -> Option<String> {
+    let asked = message.requested.filter(|_| !message.handled)?;
+    if message.memory != Memory::Device {
+        return None;
+    }
+    let all = message.total.or(message.around.total);
+    let all = all.or_else(|| device_memory(message).map(|(_, size)| size));
+    let held = buffers(message);
+    if held.is_empty() {
+        let used = message.used().filter(|_| message.total.is_some())?;
+        let over = (used + asked).saturating_sub(all?);
+        return (over > Bytes::ZERO && used <= all? && asked <= all?)
+            .then(|| format!(": with the request that is {over} too much"));
+    }
+    let whole: Bytes = held.iter().map(|(_, size)| *size).sum::<Bytes>() + asked;
+    let parts: Vec<String> = held
+        .iter()
+        .map(|(name, size)| format!("{size} for {name}"))
+        .collect();
+    let compared = match all {
+        Some(all) if whole > all => format!(", {} more than the {all} there", whole - all),
+        Some(all) => format!(" of {all}"),
+        None => String::new(),
+    };
+    Some(format!(
+        "; with the buffers that it has on this GPU already ({}) that makes {whole}{compared}",
+        parts.join(", ")
     ))
+}
+
+/// How a server's estimate of its layers was too small.
+pub(super) struct Estimate {
+    /// The layers that it put on the GPU.
+    pub(super) layers: u64,
+    /// As many as fit by the figures of the text.
+    pub(super) fit: u64,
+    /// The end of a sentence.
+    sentence: String,
+}
+
+/// That a server put more layers on the GPU than fit.
+pub(super) fn estimate(message: &OomMessage) -> Option<Estimate> {
+    let plan = message.tables.offload?;
+    let asked = message
+        .requested
+        .filter(|_| message.memory == Memory::Device)?;
+    let (layers, free) = (plan.layers, plan.free);
+    if layers == 0 {
+        return None;
+    }
+    if asked > free {
+        // A fifth is for the cache and for computing.
+        let fit = free.0 / 5 * 4 / (asked.0 / layers).max(1);
+        return Some(Estimate {
+            layers,
+            fit: fit.min(layers - 1),
+            sentence: format!(
+                "; the program put {layers} layers on a GPU with {free} free, by an estimate that was too small: by this \
+                 request each takes about {}",
+                Bytes(asked.0 / layers)
+            ),
+        });
+    }
+    let (planned, graph) = plan.planned.zip(plan.graph)?;
+    let need = planned.saturating_sub(graph) + asked;
+    let over = need.saturating_sub(free);
+    let each = (planned.saturating_sub(graph).0 / layers).max(1);
+    (asked > graph && over > Bytes::ZERO).then(|| Estimate {
+        layers,
+        fit: layers.saturating_sub(over.0 / each + 1),
+        sentence: format!(
+            "; the program planned {planned} in {layers} layers for the {free} that were free, with {graph} of that for \
+             computing: this request alone, which is for that, makes it {need}, {over} too much, so its estimate was too small"
+        ),
+    })
 }
 
 /// That a server's estimate of its layers was too small, as the end of a sentence.
 pub(super) fn of_the_estimate(message: &OomMessage) -> Option<String> {
-    let (layers, available, _) = layers(message)?;
-    let asked = message.requested?;
-    Some(format!(
-        "; the program put {layers} layers on a GPU with {available} free, by an estimate that was too small: by this request \
-         each takes about {}",
-        Bytes(asked.0 / layers)
-    ))
+    estimate(message).map(|estimate| estimate.sentence)
 }
 
 /// What of a text's figures is not `shown` beside them, the nearest to the message first chosen, then in their order.

@@ -5,16 +5,16 @@ mod faults;
 mod figures;
 mod next;
 mod other;
-mod ruled_out;
 mod settings;
+mod ways;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Program, Sign};
+use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
 
 pub(crate) use figures::listed;
 pub use next::NextStep;
 pub(crate) use next::steps;
-pub(crate) use ruled_out::of_cause;
+pub(crate) use ways::of_cause;
 
 use crate::MessageReport;
 use crate::causes::{Basis, Cause, Evidence, Fix, huge_request};
@@ -67,7 +67,8 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             );
         }
     }
-    if let Some(allowed) = Limit::of(message).own_cap().filter(|_| !is_on_mac(message)) {
+    let cap = Limit::of(message).own_cap();
+    if let Some(allowed) = cap.filter(|_| is_pytorchs(message) && !is_on_mac(message)) {
         corrections.push(format!(
             "the process limited itself to {allowed} (set_per_process_memory_fraction); the \
              device's free memory does not matter"
@@ -102,6 +103,9 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
         && !(full_of_others && in_pieces.is_some())
     {
         corrections.push(match in_pieces {
+            _ if next::of_a_phase(message) => {
+                "every such message has the hint about fragmentation; here it is not what decides".to_owned()
+            }
             Some(cached) => format!(
                 "every such message has the hint about fragmentation; here the {cached} that are reserved and \
                  unused would have been enough together with what was free, so it may help"
@@ -247,11 +251,14 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
         ([_, _, ..], _) => said.push(named("GPU", &devices)),
         _ => {}
     }
-    let said_already = cause.id == "optimizer_state"
-        || primary.during == Some(next::PINNED)
+    let said_already = cause
+        .verdict
+        .contains(primary.during.map_or("?", Phase::clause))
+        || primary.during == Some(Phase::Pinning)
         || other::is_context(primary);
-    let during = primary.during.filter(|_| !said_already);
-    said.extend(during.map(|what| format!("while {what}")));
+    let budget = primary.kind == MessageKind::Budget;
+    let during = primary.during.filter(|_| !said_already && !budget);
+    said.extend(during.map(|phase| format!("while {}", phase.clause())));
     if primary.handled && is_pytorchs(primary) && primary.setting != Some("cache flushes") {
         said.push("the program says that it tries to go on after it".to_owned());
     }
@@ -531,7 +538,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         let own = process_outside(message).filter(|own| *own <= LIBRARIES / 4);
         let outside = outside.saturating_sub(Bytes(own.unwrap_or(0)));
         let share = outside.0 as f64 / total.0.max(1) as f64;
-        let decisive = outside.0 > LIBRARIES || share > FOREIGN;
+        let decisive = outside.0 > LIBRARIES || (share > FOREIGN && !is_only_context(message));
         // The driver keeps the last few pieces, and gives them in pieces of its own.
         let full = free < requested || free.0 < total.0 / 64;
         if decisive && full && message.reserved.is_some() {
@@ -639,7 +646,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     let decided = causes.iter().any(|cause| cause.id == "other_process");
     let unallocated = cached(message).unwrap_or_default();
     let small = unallocated.0 < message.total.unwrap_or_default().0 / 64;
-    if is_fragmented(message) && !(decided && small) {
+    if let Some(cause) = of_phase(message).filter(|_| !decided) {
+        causes.push(cause);
+    } else if is_fragmented(message) && !(decided && small) {
         let free = message.free.unwrap_or_default();
         let mut evidence = vec![Evidence::of(
             unallocated.0,
@@ -672,7 +681,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 } else {
                     String::new()
                 }
-            ) + if ruled_out::grows_in_place(message) {
+            ) + if ways::grows_in_place(message) {
                 ", although segments grow in place already (expandable_segments:True): what is alive between them keeps them \
                  apart, so less at once helps more surely"
             } else if together {
@@ -846,14 +855,31 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
         ));
     }
     let (verdict, setting) = if is_on_mac(message) {
-        (
+        let held = message.this_process.zip(message.allocated);
+        let parts = held.map_or_else(String::new, |(all, own)| {
             format!(
-                "PyTorch may hold {allowed} of this Mac's memory, and that is used up{}",
-                message.this_process.zip(message.allocated).map_or_else(String::new, |(all, own)| format!(
-                    ": {own} in tensors, and {} in other allocations on the GPU (Metal's own buffers), which count as well",
-                    all.saturating_sub(own)
-                ))
-            ),
+                ": {own} in tensors, and {} in other allocations on the GPU (Metal's own buffers), which count as well",
+                all.saturating_sub(own)
+            )
+        });
+        let over = held
+            .zip(message.requested)
+            .map(|((all, _), asked)| (all, asked, (all + asked).saturating_sub(allowed)));
+        let used_up = match over {
+            Some((all, asked, over)) if all < allowed && over > Bytes::ZERO => {
+                evidence.push(Evidence::of(
+                    over.0,
+                    "too much, together with what was asked for",
+                ));
+                format!(
+                    "{all} are in use, and one request of {asked} makes that {}, {over} too much",
+                    all + asked
+                )
+            }
+            _ => "that is used up".to_owned(),
+        };
+        (
+            format!("PyTorch may hold {allowed} of this Mac's memory, and {used_up}{parts}"),
             "PYTORCH_MPS_HIGH_WATERMARK_RATIO is that limit: without it the Mac itself may run out",
         )
     } else {
@@ -879,12 +905,95 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
     }
 }
 
+/// That memory ran out in a phase which tells by itself what took it, by the figures of the message.
+fn of_phase(message: &OomMessage) -> Option<Cause> {
+    let (id, why) = match message.during? {
+        Phase::Loading | Phase::Moving => (
+            "model_too_large",
+            "a model is read or moved whole, whatever the batch: its weights and what was there before do not fit",
+        ),
+        Phase::SettingUp => (
+            "optimizer_state",
+            "a sharded optimizer makes its copies of the weights and its state there, before the first batch",
+        ),
+        Phase::Saving => (
+            "checkpoint_on_gpu",
+            "to be saved, the state is gathered or copied on the GPU, beside all that training holds; what was written may be \
+             incomplete",
+        ),
+        Phase::Collecting => (
+            "tensors_kept",
+            "the predictions of all batches so far are kept on the GPU and joined, so a smaller batch hardly helps",
+        ),
+        _ => return None,
+    };
+    let clause = message.during?.clause();
+    let mut evidence = request_evidence(message);
+    if let Some(allocated) = message.allocated {
+        evidence.push(Evidence::of(allocated.0, "in use by PyTorch"));
+    }
+    evidence.extend(
+        message
+            .free
+            .map(|free| Evidence::of(free.0, "free on the device")),
+    );
+    evidence.extend(too_few(message));
+    evidence.extend(of_others(message));
+    let figures = message
+        .allocated
+        .zip(message.total)
+        .map(|(used, total)| format!(" beside {used} in use, of {total}"))
+        .unwrap_or_default();
+    let asked = message
+        .requested
+        .map_or_else(|| "memory".to_owned(), |asked| asked.to_string());
+    Some(Cause {
+        id,
+        confidence: 0.8,
+        verdict: format!("{asked} could not be had while {clause}{figures}: {why}"),
+        evidence,
+        fixes: Vec::new(),
+    })
+}
+
+/// How much was too few on the device.
+fn too_few(message: &OomMessage) -> Option<Evidence> {
+    let (asked, free) = (message.requested?, message.free?);
+    (asked > free).then(|| Evidence::of((asked - free).0, "too few on the device for that"))
+}
+
 /// Whether others hold a good part of a GPU that is full.
 fn is_full_of_others(message: &OomMessage) -> bool {
     message
         .outside_pytorch()
         .zip(message.total)
         .is_some_and(|(outside, total)| outside.0 as f64 > FOREIGN * total.0 as f64)
+        && !is_only_context(message)
+}
+
+/// Whether others hold nearly all of a full GPU, and PyTorch next to nothing.
+fn holds_next_to_nothing(message: &OomMessage) -> bool {
+    // What the driver counts as this process's own may be another engine inside it.
+    let own = message
+        .this_process
+        .zip(message.reserved)
+        .is_some_and(|(all, held)| all.saturating_sub(held).0 > LIBRARIES);
+    is_full_of_others(message)
+        && !own
+        && message
+            .reserved
+            .zip(message.total)
+            .is_some_and(|(held, total)| held.0 < total.0 / 10)
+}
+
+/// Whether what lies outside PyTorch's allocator is no more than a context, libraries and a desktop take, and less than
+/// half of what its tensors do: on a small GPU that is a good part, and all the same not what filled it.
+fn is_only_context(message: &OomMessage) -> bool {
+    const CONTEXT: Bytes = Bytes::mib(1536);
+    let outside = message.outside_pytorch().unwrap_or_default();
+    message.others.is_empty()
+        && outside <= CONTEXT
+        && message.allocated.is_some_and(|held| outside.0 < held.0 / 2)
 }
 
 /// How much was free, where more was than asked for, and no limit is named; and whether it was far more.
@@ -893,8 +1002,8 @@ fn free_all_the_same(message: &OomMessage) -> Option<(Bytes, bool)> {
         return None;
     }
     let (requested, free) = (message.requested?, message.free?);
-    // The driver keeps the last pieces.
-    let more = free > requested && free.0 > message.total?.0 / 16;
+    // The driver keeps the last pieces, of which a large request takes more.
+    let more = free.0 > requested.0 + requested.0 / 32 && free.0 > message.total?.0 / 16;
     (more && message.allowed.is_none()).then_some((free, free.0 / 4 > requested.0))
 }
 
@@ -918,6 +1027,34 @@ fn held_little(message: &OomMessage) -> bool {
         return false;
     };
     message.free.is_none() && (held + asked).0 <= total.0 / 4 * 3
+}
+
+/// What the steps that were done before tell of a job that trains.
+fn by_progress(message: &OomMessage) -> Option<String> {
+    /// So many are alike, unless something grows or samples differ.
+    const SOME: u64 = 5;
+    if message.tables.shows(Sign::Grows) {
+        return Some(
+            "by the text use grows as it runs, which no batch size cures: something is kept from step to step (losses or \
+             outputs with their graph, lists of predictions), or samples differ in size"
+                .to_owned(),
+        );
+    }
+    let (done, all) = message.progress?;
+    let trains = message.tables.shows(Sign::Trains)
+        || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
+    match done {
+        _ if !trains => None,
+        0 => Some(format!(
+            "it failed in the first of {all} steps: what one step needs does not fit, and nothing has grown yet"
+        )),
+        SOME.. => Some(format!(
+            "{done} of {all} steps had gone well: a sample that is longer or larger than those before (limit its length, group by \
+             length), memory that grows (losses or outputs kept with their graph), or an evaluation in between, and not the model \
+             by itself"
+        )),
+        _ => None,
+    }
 }
 
 /// What to say if the message is not enough to decide.
@@ -967,6 +1104,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     }
     if let Some(free) = message.free {
         evidence.push(Evidence::of(free.0, "free on the device"));
+        evidence.extend(too_few(message));
     }
     // Where the text does not say what is reserved, the allocator's own free blocks are a part of it.
     let outside = message.outside_pytorch().unwrap_or_default();
@@ -1012,7 +1150,8 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .into_iter()
             .map(|(bytes, what)| Evidence::of(bytes.0, what)),
     );
-    let known = ["the optimizer stepped", "weights were loaded"];
+    let known = next::of_a_phase(message)
+        || matches!(message.during, Some(Phase::Optimizing | Phase::Capturing));
     let buckets = message.tables.shows(Sign::DataParallel);
     if buckets {
         evidence.push(Evidence::new(
@@ -1021,7 +1160,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         ));
     } else if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
         && !held_little(message)
-        && !message.during.is_some_and(|what| known.contains(&what))
+        && !known
     {
         evidence.push(Evidence::new(
             "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter \
@@ -1030,8 +1169,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         ));
     }
     let serves = message.inside.is_some_and(Program::serves);
-    let unknown = !buckets && !serves && message.reserved != Some(Bytes::ZERO);
-    evidence.extend(unknown.then(|| {
+    let steps = !matches!(message.during, Some(Phase::Evaluating | Phase::Generating));
+    let unknown = steps && !buckets && !serves && message.reserved != Some(Bytes::ZERO);
+    evidence.extend(by_progress(message).filter(|_| unknown).map(Evidence::new));
+    evidence.extend((unknown && by_progress(message).is_none()).then(|| {
         Evidence::new(
             "a batch that is too large and memory that leaks from step to step look alike in a \
          message. Record the job: torch.cuda.memory._record_memory_history(\

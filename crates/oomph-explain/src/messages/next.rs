@@ -3,9 +3,13 @@
 //! One function for each program, in one table. A message about the host's memory never gets a step that acts on
 //! the GPU's, and the other way round; `tests/messages.rs` checks it.
 
-use oomph_trace::text::{Hardware, Memory, MessageKind, Named, OomMessage, Program, Sign, Uses};
+use oomph_trace::text::{
+    Hardware, Memory, MessageKind, Named, OomMessage, Phase, Program, Sign, Uses,
+};
 use oomph_trace::{Bytes, is_users_own};
 use serde::Serialize;
+
+use super::ways::{Change, Way, ways};
 
 /// A step to take next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -15,12 +19,24 @@ pub struct NextStep {
     /// What to run or to set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// The ways that it consists of, or what its command changes. Not in the JSON.
+    #[serde(skip)]
+    pub(crate) ways: Vec<Way>,
+}
+
+impl NextStep {
+    /// The same, with what it changes.
+    fn changing(mut self, change: Change) -> Self {
+        self.ways = ways("", &[(change, "")]).ways;
+        self
+    }
 }
 
 pub(super) fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: Some(command.into()),
+        ways: Vec::new(),
     }
 }
 
@@ -28,12 +44,13 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: None,
+        ways: Vec::new(),
     }
 }
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = super::ruled_out::kept(message, of_message(message));
+    let mut steps = super::ways::kept(message, of_message(message));
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
@@ -98,6 +115,12 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     let mut steps = of_program(message);
+    if super::other::free_near_it(message).is_some() {
+        steps.insert(
+            0,
+            advice("another version of the program or the driver: by the figures of the text its memory was not short"),
+        );
+    }
     if message.memory == Memory::Device
         && message.setting != Some("what is free")
         && message
@@ -106,13 +129,26 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     {
         steps.insert(
             0,
-            advice(
-                "a shorter input (a sequence, a context), a smaller batch or smaller shapes: look at the sizes at that line",
+            ways(
+                "{}: look at the sizes at that line",
+                &[
+                    (
+                        Change::Inputs,
+                        "a shorter input (a sequence, a context), smaller shapes",
+                    ),
+                    (Change::Batch, "a smaller batch"),
+                ],
             ),
         );
     }
     steps
 }
+
+/// What most programs need less for.
+const SMALLER: [(Change, &str); 2] = [
+    (Change::Batch, "a smaller batch"),
+    (Change::Inputs, "smaller inputs"),
+];
 
 fn of_program(message: &OomMessage) -> Vec<NextStep> {
     match message.program {
@@ -202,7 +238,16 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
                 "a smaller share for JAX (the default is 0.75) leaves NCCL what it needs beside it",
             ),
-            advice("a smaller batch, or weights sharded so that less is gathered at once"),
+            ways(
+                "",
+                &[
+                    (Change::Batch, "a smaller batch"),
+                    (
+                        Change::Other,
+                        "weights sharded so that less is gathered at once",
+                    ),
+                ],
+            ),
             others_on_the_gpu(message),
         ],
         Program::Relion => relion(message),
@@ -215,8 +260,12 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "smaller buffers (the default is 4 MiB each)",
             ),
             step("NCCL_MAX_NCHANNELS=8", "fewer channels have fewer buffers"),
-            advice(
-                "leave about 1 GiB of the GPU free for each communicator: a smaller batch or share of the framework",
+            ways(
+                "leave about 1 GiB of the GPU free for each communicator: {}",
+                &[
+                    (Change::Batch, "a smaller batch"),
+                    (Change::Other, "a smaller share for the framework"),
+                ],
             ),
         ],
         Program::Cuda if message.memory == Memory::OnChip => vec![advice(
@@ -229,7 +278,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "CUDA_VISIBLE_DEVICES=1",
                 "or use a GPU that is free, by its number",
             ),
-            advice("a smaller batch or smaller inputs"),
+            ways("", &SMALLER),
             step(
                 "FLAGS_fraction_of_gpu_memory_to_use=0.98",
                 "let PaddlePaddle take more of the GPU (the default is 0.92)",
@@ -237,14 +286,19 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ if message.setting == Some("one allocation") => vec![
             advice(
-                "buffers below that limit: what the program makes in one piece in several, a smaller batch or context",
+                "buffers below that limit: what the program makes in one piece in several, a smaller context",
             ),
             advice("another backend or driver, whose limit is higher; more memory does not help"),
         ],
         _ if message.memory == Memory::Device => vec![
             others_on_the_gpu(message),
-            advice(
-                "less at once: smaller inputs (a batch, a scene, an image); a model in fewer bits, or smaller",
+            ways(
+                "less at once: {}",
+                &[
+                    (Change::Inputs, "smaller inputs (a scene, an image)"),
+                    (Change::Batch, "a smaller batch"),
+                    (Change::Bits, "a model in fewer bits, or smaller"),
+                ],
             ),
         ],
         _ if message.hardware == Hardware::DirectX => vec![
@@ -320,8 +374,15 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller model, or weights in fewer bits (AWQ: lmdeploy lite auto_awq)"),
         ],
         Uses::Chats => vec![
-            advice(
-                "a shorter context, and a smaller cache of keys and values; where it trains, a smaller batch",
+            ways(
+                "",
+                &[
+                    (
+                        Change::Inputs,
+                        "a shorter context, and a smaller cache of keys and values",
+                    ),
+                    (Change::Batch, "where it trains, a smaller batch"),
+                ],
             ),
             advice("a smaller model or quantisation, or fewer of its layers on the GPU"),
         ],
@@ -349,11 +410,25 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
                 "a larger pool on GPU 0 for inputs and outputs (the default is 64 MiB); without room there they go through \
                  the host's memory",
             ),
-            advice("a smaller batch, fewer requests at once, or fewer instances of a model"),
+            ways(
+                "",
+                &[
+                    (Change::Batch, "a smaller batch, fewer requests at once"),
+                    (Change::Other, "fewer instances of a model"),
+                ],
+            ),
         ],
         Uses::Models if named.id == "triton-server" => triton_server(false),
-        Uses::Models => vec![advice(
-            "a smaller batch (or fewer instances of a model), smaller inputs, a smaller model or one in fewer bits",
+        Uses::Models => vec![ways(
+            "",
+            &[
+                (
+                    Change::Batch,
+                    "a smaller batch (or fewer instances of a model)",
+                ),
+                (Change::Inputs, "smaller inputs"),
+                (Change::Bits, "a smaller model, or one in fewer bits"),
+            ],
         )],
         Uses::Simulates => vec![
             advice("a smaller system or a coarser grid, lower precision"),
@@ -400,7 +475,14 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("smaller partitions or chunks; nothing large in one task's result"),
         ],
         Uses::Notebook if message.memory == Memory::Device => vec![
-            advice("a smaller batch, smaller inputs or a smaller model; 16 bits"),
+            ways(
+                "",
+                &[
+                    (Change::Batch, "a smaller batch"),
+                    (Change::Inputs, "smaller inputs or a smaller model"),
+                    (Change::Halves, "16 bits"),
+                ],
+            ),
             advice("start the session again: earlier cells may still hold the GPU's memory"),
         ],
         Uses::Notebook => vec![advice(NOTEBOOK)],
@@ -545,7 +627,7 @@ const OWN: &[(&str, &str, Ways)] = &[
         &[
             (
                 "",
-                "a smaller batch or smaller inputs, or room left beside the framework's cache",
+                "smaller inputs or fewer at once, or room left beside the framework's cache",
             ),
             (
                 "torch.backends.cuda.preferred_linalg_library(\"magma\")",
@@ -612,13 +694,18 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     if message.inside == Some(Program::Ollama) || message.program == Program::Ollama {
-        if let Some((layers, _, fit)) = super::figures::layers(message) {
+        if let Some(plan) = super::figures::estimate(message) {
             return vec![
                 step(
-                    format!("/set parameter num_gpu {fit}"),
+                    format!("/set parameter num_gpu {}", plan.fit),
                     format!(
-                        "fewer layers on the GPU than the {layers} of its estimate: so many fit by the size of this request"
+                        "fewer layers on the GPU than the {} of its estimate: so many fit by the figures of the text",
+                        plan.layers
                     ),
+                ),
+                step(
+                    "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
+                    "a shorter context needs less (in a session: /set parameter num_ctx 4096, num_batch 256)",
                 ),
                 advice(
                     "a smaller quantisation of the model, or a newer version, whose estimate may be better",
@@ -629,6 +716,21 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
                 ),
             ];
         }
+        // A buffer of weights: neither a context nor its cache makes that smaller.
+        if message.during == Some(Phase::Loading) {
+            return vec![
+                step(
+                    "/set parameter num_gpu 20",
+                    "fewer layers on the GPU: what did not fit are weights; count down until it loads",
+                ),
+                advice("a smaller model, or a smaller quantisation of it"),
+                step(
+                    "ollama ps",
+                    "which models are loaded: `ollama stop NAME` frees one",
+                ),
+                others_on_the_gpu(message),
+            ];
+        }
         return vec![
             step(
                 "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
@@ -637,7 +739,8 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             step(
                 "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
                 "keep keys and values in 8 bits",
-            ),
+            )
+            .changing(Change::CacheBits),
             step(
                 "/set parameter num_gpu 20",
                 "fewer layers on the GPU; count down until it loads",
@@ -660,7 +763,8 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             step(
                 "--cache-type-k q8_0 --cache-type-v q8_0",
                 "keep keys and values in 8 bits",
-            ),
+            )
+            .changing(Change::CacheBits),
             step("-ngl 20", "fewer layers on the GPU"),
         ];
         if vulkan {
@@ -681,18 +785,28 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         step(
             "--cache-type-k q8_0 --cache-type-v q8_0",
             "keep keys and values in 8 bits",
-        ),
+        )
+        .changing(Change::CacheBits),
     ];
-    if message.during == Some("buffers for computing were set aside") {
+    if message.during == Some(Phase::ComputeBuffers) {
         steps.swap(0, 1);
     }
     // Whatever the layers hold, one request may be too large by itself.
-    let cache = matches!(
-        message.during,
-        Some("the cache of keys and values was set aside" | "buffers for computing were set aside")
-    );
+    let cache = matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
+    // What is set far above the usual is the first to make smaller.
+    let large = message.settings.iter().any(|setting| {
+        let value = setting
+            .value
+            .as_deref()
+            .and_then(|value| value.parse::<u64>().ok());
+        setting.name == "ubatch_size" && value.is_some_and(|tokens| tokens > 1024)
+    });
+    if large && message.during != Some(Phase::ComputeBuffers) {
+        steps.swap(0, 1);
+    }
     let first = usize::from(
         cache
+            || large
             || message
                 .requested
                 .is_some_and(super::other::is_larger_than_gpus),
@@ -769,7 +883,7 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
         }
         Hardware::Tpu => return advice("one process at a time may use a TPU"),
     };
-    step(command, "which processes hold the GPU")
+    step(command, "which processes hold the GPU").changing(Change::Processes)
 }
 
 /// The script that the text shows: in a traceback or a command.
@@ -832,7 +946,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     // Far more was free: no setting for less memory is a cure.
     let far = super::free_all_the_same(message).is_some_and(|(_, far)| far);
     match message.inside.filter(|_| !far) {
-        Some(Program::Vllm) if message.during == Some("it measured what it needs") => {
+        Some(Program::Vllm) if message.during == Some(Phase::Profiling) => {
             return vec![
                 step(
                     "--max-num-seqs 64",
@@ -915,29 +1029,53 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     if message.tables.shows(Sign::DataParallel) {
         return of_buckets();
     }
-    if super::is_full_of_others(message) && message.allowed.is_none() {
+    if super::holds_next_to_nothing(message) && message.allowed.is_none() {
+        // What the job itself needs is not known yet.
+        steps = vec![
+            others_on_the_gpu(message),
+            if message.others.len() > 1 {
+                own_gpu_for_each_rank()
+            } else {
+                step(
+                    "CUDA_VISIBLE_DEVICES=1",
+                    "use a GPU that is free, by its number",
+                )
+            },
+        ];
+        steps.extend(load_on_the_cpu(message));
+    } else if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
     } else if super::others_are_enough(message).is_some() {
-        steps.insert(
-            0,
-            step(
-                "torch.cuda.set_device(local_rank)",
-                "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
-                 ranks that belong on others",
-            ),
-        );
+        steps.insert(0, own_gpu_for_each_rank());
         steps.insert(1, others_on_the_gpu(message));
+    }
+    if message
+        .outside_pytorch()
+        .is_some_and(|outside| outside >= Bytes::gib(1))
+        && message.memory == Memory::Device
+    {
+        let others = others_on_the_gpu(message);
+        if !steps.contains(&others) {
+            steps.push(others);
+        }
     }
     if in_notebook(message) {
         steps.push(advice(
             "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
         ));
     }
-    if message.during == Some("attention ran") {
+    if message.tables.shows(Sign::Grows) && !of_a_phase(message) {
+        steps.insert(0, of_growth());
+    }
+    if message.during == Some(Phase::Loading) && !super::holds_next_to_nothing(message) {
+        steps.splice(0..0, load_on_the_cpu(message));
+    }
+    if message.during == Some(Phase::Attending) {
         steps.push(step(
             "attn_implementation=\"sdpa\"",
             "attention in blocks (without a mask of all pairs): it keeps no matrix of all scores",
-        ));
+        )
+        .changing(Change::Attention));
     }
     if let Some((_, far)) = super::free_all_the_same(message) {
         // Where far more was free, a smaller job is no cure.
@@ -970,6 +1108,46 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// Several processes on one GPU are mostly the ranks of one job.
+fn own_gpu_for_each_rank() -> NextStep {
+    step(
+        "torch.cuda.set_device(local_rank)",
+        "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
+         ranks that belong on others",
+    )
+}
+
+/// What people who see use grow have to look for.
+fn of_growth() -> NextStep {
+    step(
+        "torch.cuda.memory_allocated()",
+        "printed after each step: if it grows, keep numbers in place of tensors (loss.item(), .detach().cpu()) and empty lists of \
+         results; if it jumps, limit the largest samples",
+    )
+}
+
+/// A checkpoint that is read to the GPU which it was saved from.
+fn load_on_the_cpu(message: &OomMessage) -> Option<NextStep> {
+    let mut frames = message.traceback.iter();
+    let reads = frames.any(|frame| {
+        frame.code.contains("torch.load(") || frame.function == "default_restore_location"
+    });
+    reads.then(|| {
+        step(
+            "torch.load(path, map_location=\"cpu\")",
+            "read the checkpoint into the host's memory: without it, it goes to the GPU that it was saved from, beside the model",
+        )
+    })
+}
+
+/// Whether what a program was doing decides what helps, and not what its steps hold.
+pub(super) fn of_a_phase(message: &OomMessage) -> bool {
+    matches!(
+        message.during,
+        Some(Phase::Loading | Phase::Moving | Phase::SettingUp | Phase::Saving | Phase::Collecting)
+    )
+}
+
 /// To run the job on the virtual GPU where the text shows its script; what to change by hand in any case.
 fn run_it(message: &OomMessage) -> Vec<NextStep> {
     // What the process may use, where it limited itself.
@@ -991,13 +1169,20 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     };
     let by_hand = by_hand(message);
+    let run = step(format!("oomph run{memory} {script}"), what);
+    if of_a_phase(message) {
+        return vec![by_hand, run];
+    }
     vec![
-        step(format!("oomph run{memory} {script}"), what),
+        run,
         step(
             format!("oomph fit{memory} {script}"),
             "the fewest changes that make it fit",
         ),
-        advice(format!("or by hand: {}", by_hand.what)),
+        NextStep {
+            what: "or by hand: {}".to_owned(),
+            ..by_hand
+        },
     ]
 }
 
@@ -1075,7 +1260,14 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
         "torch.mps.empty_cache()",
         "give back what PyTorch keeps but no tensor uses",
     );
-    let smaller = advice("a smaller batch or smaller inputs, or weights in fewer bits");
+    let smaller = ways(
+        "",
+        &[
+            (Change::Batch, "a smaller batch"),
+            (Change::Inputs, "smaller inputs"),
+            (Change::Bits, "weights in 16 or fewer bits"),
+        ],
+    );
     let ratio = step(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
         "only as the last resort, no limit at all: the Mac itself may then run out",
@@ -1089,7 +1281,12 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
         );
         return vec![again, empty, smaller, ratio];
     }
-    vec![smaller, others, empty, ratio]
+    // The limit is this process's own, so what others hold does not count.
+    if message.allowed.is_some() {
+        vec![smaller, empty, ratio]
+    } else {
+        vec![smaller, others, empty, ratio]
+    }
 }
 
 /// A request that may be too large by itself, whatever is free.
@@ -1107,93 +1304,181 @@ fn one_piece(message: &OomMessage) -> NextStep {
     }
 }
 
-/// What to change in a script of PyTorch's: the first of what helps then, without what the text has on already.
+/// What to change in a script of PyTorch's: the first of what helps then.
 fn by_hand(message: &OomMessage) -> NextStep {
-    const SIXTEEN: &[&str] = &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"];
-    const CHECKPOINTS: &[&str] = &["gradient_checkpointing"];
-    const BITS: &[&str] = &["load_in_4bit"];
-    const SHOWN: usize = 3;
-    let ways: &[(&str, &[&str])] = match message.during {
-        Some("weights were loaded") => &[
-            ("weights in fewer bits (load_in_4bit, torch_dtype)", BITS),
-            ("a part of them on the CPU (device_map=\"auto\")", &[]),
-            ("a smaller model", &[]),
-        ],
-        Some("the optimizer stepped") => &[
+    use Change::{
+        Batch, Bits, EvaluationBatch, Graph, Halves, Inputs, OptimizerBits, Other, Recomputing,
+        Trained,
+    };
+    const STATE: (Change, &str) = (OptimizerBits, "the optimizer's state in 8 bits");
+    const ADAPTERS: (Change, &str) = (Trained, "fewer parameters that are trained (LoRA)");
+    const OFFLOADED: (Change, &str) = (
+        Other,
+        "the optimizer's state on the CPU (\"offload_optimizer\" of DeepSpeed, CPUOffload of FSDP)",
+    );
+    let list: &[(Change, &str)] = match message.during {
+        Some(Phase::Loading | Phase::Moving) if message.tables.shows(Sign::Diffusers) => &[
             (
-                "the optimizer's state in 8 bits, offloaded, or sharded over more ranks (ZeRO, FSDP)",
-                &[],
+                Other,
+                "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): one part of the pipeline on the GPU at a time",
             ),
-            ("fewer parameters that are trained", &[]),
-            ("a smaller batch only if activations are still held", &[]),
-        ],
-        Some("the backward pass ran") => &[
-            ("a smaller batch with accumulated gradients", &[]),
-            ("bf16", SIXTEEN),
-            ("activation checkpointing", CHECKPOINTS),
-            ("a shorter sequence or smaller image", &[]),
             (
-                "fewer parameters that are trained (LoRA), or the optimizer's state in 8 bits",
-                &[],
+                Bits,
+                "weights in 16, 8 or 4 bits (torch_dtype, quantization_config)",
+            ),
+            (Other, "a smaller model"),
+        ],
+        Some(Phase::Loading | Phase::Moving)
+            if message.tables.shows(Sign::DeepSpeed) || message.tables.shows(Sign::Fsdp) =>
+        {
+            &[
+                (
+                    Other,
+                    "load the weights on the CPU or in shards, so that no GPU holds them whole (ZeRO-3 with zero.Init or \
+                     low_cpu_mem_usage; FSDP: sync_module_states, device \"meta\" on other ranks)",
+                ),
+                (Bits, "weights in fewer bits (load_in_4bit, torch_dtype)"),
+                (
+                    Other,
+                    "more GPUs to shard over, or parameters on the CPU (offload_param)",
+                ),
+            ]
+        }
+        Some(Phase::Loading | Phase::Moving) => &[
+            (Bits, "weights in fewer bits (load_in_4bit, torch_dtype)"),
+            (
+                Other,
+                "a part of them on the CPU, or split over more GPUs (device_map=\"auto\")",
+            ),
+            (Other, "a smaller model"),
+        ],
+        Some(Phase::SettingUp) => &[
+            OFFLOADED,
+            (
+                Other,
+                "a higher stage of ZeRO, or more ranks, each of which holds less",
+            ),
+            STATE,
+            ADAPTERS,
+        ],
+        Some(Phase::Saving) if message.tables.shows(Sign::Fsdp) => &[
+            (
+                Other,
+                "FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, FullStateDictConfig(offload_to_cpu=True, \
+                 rank0_only=True)): gather the state in the host's memory of rank 0",
+            ),
+            (Other, "SHARDED_STATE_DICT: each rank writes its own part"),
+        ],
+        Some(Phase::Saving) if message.tables.shows(Sign::DeepSpeed) => &[(
+            Other,
+            "save ZeRO's shards as they are and merge them afterwards on the CPU (zero_to_fp32.py); \
+                 stage3_gather_16bit_weights_on_model_save=false",
+        )],
+        Some(Phase::Saving) => &[
+            (
+                Other,
+                "copy each tensor to the CPU as it is saved: {name: tensor.cpu() for name, tensor in model.state_dict().items()}",
+            ),
+            (
+                Other,
+                "delete gradients and batches before (optimizer.zero_grad(set_to_none=True))",
+            ),
+        ],
+        Some(Phase::Collecting) => &[
+            (
+                Other,
+                "move predictions to the CPU as they come: eval_accumulation_steps=1 of the Trainer",
+            ),
+            (
+                Other,
+                "keep less of each: preprocess_logits_for_metrics (argmax), prediction_loss_only=True, fewer samples",
+            ),
+        ],
+        Some(Phase::Evaluating) => &[
+            (Graph, "torch.no_grad() around it, so that no graph is kept"),
+            (
+                EvaluationBatch,
+                "a smaller batch in evaluation, or smaller images and sequences",
+            ),
+            (
+                Other,
+                "results moved to the CPU after each batch (.cpu(), .item())",
+            ),
+        ],
+        Some(Phase::Generating) => &[
+            (Batch, "fewer prompts or beams at once"),
+            (
+                Inputs,
+                "a shorter prompt, and fewer new tokens (max_new_tokens): keys and values grow with each",
+            ),
+            (Bits, "weights in fewer bits (load_in_4bit)"),
+            (
+                Other,
+                "keys and values on the CPU (cache_implementation=\"offloaded\")",
+            ),
+        ],
+        Some(Phase::Optimizing) => &[
+            STATE,
+            OFFLOADED,
+            (Other, "it sharded over more ranks (ZeRO, FSDP)"),
+            ADAPTERS,
+        ],
+        Some(Phase::Backward) => &[
+            (Batch, "a smaller batch with accumulated gradients"),
+            (Halves, "bf16"),
+            (Recomputing, "activation checkpointing"),
+            (Inputs, "a shorter sequence or smaller image"),
+            ADAPTERS,
+            STATE,
+            (
+                Other,
+                "weights or the optimizer's state on the CPU, or sharded over more GPUs",
             ),
         ],
         _ if message.tables.shows(Sign::Trains) => &[
-            (
-                "a smaller batch with accumulated gradients, image or sequence",
-                &[],
-            ),
-            ("16 bits", SIXTEEN),
-            ("activation checkpointing", CHECKPOINTS),
-            ("torch.no_grad() where it evaluates", &[]),
+            (Batch, "a smaller batch with accumulated gradients"),
+            (Inputs, "a smaller image or shorter sequence"),
+            (Halves, "16 bits"),
+            (Recomputing, "activation checkpointing"),
+            ADAPTERS,
+            STATE,
         ],
         _ if message.tables.shows(Sign::Infers) => &[
-            ("less at once: a smaller batch, image or sequence", &[]),
+            (Batch, "a smaller batch"),
+            (Inputs, "a smaller image or shorter sequence"),
             (
+                Graph,
                 "torch.inference_mode() around it, so that no graph is kept",
-                &[],
             ),
-            ("weights in 16 or fewer bits", SIXTEEN),
+            (Halves, "weights in 16 or fewer bits"),
         ],
         _ => &[
-            ("a smaller batch, image or sequence", &[]),
-            ("16 bits", SIXTEEN),
-            ("torch.no_grad() where nothing is trained", &[]),
-            ("activation checkpointing where something is", CHECKPOINTS),
+            (Batch, "a smaller batch"),
+            (Inputs, "a smaller image or shorter sequence"),
+            (Halves, "16 bits"),
+            (Graph, "torch.no_grad() where nothing is trained"),
+            (Recomputing, "activation checkpointing where something is"),
         ],
     };
-    let is_on = |names: &[&str]| {
-        let mut settings = message.settings.iter();
-        settings.any(|setting| {
-            let value = setting.value.as_deref().unwrap_or("true");
-            names.contains(&setting.name.as_str()) && !value.contains("32")
-        })
-    };
-    let (mut left, mut on) = (Vec::new(), Vec::new());
-    for (way, names) in ways {
-        if is_on(names) {
-            on.push(*way);
-        } else if let Some(way) = super::ruled_out::beyond_batch(message, way) {
-            left.push(way);
-        }
-    }
-    left.truncate(SHOWN);
-    let already = if on.is_empty() {
-        String::new()
-    } else {
-        format!(" (already on: {})", on.join("; "))
-    };
-    advice(format!("{}{already}", left.join("; ")))
+    ways("", list)
 }
 
 fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
-    if message.during == Some("weights were loaded") {
+    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
         return vec![
             step(
                 "--tensor-parallel-size 2",
                 "the weights did not fit: split them over more GPUs",
             ),
-            advice(
-                "a smaller model, or weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
+            ways(
+                "",
+                &[
+                    (
+                        Change::Bits,
+                        "weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
+                    ),
+                    (Change::Other, "a smaller model"),
+                ],
             ),
             step(
                 "--cpu-offload-gb 8",
@@ -1202,15 +1487,23 @@ fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    vec![
+    let mut steps = vec![
         step(
             "--gpu-memory-utilization 0.85",
             "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
-        ),
+        )
+        .changing(Change::Share),
         step("--max-num-seqs 64", "fewer requests at once"),
         step("--max-model-len 8192", "shorter requests"),
         step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
-    ]
+    ];
+    if message.during == Some(Phase::Capturing) {
+        steps.swap(0, 3);
+        steps.swap(1, 3);
+    } else if message.setting == Some("--max-num-seqs") {
+        steps.swap(0, 1);
+    }
+    steps
 }
 
 fn inside_tgi() -> Vec<NextStep> {
@@ -1226,7 +1519,7 @@ fn inside_tgi() -> Vec<NextStep> {
 }
 
 fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
-    if message.during == Some("weights were loaded") {
+    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
         return vec![
             step(
                 "--tp 2",
@@ -1242,7 +1535,8 @@ fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
         step(
             "--mem-fraction-static 0.8",
             "a smaller share for weights and cache leaves more for activations and CUDA graphs",
-        ),
+        )
+        .changing(Change::Share),
         step("--cuda-graph-max-bs 16", "fewer CUDA graphs"),
         step(
             "--chunked-prefill-size 2048",
@@ -1257,14 +1551,31 @@ fn sglang(message: &OomMessage) -> Vec<NextStep> {
         step(
             "--mem-fraction-static 0.92",
             "the weights alone use up SGLang's share of the GPU: let it take more (the default is about 0.88)",
-        ),
+        )
+        .changing(Change::Share),
         step(
             "--tp 2",
             "split the model over more GPUs, or load it quantised",
         ),
-        advice("a smaller model, or weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)"),
+        ways(
+            "",
+            &[
+                (Change::Bits, "weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)"),
+                (Change::Other, "a smaller model"),
+            ],
+        ),
         others_on_the_gpu(message),
     ];
+    if super::ways::no_share_fits(message) {
+        steps.insert(
+            1,
+            step(
+                "--context-length 4096 --cuda-graph-max-bs 16",
+                "less beside the weights: shorter requests and fewer CUDA graphs; of speculative decoding a smaller draft model or \
+                 fewer draft tokens, or none",
+            ),
+        );
+    }
     // Beside such weights no share has room for activations.
     let little = message
         .in_use
@@ -1287,7 +1598,17 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "jax.profiler.save_device_memory_profile(\"memory.prof\")",
         "what holds the memory, by line (for pprof)",
     );
-    let batch = advice("a smaller batch, or shard it over more devices");
+    let batch = ways(
+        "",
+        &[
+            (
+                Change::Singles,
+                "float32 where the text shows float64: half of it",
+            ),
+            (Change::Batch, "a smaller batch"),
+            (Change::Other, "shard it over more devices"),
+        ],
+    );
     if message.setting == Some("what is free") {
         return vec![
             others_on_the_gpu(message),
@@ -1326,13 +1647,33 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                 "XLA_PYTHON_CLIENT_PREALLOCATE=false",
                 "if other processes use the GPU, too: take memory as needed instead of a share at the start",
             ),
-            advice("smaller pieces of the work (a chunk, a batch) leave less alive at once"),
+            ways(
+                "{} leave less alive at once",
+                &[
+                    (Change::Batch, "smaller batches"),
+                    (Change::Inputs, "smaller pieces of the work (chunks, crops)"),
+                ],
+            ),
         ];
         if !super::other::is_small(message) {
             steps.splice(
                 0..2,
                 [
-                    advice("a smaller input (a shorter sequence, a crop, a smaller batch), or the work in parts (jax.lax.map)"),
+                    ways(
+                        "",
+                        &[
+                            (
+                                Change::Singles,
+                                "float32 where the text shows float64: half of it",
+                            ),
+                            (
+                                Change::Inputs,
+                                "a smaller input (a shorter sequence, a crop)",
+                            ),
+                            (Change::Batch, "a smaller batch"),
+                            (Change::Other, "the work in parts (jax.lax.map)"),
+                        ],
+                    ),
                     advice("a GPU with more memory"),
                     step(
                         "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
@@ -1355,8 +1696,19 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         vec![share, recompute, batch, profile, others]
     } else {
         vec![
-            advice(
-                "less at once: a smaller batch or the work in parts (jax.lax.map with batch_size)",
+            ways(
+                "less at once: {}",
+                &[
+                    (
+                        Change::Singles,
+                        "float32 where the text shows float64, which is half of it",
+                    ),
+                    (Change::Batch, "a smaller batch"),
+                    (
+                        Change::Inputs,
+                        "the work in parts (jax.lax.map with batch_size)",
+                    ),
+                ],
             ),
             share,
             others,
@@ -1394,12 +1746,39 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     let pieces = step(
         "TF_GPU_ALLOCATOR=cuda_malloc_async",
         "an allocator that loses less to pieces",
-    );
-    let smaller = advice(
-        "a smaller batch or smaller inputs; 16 bits: tf.keras.mixed_precision.set_global_policy(\"mixed_float16\")",
+    )
+    .changing(Change::Pieces);
+    let smaller = ways(
+        "",
+        &[
+            (Change::Batch, "a smaller batch"),
+            (
+                Change::Inputs,
+                "smaller inputs (a shorter sequence, a smaller image)",
+            ),
+            (
+                Change::Halves,
+                "16 bits: tf.keras.mixed_precision.set_global_policy(\"mixed_float16\")",
+            ),
+            (
+                Change::Other,
+                "a smaller model, or an optimizer with less state",
+            ),
+        ],
     );
     let others = others_on_the_gpu(message);
     let first = advice("end what holds the GPU: an earlier run, a notebook, a server");
+    // A handle needs little, whatever the batch.
+    if matches!(message.kind, MessageKind::Cudnn | MessageKind::Cublas) {
+        let versions = advice(
+            "whether the driver, CUDA and the library are the versions that this TensorFlow was built for",
+        );
+        let mut steps = vec![growth, others, first, versions];
+        if message.tables.shows(Sign::OldDriver) {
+            steps.rotate_right(1);
+        }
+        return steps;
+    }
     // A library beside the pool, or the pool's own start, wants what other processes or the pool took.
     if message.setting == Some("what is free") {
         vec![others, first, growth, smaller]
@@ -1442,8 +1821,9 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
     }
     if message.setting == Some("DirectML") || message.hardware == Hardware::DirectX {
         return vec![
-            advice(
-                "a smaller batch or smaller inputs: DirectML takes what the graph needs, without a limit",
+            ways(
+                "{}: DirectML takes what the graph needs, without a limit",
+                &SMALLER,
             ),
             step(
                 "session_options.enable_mem_pattern = False",
@@ -1467,8 +1847,12 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
             "on the CPU: give memory back after each run; `free -h` shows what is left",
         ));
     }
-    steps.push(advice(
-        "a smaller batch, or a bound on inputs whose size varies",
+    steps.push(ways(
+        "",
+        &[
+            (Change::Batch, "a smaller batch"),
+            (Change::Inputs, "a bound on inputs whose size varies"),
+        ],
     ));
     steps
 }
@@ -1476,7 +1860,7 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
 fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("TensorRT-LLM") {
         let split = step("--tp_size 2", "split the engine over more GPUs");
-        if message.during == Some("an engine was loaded") {
+        if message.during == Some(Phase::Engine) {
             return vec![
                 split,
                 advice(
@@ -1558,6 +1942,36 @@ fn longest_request(message: &OomMessage) -> Option<u64> {
     Some((fits * 0.995) as u64 / 16 * 16).filter(|fits| *fits > 0)
 }
 
+/// A share of the GPU that has room for a cache, where the text has the figures.
+fn larger_share(message: &OomMessage) -> NextStep {
+    /// More is needed by the driver and by what a server does not plan.
+    const MOST: f64 = 0.97;
+    /// So much of a GPU holds some requests.
+    const ROOM: f64 = 0.05;
+    let short = super::other::short_of_share(message);
+    if let (Some(short), Some(share), Some(total)) = (short, message.allowed, message.total) {
+        let need = (share + short).0 as f64 / total.0.max(1) as f64;
+        if need < MOST {
+            let share = (need + ROOM).clamp(0.9, MOST);
+            return step(
+                format!("--gpu-memory-utilization {share:.2}"),
+                format!(
+                    "a share that fits by the text's figures: more than {need:.2} is needed (if nothing else holds the GPU)"
+                ),
+            )
+            .changing(Change::Share);
+        }
+        return advice(format!(
+            "the weights and the trial run need {need:.2} of this GPU, so no share is large enough: a smaller model, or one in fewer bits"
+        ));
+    }
+    step(
+        "--gpu-memory-utilization 0.95",
+        "the model and vLLM's trial run use up its share: let it take more, if the GPU has room (the default is 0.9)",
+    )
+    .changing(Change::Share)
+}
+
 fn vllm(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("--max-num-seqs") {
         return inside_vllm(message);
@@ -1597,7 +2011,8 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
             step(
                 "--gpu-memory-utilization 0.95",
                 "a larger share for vLLM, if yours is smaller (the default is 0.9) and the GPU has room",
-            ),
+            )
+            .changing(Change::Share),
             step(
                 "--kv-cache-dtype fp8",
                 "keys and values in 8 bits: twice as many tokens",
@@ -1606,21 +2021,32 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     let Some((free, total)) = message.free.zip(message.total) else {
-        return vec![
-            step(
-                "--gpu-memory-utilization 0.95",
-                "the model and vLLM's trial run use up its share: let it take more, if the GPU has room (the default is 0.9)",
-            ),
+        let split = step(
+            "--tensor-parallel-size 2",
+            "split the model over more GPUs, or load it quantised",
+        );
+        let mut steps = vec![
+            larger_share(message),
             step(
                 "--max-num-batched-tokens 4096 --max-model-len 4096",
                 "a smaller trial run, and shorter requests",
             ),
-            step(
-                "--tensor-parallel-size 2",
-                "split the model over more GPUs, or load it quantised",
-            ),
+            split.clone(),
             step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
         ];
+        // Such a share can hardly be larger, so it is the model that does not fit.
+        let large = message.settings.iter().any(|setting| {
+            let value = setting
+                .value
+                .as_deref()
+                .and_then(|value| value.parse::<f64>().ok());
+            setting.name == "gpu_memory_utilization" && value.is_some_and(|share| share >= 0.9)
+        });
+        if large {
+            steps.remove(2);
+            steps.insert(0, split);
+        }
+        return steps;
     };
     let mut steps = Vec::new();
     // What fits, and a hundredth less, as other processes do not stand still.
@@ -1664,7 +2090,15 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
     steps.push(advice(
         "smaller arrays, float32 instead of float64, or work in chunks",
     ));
-    steps.push(others_on_the_gpu(message));
+    // So little is no GPU, so that something else holds the rest.
+    let little = message
+        .used()
+        .is_some_and(|held| held + message.requested.unwrap_or_default() < Bytes::gib(3));
+    if little && message.total.is_none() {
+        steps.insert(0, others_on_the_gpu(message));
+    } else {
+        steps.push(others_on_the_gpu(message));
+    }
     steps
 }
 
@@ -1695,6 +2129,18 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
 
 /// A library or the driver found the GPU full: what filled it was another allocator, or another process.
 fn library(message: &OomMessage) -> Vec<NextStep> {
+    if super::other::has_room(message) {
+        return vec![
+            advice(
+                "the versions: the framework's build, cuDNN and CUDA (pip list), and the driver (nvidia-smi); an LD_LIBRARY_PATH \
+                 that shows another copy of the library",
+            ),
+            advice(
+                "one small operation on the GPU alone: if that fails as well, the installation is at fault",
+            ),
+            others_on_the_gpu(message),
+        ];
+    }
     if super::other::is_context(message) {
         return vec![
             others_on_the_gpu(message),
@@ -1705,7 +2151,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
-    if message.during == Some(PINNED) && message.inside == Some(Program::LlamaCpp) {
+    if message.during == Some(Phase::Pinning) && message.inside == Some(Program::LlamaCpp) {
         return vec![
             advice(
                 "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned",
@@ -1720,7 +2166,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
-    if message.during == Some(PINNED) {
+    if message.during == Some(Phase::Pinning) {
         return vec![
             others_on_the_gpu(message),
             step("free -h", "how much of the host's memory is free"),
@@ -1772,6 +2218,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ],
         _ if is_perhaps_pytorch(message) => {
             let mut steps = vec![others_on_the_gpu(message)];
+            steps.extend(load_on_the_cpu(message));
             if ["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
                 .iter()
                 .any(|status| message.text.contains(status))
@@ -1787,18 +2234,31 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
                     "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
                 )
             }));
-            if !message.tables.shows(Sign::SmallestBatch) {
-                steps.push(advice(
-                    "leave headroom: a smaller batch, or set_per_process_memory_fraction(0.95) in PyTorch",
-                ));
-            }
+            steps.push(ways(
+                "leave headroom: {}",
+                &[
+                    (Change::Batch, "a smaller batch"),
+                    (
+                        Change::Other,
+                        "set_per_process_memory_fraction(0.95) in PyTorch",
+                    ),
+                ],
+            ));
             steps
         }
         _ => vec![
             others_on_the_gpu(message),
-            advice(
-                "less at once: a smaller batch or smaller inputs of a model, a smaller problem on each GPU; lower precision, \
-                 or more GPUs to share it",
+            ways(
+                "less at once: {}",
+                &[
+                    (Change::Batch, "a smaller batch of a model"),
+                    (
+                        Change::Inputs,
+                        "smaller inputs, a smaller problem on each GPU",
+                    ),
+                    (Change::Halves, "lower precision"),
+                    (Change::Other, "more GPUs to share it"),
+                ],
             ),
         ],
     };
@@ -1822,9 +2282,6 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
     }
     steps
 }
-
-/// What a thread of the `DataLoader` does with a batch.
-pub(super) const PINNED: &str = "host memory was pinned";
 
 /// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
 fn is_perhaps_pytorch(message: &OomMessage) -> bool {
@@ -1997,24 +2454,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             advice("load weights with mmap (safetensors), fewer workers"),
         ],
         Program::Kernel => kernel(message),
-        Program::Ray => vec![
-            advice(match super::other::largest_part(message) {
-                Some(name) => format!("look at {name} first: what it keeps, and whether that grows (buffers, results, caches)"),
-                None => "look at what each worker keeps, and whether it grows (buffers, results, caches)".to_owned(),
-            }),
-            step(
-                "@ray.remote(memory=8 * 1024**3)",
-                "say what a task needs, so that fewer run at once",
-            ),
-            advice(
-                "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
-            ),
-            step(
-                "RAY_memory_usage_threshold=0.98",
-                "let tasks use more of the node before Ray ends them (the default is 0.95)",
-            ),
-            look_at_the_host(),
-        ],
+        Program::Ray => ray(message),
         Program::DeepSpeed => vec![
             look_at_the_kernel(),
             step(
@@ -2135,7 +2575,9 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
                     "TF_GPU_HOST_MEM_LIMIT_IN_MB=131072",
                     "raise the limit of pinned host memory (the default is 64 GiB; before 1.14: TF_CUDA_HOST_MEM_LIMIT_IN_MB)",
                 ),
-                advice("or less on the host at once: fewer copies of the largest tensors (feeds, fetches, what is read ahead)"),
+                advice(
+                    "or less on the host at once: fewer copies of the largest tensors (feeds, fetches, what is read ahead)",
+                ),
                 look_at_the_host(),
             ]
         }
@@ -2151,7 +2593,24 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
             ),
             look_at_the_host(),
         ],
-        Program::LlamaCpp if message.during == Some("weights were loaded") => vec![
+        Program::LlamaCpp
+            if message.handled && message.allocator.as_deref() == Some("pinned memory") =>
+        {
+            vec![
+                advice(
+                    "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
+                ),
+                look_at_the_host(),
+                step(
+                    "-c 4096",
+                    "a shorter context has a smaller cache, if that was to be pinned",
+                ),
+                advice(
+                    "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
+                ),
+            ]
+        }
+        Program::LlamaCpp if message.during == Some(Phase::Loading) => vec![
             advice("a smaller model, or a smaller quantisation of it: its weights did not fit"),
             advice(
                 "leave --no-mmap out (mmap = false): weights are then read from the file as they are needed",
@@ -2170,7 +2629,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::OnnxRuntime => vec![
             look_at_the_host(),
-            advice("smaller inputs (an image's size, a batch), and fewer requests at once"),
+            advice("smaller inputs (an image's size), and fewer at once"),
             step(
                 "session_options.enable_cpu_mem_arena = False",
                 "give memory back after each run instead of keeping the most that was ever needed",
@@ -2179,9 +2638,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ],
         Program::TensorRt => vec![
             look_at_the_host(),
-            advice(
-                "more swap, a smaller batch, or build the engine on a larger machine with the same GPU",
-            ),
+            advice("more swap, or build the engine on a larger machine with the same GPU"),
         ],
         Program::Pytorch if message.kind == MessageKind::Killed => vec![
             look_at_the_kernel(),
@@ -2191,11 +2648,40 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         _ => vec![
             look_at_the_host(),
             advice(
-                "smaller inputs (a batch, a resolution), what that line makes in parts, fewer workers, smaller buffers on the \
-                 host, or more RAM",
+                "smaller inputs, what that line makes in parts, fewer workers, smaller buffers on the host, or more RAM",
             ),
         ],
     }
+}
+
+fn ray(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        advice(match super::other::largest_part(message) {
+            Some(name) => format!(
+                "look at {name} first: what it keeps, and whether that grows (buffers, results, caches)"
+            ),
+            None => {
+                "look at what each worker keeps, and whether it grows (buffers, results, caches)"
+                    .to_owned()
+            }
+        }),
+        step(
+            "@ray.remote(memory=8 * 1024**3)",
+            "say what a task needs, so that fewer run at once",
+        ),
+        advice(
+            "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
+        ),
+        step(
+            "RAY_memory_usage_threshold=0.98",
+            "let tasks use more of the node before Ray ends them (the default is 0.95)",
+        ),
+        look_at_the_host(),
+    ];
+    if super::other::reached_a_threshold(message) {
+        steps.swap(0, 3);
+    }
+    steps
 }
 
 /// The shape of the array that could not be made.
@@ -2364,6 +2850,14 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             ),
             advice(needs_less(message)),
         ];
+    }
+    if message.tables.shows(Sign::Hosted) {
+        let less = if message.tables.shows(Sign::LoaderWorker) {
+            "num_workers=0 or 1 in the DataLoader: each worker has its own copy of what it reads"
+        } else {
+            needs_less(message)
+        };
+        return vec![advice(less), advice(NOTEBOOK)];
     }
     vec![
         step(

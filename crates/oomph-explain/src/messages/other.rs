@@ -2,9 +2,12 @@
 
 use oomph_bytes::format_gib;
 use oomph_trace::Bytes;
-use oomph_trace::text::{Memory, MessageKind, OomMessage, Program, Sign, Tokens};
+use oomph_trace::text::{
+    Memory, MessageKind, OomMessage, Phase, Program, SHORT_OF_SHARE, Sign, Tokens,
+};
 
-use super::next::{PINNED, held_by_others, memory_name, program_name};
+use super::next::{held_by_others, memory_name, program_name};
+use super::ways::no_share_fits;
 use super::{evidence, figures};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
@@ -18,9 +21,17 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
             (id, confidence.min(0.8), format!("{sentence}; {shown}"))
         }
         _ => {
-            let never = figures::never_fits(message).unwrap_or_default();
-            let real = figures::of_the_estimate(message).unwrap_or_default();
-            (id, confidence, sentence + &never + &real)
+            let sum = [
+                figures::never_fits(message),
+                figures::of_the_estimate(message),
+            ];
+            let sum: String = sum.into_iter().flatten().collect();
+            let sum = if sum.is_empty() && message.setting != Some("one allocation") {
+                figures::sum(message).unwrap_or_default()
+            } else {
+                sum
+            };
+            (id, confidence, sentence + &sum)
         }
     }
 }
@@ -49,14 +60,32 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 message.program.name()
             ),
         ),
+        MessageKind::Cublas | MessageKind::Cudnn
+            if has_room(message) && !names_memory(message) =>
+        (
+            "not_memory",
+            0.8,
+            format!(
+                "{} could not make its handle, and memory was not short: of {} {} were free at that moment, by its own line; most \
+                 likely the versions of the library, CUDA, the driver and the framework do not fit",
+                message.program.name(),
+                message.total.unwrap_or_default(),
+                message.free.unwrap_or_default()
+            ),
+        ),
         MessageKind::Cublas | MessageKind::Cudnn if !names_memory(message) => (
             "outside_allocator",
             0.4,
             format!(
-                "{} could not make its handle, and its status does not name memory: {} may have been full, an earlier kernel \
+                "{} {}, and its status does not name memory: {} may have been full, an earlier kernel \
                  may have failed (an index out of range), threads may have got in each other's way, or the versions of CUDA, \
                  driver and framework do not fit; the text does not say which",
                 message.program.name(),
+                if message.text.contains("reate") || !message.text.contains("INTERNAL_ERROR") {
+                    "could not make its handle"
+                } else {
+                    "failed at an operation"
+                },
                 device(message)
             ),
         ),
@@ -93,7 +122,7 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 }
             ),
         ),
-        MessageKind::Cuda if message.during == Some(PINNED) && message.inside == Some(Program::LlamaCpp) => (
+        MessageKind::Cuda if message.during == Some(Phase::Pinning) && message.inside == Some(Program::LlamaCpp) => (
             "not_enough_evidence",
             0.6,
             format!(
@@ -106,7 +135,7 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 }
             ),
         ),
-        MessageKind::Cuda if message.during == Some(PINNED) => (
+        MessageKind::Cuda if message.during == Some(Phase::Pinning) => (
             "not_enough_evidence",
             0.6,
             "memory of the host could not be pinned: it could not be locked, or the GPU had no room for the context of the \
@@ -255,10 +284,7 @@ fn is_outside(message: &OomMessage) -> bool {
 
 /// CUDA made no context: nothing of the job was there yet.
 pub(super) fn is_context(message: &OomMessage) -> bool {
-    message.kind == MessageKind::Cuda
-        && message
-            .during
-            .is_some_and(|what| what.contains("context was made"))
+    message.kind == MessageKind::Cuda && message.during == Some(Phase::Context)
 }
 
 /// The framework whose own request it is, where it has no allocator of its own between it and CUDA.
@@ -657,14 +683,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
-    // A line near it may be of another moment.
-    if !message.handled
-        && message.free.is_none()
-        && message.memory == Memory::Device
-        && let Some(free) = message.around.free
-        && free >= MUCH
-        && message.requested.is_none_or(|asked| free.0 / 2 > asked.0)
-    {
+    if let Some(free) = free_near_it(message) {
         return (
             id,
             0.6,
@@ -684,6 +703,28 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
         );
     }
     (id, 0.9, sentence)
+}
+
+/// What a line near a message says was free, where that is much more than was asked for; it may be of another moment.
+pub(super) fn free_near_it(message: &OomMessage) -> Option<Bytes> {
+    let free = message
+        .around
+        .free
+        .filter(|free| *free >= MUCH && message.requested.is_none_or(|asked| free.0 / 2 > asked.0));
+    free.filter(|_| {
+        !message.handled
+            && message.kind == MessageKind::Allocation
+            && message.memory == Memory::Device
+            && message.free.is_none()
+            && figures::estimate(message).is_none()
+    })
+}
+
+/// Whether a library itself says that a good part of the GPU was free when it failed.
+pub(super) fn has_room(message: &OomMessage) -> bool {
+    let figures = message.free.zip(message.total);
+    matches!(message.kind, MessageKind::Cublas | MessageKind::Cudnn)
+        && figures.is_some_and(|(free, total)| free >= Bytes::gib(1) && free.0 > total.0 / 4)
 }
 
 /// Whether so little was asked for that the memory had been full before, with no figure that says otherwise.
@@ -773,17 +814,35 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"
             ),
             None => format!(
-                "{name}'s share of the GPU is used up by the model{}: nothing is left for keys and values",
+                "{name}'s share of the GPU is used up by the model{}: nothing is left for keys and values{}{}",
                 match (message.in_use, message.free) {
                     (Some(weights), Some(left)) => format!(
                         " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
                     ),
                     _ => " and what its trial run needs".to_owned(),
+                },
+                match (short_of_share(message), message.allowed, message.total) {
+                    (Some(short), Some(share), Some(total)) =>
+                        format!(", {short} too few in its share of {share} of {total}"),
+                    (Some(short), ..) => format!(", {short} too few"),
+                    _ => String::new(),
+                },
+                if no_share_fits(message) {
+                    "; the text also has a GPU that ran out at a larger share, so no share alone helps: less has to be beside \
+                     the cache"
+                } else {
+                    ""
                 }
             ),
         },
     };
     ("memory_budget", 0.9, sentence)
+}
+
+/// How much a server's share of the GPU is too small for its model and what it measured.
+pub(super) fn short_of_share(message: &OomMessage) -> Option<Bytes> {
+    let mut parts = message.parts.iter();
+    parts.find_map(|(name, bytes)| (name == SHORT_OF_SHARE).then_some(*bytes))
 }
 
 /// A pool of keys and values, which counts in tokens, and gives them out by the page.
@@ -1124,7 +1183,12 @@ fn killed(message: &OomMessage) -> String {
                     format!(": {used} of {total} were in use")
                 });
             format!(
-                "Ray ended a task because the node's host memory (RAM) was nearly used up{used}{}",
+                "Ray ended a task because {}{used}{}",
+                if reached_a_threshold(message) {
+                    "a threshold that is set well below the node's host memory (RAM) was reached"
+                } else {
+                    "the node's host memory (RAM) was nearly used up"
+                },
                 largest_holder(message).unwrap_or_default()
             )
         }
@@ -1180,6 +1244,13 @@ fn killed(message: &OomMessage) -> String {
     }
 }
 
+/// Whether Ray's threshold is far below what the node has.
+pub(super) fn reached_a_threshold(message: &OomMessage) -> bool {
+    let figures = message.in_use.zip(message.total);
+    message.program == Program::Ray
+        && figures.is_some_and(|(used, total)| used.0 < total.0 / 10 * 9)
+}
+
 /// Before 4.20 the kernel says whom it chose, and may end a child in its place.
 fn or_child(message: &OomMessage) -> &'static str {
     let chosen =
@@ -1210,7 +1281,12 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
     let around = &message.around;
     let figures = [
         (around.total.filter(|_| message.total.is_none()), "in all"),
-        (around.free.filter(|_| message.free.is_none()), "free"),
+        (
+            around
+                .free
+                .filter(|_| message.free.is_none() && short_of_share(message).is_none()),
+            "free",
+        ),
         (around.in_use.filter(|_| message.used().is_none()), "in use"),
     ];
     let said = figures

@@ -29,13 +29,14 @@ pub(super) fn beyond(steps: Vec<NextStep>, set: &[Setting]) -> Vec<NextStep> {
             };
             let found = further(command, &step.what, set, &mut left_out)?;
             let what = if found.now.is_empty() {
-                step.what
+                step.what.clone()
             } else {
                 format!("{} (now: {})", step.what, found.now.join(", "))
             };
             Some(NextStep {
                 what,
                 command: Some(found.command),
+                ..step
             })
         })
         .collect();

@@ -2,13 +2,15 @@
 
 use oomph_explain::Explanation;
 
-/// Every size that a text may have: its numbers in every unit.
+/// Every size that a text may have: its numbers in every unit, pages of 4 KiB among them.
 fn sizes_of(text: &str) -> Vec<f64> {
     let mut sizes = Vec::new();
     for number in text.split(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')) {
         for number in [number.replace(',', ""), number.replace(',', ".")] {
             if let Ok(number) = number.trim_end_matches('.').parse::<f64>() {
-                sizes.extend([0, 10, 20, 30, 40, 60].map(|unit| number * f64::from(unit).exp2()));
+                sizes.extend(
+                    [0, 10, 12, 20, 30, 40, 60].map(|unit| number * f64::from(unit).exp2()),
+                );
             }
         }
     }

@@ -25,6 +25,7 @@ mod kv_cache;
 mod load_on_cpu;
 mod micro_batch;
 mod mixed_precision;
+mod net;
 mod no_grad_eval;
 mod offload_activations;
 mod optimizer_8bit;
@@ -198,6 +199,7 @@ levers! {
     stream_weights::StreamWeights,
     stream_frozen::StreamFrozen,
     int8_frozen::Int8Frozen,
+    net::Net,
     compile::Compile,
     shard::Shard,
     jax_settings::JaxSettings,
@@ -254,6 +256,21 @@ impl Lever {
     /// What a shell starts the script with, where that does all of it.
     pub fn command(&self) -> Option<String> {
         self.facets().command()
+    }
+
+    /// Whether it goes together with others.
+    pub fn goes_with(&self, others: &[Self]) -> bool {
+        self.facets().goes_with(others)
+    }
+
+    /// Whether it has to be there before Python starts, which `oomph run` sees to.
+    pub fn needs_launcher(&self) -> bool {
+        self.facets().needs_launcher()
+    }
+
+    /// What a run with it does not tell.
+    pub fn unknown(&self) -> Option<&'static str> {
+        self.facets().unknown()
     }
 
     /// Whether a CPU does not show what it does to results.

@@ -122,18 +122,19 @@ fn what_explain_advises_can_be_allowed() {
 /// sentence says of a lever does not count.
 fn has_name(text: &str, name: &str, class: &str) -> bool {
     /// Types that are words of other subjects, too.
-    const WORDS: [&str; 7] = [
+    const WORDS: [&str; 8] = [
         "Allocator",
         "Attention",
         "Checkpoint",
         "Compile",
+        "Net",
         "OptimizerStep",
         "Shard",
         "Tf32",
     ];
     /// Names of other things, too: operators, a cause, a function of PyTorch, a hook of Lightning, a keyword, a type,
-    /// a setting of Accelerate's.
-    const NAMES: [&str; 8] = [
+    /// a setting of Accelerate's, a crate.
+    const NAMES: [&str; 9] = [
         "attention",
         "checkpoint",
         "fused_attention",
@@ -142,6 +143,7 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         "optimizer_step",
         "set_to_none",
         "tf32",
+        "net",
     ];
     let inside = |character: char| character.is_alphanumeric() || character == '_';
     let typed = text.match_indices(class).any(|(at, _)| {

@@ -3,8 +3,9 @@
 use super::facts::device;
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
-use super::words::{after, word};
+use super::words::{after, integer, word};
 use super::{MessageKind, OomMessage};
+use crate::units::Bytes;
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
@@ -48,7 +49,26 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_NOT_INITIALIZED"],
+        // What XLA's next line says of that moment.
+        markers: &["Memory usage: "],
+        read: |line, _, before| {
+            let before = before.filter(|before| before.kind == MessageKind::Cudnn)?;
+            let (free, total) = after(line.from, ": ")?.split_once(" bytes free, ")?;
+            before.free = integer(free).map(Bytes);
+            before.total = integer(total).map(Bytes);
+            before.last = line.part;
+            None
+        },
+    },
+    Reader {
+        markers: &[
+            "CUDNN_STATUS_ALLOC_FAILED",
+            "CUDNN_STATUS_NOT_INITIALIZED",
+            // Of a handle it is mostly memory that its framework had taken before.
+            "ould not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR",
+            "ould not create cuDNN handle: CUDNN_STATUS_INTERNAL_ERROR",
+            "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR",
+        ],
         read: |line, _, before| status(line, Program::Cudnn, MessageKind::Cudnn, before),
     },
     Reader {

@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use super::phase::Phase;
 use super::program::{Hardware, Memory, Program, Uses};
 use super::signs::Sign;
 use super::tables::{self, Card, Tables};
@@ -332,7 +333,7 @@ impl Elsewhere {
             && !message.tables.shows(Sign::Offloads)
         {
             message.memory = Memory::Unknown;
-            message.during = Some("host memory was pinned");
+            message.during = Some(Phase::Pinning);
         }
         // Of several containers it is not known which is meant.
         if message.tables.shows(Sign::NotAtLimit)

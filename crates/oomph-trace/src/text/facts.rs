@@ -332,6 +332,10 @@ fn role(before: &str, after: &str, unit: bool, far: usize) -> Option<Role> {
     {
         return Some(Role::Total);
     }
+    // What one buffer has.
+    if before.trim_end().ends_with("buffer size =") {
+        return None;
+    }
     // `5.5 GB of 5.5 GB … used`.
     if after.trim() == "of" {
         return Some(Role::InUse);

@@ -6,7 +6,8 @@
 
 use std::sync::LazyLock;
 
-use super::origin::{Origin, during};
+use super::origin::Origin;
+use super::phase;
 use super::program::{Hardware, Program};
 use super::words::Vocabulary;
 use super::{MessageKind, OomMessage};
@@ -103,7 +104,7 @@ impl<'a> Line<'a> {
             at: self.at,
             last: self.part,
             hardware: Hardware::of(self.near()),
-            during: during(self.near()),
+            during: phase::of_call(self.near()),
             ..OomMessage::new(kind, self.number, self.text.trim())
         }
     }
@@ -137,6 +138,8 @@ pub(super) struct Noted {
     pub(super) device: [Option<Bytes>; 2],
     /// Weights of a model and what is left beside them, as a server says after it loaded them.
     pub(super) weights: [Option<Bytes>; 2],
+    /// What a GPU has, and a server's share of it.
+    pub(super) share: [Option<Bytes>; 2],
     /// Whether ONNX Runtime's providers of a GPU, and of the CPU, were named.
     pub(super) providers: [bool; 2],
     /// The line that gives no more than `Error` as the reason why a container ended.

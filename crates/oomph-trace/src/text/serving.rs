@@ -6,6 +6,9 @@ use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, index, integer, last_word, size, size_after};
 use super::{MessageKind, OomMessage, Tokens};
 
+/// The part of a message that says how much a server's share of the GPU is too small.
+pub const SHORT_OF_SHARE: &str = "too few for the cache of keys and values";
+
 pub(super) const READERS: &[Reader] = &[
     Reader {
         markers: &["No available memory for the cache blocks"],
@@ -13,8 +16,25 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         // The model takes more than the share.
-        markers: &["Available KV cache memory: -"],
-        read: |line, _, before| or_join(before, line.message(Program::Vllm, MessageKind::Budget)),
+        markers: &["Available KV cache memory: -", "reserved for KV Cache is -"],
+        read: |line, noted, before| {
+            let mut message = line.message(Program::Vllm, MessageKind::Budget);
+            [message.total, message.allowed] = noted.share;
+            let short = line.from.split_once('-').and_then(|(_, rest)| size(rest));
+            message.parts = Vec::from_iter(short.map(|short| (SHORT_OF_SHARE.to_owned(), short)));
+            or_join(before, message)
+        },
+    },
+    Reader {
+        // `total_gpu_memory (8.00GiB) x gpu_memory_utilization (0.70) = 5.60GiB`
+        markers: &["total_gpu_memory ("],
+        read: |line, noted, _| {
+            noted.share = [
+                size_after(line.from, "memory ("),
+                after(line.from, ") = ").and_then(size),
+            ];
+            None
+        },
     },
     Reader {
         markers: &["is less than desired GPU memory utilization"],

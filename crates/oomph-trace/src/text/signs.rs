@@ -26,6 +26,36 @@ pub enum Sign {
     NoImplementation,
     /// A batch of one.
     SmallestBatch,
+    /// A smaller batch was tried, and did not help.
+    BatchTried,
+    /// No graph for gradients is kept.
+    NoGraph,
+    /// Adapters are trained, and not the model.
+    Adapters,
+    /// The optimizer's state has fewer bits, or is factored.
+    SmallOptimizer,
+    /// PyTorch's FSDP shards the model.
+    Fsdp,
+    /// DeepSpeed runs it.
+    DeepSpeed,
+    /// A pipeline of diffusers.
+    Diffusers,
+    /// Numbers of 64 bits.
+    Doubles,
+    /// TensorFlow 1, of sessions.
+    Sessions,
+    /// A library names the driver's version as a reason.
+    OldDriver,
+    /// A worker of the `DataLoader` is named.
+    LoaderWorker,
+    /// Use of the GPU grows from step to step, as people tell.
+    Grows,
+    /// A hosted notebook, whose limits are not the user's.
+    Hosted,
+    /// The GPU ran out of memory, whatever else the text says.
+    GpuRanOut,
+    /// A server's share of the GPU has no room for its cache.
+    ShareTooSmall,
     /// Several processes use the accelerator.
     SharesGpu,
     /// The model has no flash attention, without which keys and values have no fewer bits.
@@ -97,6 +127,123 @@ const WORDS: &[(Sign, &[&str])] = &[
         &["pytest", "unittest", ".py::", "test session starts"],
     ),
     (Sign::DataParallel, &["dist.reducer(", "_ddp_init_helper"]),
+    (
+        Sign::BatchTried,
+        &[
+            "reduced the batch",
+            "reduce the batch size but",
+            "reduced batch",
+            "reducing the batch",
+            "reducing batch",
+            "lowered the batch",
+            "lowering the batch",
+            "decreased the batch",
+            "decreasing the batch",
+            "even with batch",
+            "even with a batch",
+            "smaller batch size but",
+            "and batch size, i still",
+        ],
+    ),
+    (
+        Sign::NoGraph,
+        &["decorate_context", "no_grad", "inference_mode"],
+    ),
+    (
+        Sign::Adapters,
+        &[
+            "lora_",
+            "_lora",
+            "-lora",
+            "lora-",
+            " lora",
+            "qlora",
+            "loraconfig",
+            "peft",
+        ],
+    ),
+    (
+        Sign::SmallOptimizer,
+        &[
+            "8bit_adam",
+            "adam8bit",
+            "adamw8bit",
+            "adamw_8bit",
+            "adamw_bnb",
+            "adafactor",
+        ],
+    ),
+    (Sign::Fsdp, &["fsdp", "fully_sharded", "fullysharded"]),
+    (Sign::DeepSpeed, &["deepspeed"]),
+    (
+        Sign::Diffusers,
+        &["diffusers", "fluxpipeline", "diffusionpipeline"],
+    ),
+    (
+        Sign::Doubles,
+        &["f64[", "float64", "tf.double", "torch.double"],
+    ),
+    (
+        Sign::Sessions,
+        &[
+            "client/session.py",
+            "client\\session.py",
+            "tensorflow/contrib",
+            "tf.contrib",
+            "tensorflow_core",
+            "tf.session(",
+            "(see above for traceback)",
+            "tensorflow-gpu==1.",
+        ],
+    ),
+    (
+        Sign::OldDriver,
+        &[
+            "insufficient driver version",
+            "driver version is insufficient",
+            "driver is too old",
+        ],
+    ),
+    (Sign::LoaderWorker, &["dataloader worker"]),
+    (
+        Sign::Grows,
+        &[
+            "keeps increasing",
+            "keeps growing",
+            "been increasing",
+            "gradually increas",
+            "memory increases",
+            "usage increases",
+            "increases over time",
+            "increase over time",
+            "higher and higher",
+            "creep up",
+            "memory leak",
+            "after few epochs",
+            "after a few epochs",
+            "after several epochs",
+            "after some epochs",
+            "after several steps",
+            "after a few hours",
+            "after several hours",
+        ],
+    ),
+    (Sign::Hosted, &["colab", "kaggle"]),
+    (
+        Sign::GpuRanOut,
+        &[
+            "cuda out of memory",
+            "cuda oom",
+            "cuda error: out of memory",
+        ],
+    ),
+    (
+        Sign::ShareTooSmall,
+        &[
+            "no available memory for the cache blocks",
+            "increase --mem-fraction-static",
+        ],
+    ),
     (
         Sign::NoImplementation,
         &["could not find any implementation for node"],
@@ -187,30 +334,41 @@ const WORDS: &[(Sign, &[&str])] = &[
 ];
 
 /// Whether a line says that a batch has one sample: `batch_size=1`, "with batch size 1", `"batch_size": 1`.
+/// A tensor of three sides and more whose first is 1 is one sample, unless it is the kernel of a convolution of 1 x 1.
 fn is_smallest_batch(line: &str) -> bool {
     let lower = line.to_ascii_lowercase();
-    lower.match_indices("batch").any(|(at, _)| {
-        // Batches of an evaluation are others.
-        let evaluates = lower[..at].ends_with("eval_");
-        let rest = lower[at + "batch".len()..].trim_start_matches(['-', '_', ' ']);
-        let Some(value) = rest.strip_prefix("size") else {
-            return false;
-        };
-        let value = value.trim_start_matches(['"', '\'', ' ', '=', ':', '`']);
-        let value = ["of ", "is ", "to "]
-            .iter()
-            .find_map(|word| value.strip_prefix(word))
-            .unwrap_or(value);
-        !evaluates
-            && value.strip_prefix('1').is_some_and(|rest| {
-                let mut next = rest.chars();
-                let ends = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_digit());
-                match next.next() {
-                    Some('.') => ends(next.next()),
-                    other => ends(other),
-                }
-            })
-    })
+    let one_sample = lower.split_once("shape[1,").is_some_and(|(_, rest)| {
+        let sides = rest.split(']').next().unwrap_or_default();
+        !sides.starts_with("1,") && sides.contains(',')
+    });
+    one_sample
+        || lower.match_indices("batch").any(|(at, _)| {
+            // Batches of an evaluation are others.
+            let evaluates = lower[..at].ends_with("eval_");
+            let rest = lower[at + "batch".len()..].trim_start_matches(['-', '_', ' ']);
+            let Some(value) = rest.strip_prefix("size") else {
+                return false;
+            };
+            // `batch size per device / …: 1`
+            let value = value
+                .strip_prefix(" per device")
+                .and_then(|rest| rest.split_once(':'))
+                .map_or(value, |(_, value)| value);
+            let value = value.trim_start_matches(['"', '\'', ' ', '=', ':', '`']);
+            let value = ["of ", "is set to ", "is ", "to ", "as "]
+                .iter()
+                .find_map(|word| value.strip_prefix(word))
+                .unwrap_or(value);
+            !evaluates
+                && value.strip_prefix('1').is_some_and(|rest| {
+                    let mut next = rest.chars();
+                    let ends = |c: Option<char>| !c.is_some_and(|c| c.is_ascii_digit());
+                    match next.next() {
+                        Some('.') => ends(next.next()),
+                        other => ends(other),
+                    }
+                })
+        })
 }
 
 impl Sign {
@@ -269,6 +427,7 @@ mod tests {
             "batch_size=1",
             "with batch size of 1.",
             "\"batch_size\": 1,",
+            "OOM when allocating tensor with shape[1,16,1024,1024] and type float",
         ] {
             assert_eq!(shown(batch), [Sign::SmallestBatch], "{batch}");
         }
@@ -277,6 +436,8 @@ mod tests {
             "batch_size=1.5",
             "batch 1",
             "eval_batch_size=1",
+            "tensor with shape[1,1,512,2048]",
+            "tensor with shape[1,512]",
         ] {
             assert_eq!(shown(batch), [], "{batch}");
         }

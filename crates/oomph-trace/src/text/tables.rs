@@ -103,12 +103,34 @@ pub enum Bound {
     Threads,
 }
 
+/// The layers of a model that Ollama puts on one GPU, by its own estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Offload {
+    /// The layers.
+    pub layers: u64,
+    /// What it found free there.
+    pub free: Bytes,
+    /// What it estimates that they need.
+    pub planned: Option<Bytes>,
+    /// What of that is for computing.
+    pub graph: Option<Bytes>,
+}
+
 /// `layers.offload=5 layers.split="" memory.available="[23.3 GiB]"` of Ollama's log, for one GPU.
-fn offload(line: &str) -> Option<(u64, Bytes)> {
+fn offload(line: &str) -> Option<Offload> {
     let layers = after(line, " layers.offload=").and_then(integer)?;
-    let (free, _) = after(line, "memory.available=\"[")?.split_once(']')?;
-    (!free.contains("iB ")).then_some(())?;
-    Some((layers, size(free)?))
+    let figure = |name: &str| {
+        let rest = after(line, name)?.trim_start_matches('[');
+        let (figure, _) = rest.split_once(['"', ']'])?;
+        // Several GPUs have one figure each.
+        (!figure.contains("iB ")).then(|| size(figure)).flatten()
+    };
+    Some(Offload {
+        layers,
+        free: figure("memory.available=\"")?,
+        planned: figure("memory.required.allocations=\""),
+        graph: figure("memory.graph.partial=\""),
+    })
 }
 
 /// What names a limit in a text, and whether its figure counts KiB.
@@ -175,8 +197,8 @@ pub struct Tables {
     pub node: Option<Bytes>,
     /// The devices that a job may see, by the numbers of the machine.
     pub visible: Vec<u32>,
-    /// Layers that Ollama put on one GPU, and what it found free there.
-    pub offload: Option<(u64, Bytes)>,
+    /// Layers that Ollama put on one GPU.
+    pub offload: Option<Offload>,
     /// Processes that a launcher starts on each node.
     pub ranks: Option<u64>,
     /// The commands that the text shows.

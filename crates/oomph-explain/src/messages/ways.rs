@@ -1,0 +1,312 @@
+//! Pieces of advice as data: what each changes, and what in a text rules that out.
+
+use oomph_trace::text::{Memory, MessageKind, OomMessage, Phase, Program, Sign};
+
+use super::evidence;
+use super::next::{NextStep, advice};
+use crate::causes::{Cause, Remedy};
+use crate::lever;
+
+/// What a piece of advice changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    /// Samples at once, where it trains or infers.
+    Batch,
+    /// Samples at once, where it evaluates.
+    EvaluationBatch,
+    /// The size of a sample: a sequence, an image, a context.
+    Inputs,
+    /// 16 bits where there are 32.
+    Halves,
+    /// 32 bits where there are 64.
+    Singles,
+    /// Weights in 8 or 4 bits.
+    Bits,
+    /// Activations that are computed again.
+    Recomputing,
+    /// The graph that gradients need.
+    Graph,
+    /// How many parameters are trained.
+    Trained,
+    /// The bits of an optimizer's state.
+    OptimizerBits,
+    /// Which kernels attention has.
+    Attention,
+    /// The bits of keys and values.
+    CacheBits,
+    /// How an allocator joins its free pieces.
+    Pieces,
+    /// A server's share of the GPU.
+    Share,
+    /// Other processes on the GPU.
+    Processes,
+    /// Anything else, which no text rules out.
+    Other,
+}
+
+/// A way to need less, one of several in a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Way {
+    change: Change,
+    what: &'static str,
+}
+
+/// A step of several ways; `{}` in its words stands for those that are left.
+pub(super) fn ways(words: &str, list: &[(Change, &'static str)]) -> NextStep {
+    let mut step = advice(words);
+    step.ways = list
+        .iter()
+        .map(|&(change, what)| Way { change, what })
+        .collect();
+    step
+}
+
+/// Why advice is left out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Out {
+    /// The text shows it on.
+    On,
+    /// It changes nothing there.
+    Useless,
+}
+
+/// Phases in which a program holds weights and states, and neither samples nor activations.
+const WITHOUT_SAMPLES: [Phase; 6] = [
+    Phase::Loading,
+    Phase::Moving,
+    Phase::Saving,
+    Phase::SettingUp,
+    Phase::Context,
+    Phase::Communicating,
+];
+
+/// Whether a setting of one of these names is on, and not for 32 bits.
+fn is_set(message: &OomMessage, names: &[&str]) -> bool {
+    message.settings.iter().any(|setting| {
+        let value = setting.value.as_deref().unwrap_or("true");
+        names.contains(&setting.name.as_str()) && !value.contains("32")
+    })
+}
+
+/// Whether what an allocator had given out fills it, so that neither its pieces nor its start matter.
+fn is_full_of_its_own(message: &OomMessage) -> bool {
+    let known = message
+        .used()
+        .zip(message.requested)
+        .zip(message.total.or(message.around.total));
+    known.is_some_and(|((used, asked), total)| used + asked > total && used <= total)
+}
+
+/// What rules a change out, if anything does.
+fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
+    let shows = |sign| message.tables.shows(sign);
+    let during = |phases: &[Phase]| message.during.is_some_and(|phase| phases.contains(&phase));
+    let on = |is: bool| is.then_some(Out::On);
+    let useless = |is: bool| is.then_some(Out::Useless);
+    let without_samples = during(&WITHOUT_SAMPLES);
+    let evaluates = during(&[Phase::Evaluating, Phase::Collecting, Phase::Generating]);
+    let budget = message.kind == MessageKind::Budget;
+    match change {
+        Change::Batch => useless(
+            without_samples
+                || during(&[Phase::Collecting, Phase::Capturing])
+                || is_smallest_batch(message)
+                || shows(Sign::BatchTried),
+        ),
+        Change::EvaluationBatch => useless(message.settings.iter().any(|setting| {
+            setting.name.ends_with("eval_batch_size") && setting.value.as_deref() == Some("1")
+        })),
+        Change::Inputs => useless(without_samples),
+        Change::Halves => on(is_set(
+            message,
+            &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"],
+        ))
+        .or(useless(
+            message.program == Program::Tensorflow && shows(Sign::Sessions),
+        )),
+        Change::Singles => useless(!shows(Sign::Doubles)),
+        Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])),
+        Change::Recomputing => on(is_set(message, &["gradient_checkpointing"])).or(useless(
+            without_samples || evaluates || (shows(Sign::Infers) && !shows(Sign::Trains)),
+        )),
+        Change::Graph => on(shows(Sign::NoGraph)).or(useless(
+            without_samples || during(&[Phase::Backward, Phase::Optimizing]),
+        )),
+        Change::Trained => on(shows(Sign::Adapters)),
+        Change::OptimizerBits => on(shows(Sign::SmallOptimizer)),
+        Change::Attention => on(shows(Sign::AttendsInBlocks)),
+        Change::CacheBits => useless(shows(Sign::NoFlashAttention)),
+        Change::Pieces => {
+            let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
+            // TensorFlow 1 has one allocator.
+            let old = message.program == Program::Tensorflow && shows(Sign::Sessions);
+            on(grows_in_place(message)).or(useless(old || (pool && is_full_of_its_own(message))))
+        }
+        // A share that is too small for the model and one that leaves too little beside it: no other is better.
+        Change::Share => useless(
+            shows(Sign::FixedCache)
+                || (budget && shows(Sign::GpuRanOut))
+                || (!budget && shows(Sign::ShareTooSmall)),
+        ),
+        Change::Processes => useless(holds_all_by_itself(message)),
+        Change::Other => None,
+    }
+}
+
+/// Whether neither a larger nor a smaller share of the GPU helps a server.
+pub(super) fn no_share_fits(message: &OomMessage) -> bool {
+    !message.tables.shows(Sign::FixedCache)
+        && ruled_out(message, Change::Share) == Some(Out::Useless)
+}
+
+/// Whether the text shows that a change cannot help, or is made already.
+pub(super) fn is_out(message: &OomMessage, change: Change) -> bool {
+    ruled_out(message, change).is_some()
+}
+
+/// A step without the ways that the text rules out; `None` if none is left.
+fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
+    /// Ways of a step; more are no advice.
+    const SHOWN: usize = 3;
+    if step.ways.is_empty() {
+        return Some(step);
+    }
+    let (mut left, mut on) = (Vec::new(), Vec::new());
+    for way in std::mem::take(&mut step.ways) {
+        match ruled_out(message, way.change) {
+            None => left.push(way.what),
+            Some(Out::On) => on.push(way.what),
+            Some(Out::Useless) => {}
+        }
+    }
+    if left.is_empty() {
+        return None;
+    }
+    left.truncate(SHOWN);
+    let mut words = left.join("; ");
+    if !on.is_empty() && step.command.is_none() {
+        words = format!("{words} (already on: {})", on.join("; "));
+    }
+    if step.what.contains("{}") {
+        step.what = step.what.replace("{}", &words);
+    } else if step.command.is_none() {
+        step.what = words;
+    }
+    Some(step)
+}
+
+/// Whether segments grow in place already.
+pub(super) fn grows_in_place(message: &OomMessage) -> bool {
+    message.settings.iter().any(|setting| {
+        setting.name.ends_with("ALLOC_CONF")
+            && setting.value.as_deref().is_some_and(|value| {
+                value
+                    .to_ascii_lowercase()
+                    .contains("expandable_segments:true")
+            })
+    })
+}
+
+/// Whether the figures of a message leave nothing of the GPU to other processes.
+pub(super) fn holds_all_by_itself(message: &OomMessage) -> bool {
+    message
+        .total
+        .zip(message.free)
+        .zip(message.this_process)
+        .is_some_and(|((total, free), own)| {
+            // More beside PyTorch than libraries take may be another process's, as in a container.
+            let libraries = super::process_outside(message)
+                .is_some_and(|outside| outside <= super::LIBRARIES / 4);
+            message.memory == Memory::Device
+                && libraries
+                && message.others.is_empty()
+                && total.saturating_sub(free + own).0 < total.0 / 64
+        })
+}
+
+/// Whether no batch is smaller.
+fn is_smallest_batch(message: &OomMessage) -> bool {
+    message.tables.shows(Sign::SmallestBatch)
+        || message.settings.iter().any(|setting| {
+            setting.name == "train_batch_size" && setting.value.as_deref() == Some("1")
+        })
+}
+
+/// The steps that the text does not rule out, without the commands whose answer stands in it.
+pub(super) fn kept(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
+    let mut left: Vec<NextStep> = unanswered(message, steps)
+        .into_iter()
+        .filter_map(|step| left_of(message, step))
+        .collect();
+    if left.is_empty() {
+        left.push(advice(
+            "the text rules out the usual steps: print what is alive just before that line, and its size",
+        ));
+    }
+    left
+}
+
+/// The fixes of a cause that the text does not rule out.
+pub(crate) fn of_cause(message: &OomMessage, cause: &mut Cause) {
+    cause.fixes.retain(|fix| {
+        let change = match fix.remedy {
+            Remedy::Lever(lever::ALLOCATOR) => Change::Pieces,
+            Remedy::Lever(lever::ATTENTION) => Change::Attention,
+            Remedy::Lever(lever::OPTIMIZER_8BIT) => Change::OptimizerBits,
+            Remedy::Advice("free_the_gpu") => Change::Processes,
+            _ => Change::Other,
+        };
+        !is_out(message, change)
+    });
+}
+
+/// The steps without the commands whose answer stands in the text.
+fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
+    let tables = &message.tables;
+    let card = evidence::own_card(message);
+    let seen = !tables.holders.is_empty() || card.is_some_and(|card| card.is_empty());
+    let answered = |command: &str| {
+        let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
+        // A tool and what it does: `kubectl describe`, `sacct -j`.
+        let call = |text: &str| {
+            text.split_whitespace()
+                .take(2)
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
+        };
+        let shown = tables
+            .commands
+            .iter()
+            .any(|done| call(done) == call(command));
+        if shown
+            && begins(&[
+                "kubectl ",
+                "sacct ",
+                "df ",
+                "free ",
+                "dmesg ",
+                "ulimit -a",
+                "docker inspect ",
+                "npu-smi ",
+            ])
+        {
+            return true;
+        }
+        (seen
+            && begins(&[
+                "nvidia-smi --query-compute",
+                "rocm-smi",
+                "xpu-smi",
+                "hl-smi",
+                "npu-smi",
+            ]))
+            || (tables.host.total.is_some() && command == "free -h")
+            || (tables.disk("/dev/shm").is_some() && command == "df -h /dev/shm")
+    };
+    let kept: Vec<NextStep> = steps
+        .iter()
+        .filter(|step| !step.command.as_deref().is_some_and(answered))
+        .cloned()
+        .collect();
+    if kept.is_empty() { steps } else { kept }
+}

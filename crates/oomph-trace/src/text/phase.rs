@@ -1,0 +1,414 @@
+//! What a program was doing when memory ran out, by the functions of its traceback or by the lines of its log: it decides
+//! more than anything else what can help.
+
+use std::sync::LazyLock;
+
+use super::TextFrame;
+use super::words::Vocabulary;
+
+/// What a program was doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Phase {
+    /// Host memory was pinned, as by a thread of the `DataLoader`.
+    Pinning,
+    /// CUDA made its context.
+    Context,
+    /// llama.cpp set its buffers for computing aside.
+    ComputeBuffers,
+    /// llama.cpp set its cache of keys and values aside.
+    Cache,
+    /// TensorRT read an engine.
+    Engine,
+    /// A library tried its algorithms.
+    Searching,
+    /// A compiler ran.
+    Compiling,
+    /// CUDA graphs were captured.
+    Capturing,
+    /// A server measured what a run needs.
+    Profiling,
+    /// Attention ran.
+    Attending,
+    /// Weights were read.
+    Loading,
+    /// A model was moved to the accelerator, or wrapped there.
+    Moving,
+    /// The state of a sharded optimizer was made.
+    SettingUp,
+    /// The optimizer stepped.
+    Optimizing,
+    /// Predictions of an evaluation were collected.
+    Collecting,
+    /// An evaluation ran.
+    Evaluating,
+    /// The backward pass ran.
+    Backward,
+    /// Tokens were generated.
+    Generating,
+    /// Communicators were made.
+    Communicating,
+    /// A checkpoint was gathered or written.
+    Saving,
+}
+
+impl Phase {
+    /// What completes `while …`.
+    pub const fn clause(self) -> &'static str {
+        match self {
+            Self::Pinning => "host memory was pinned",
+            Self::Context => "the GPU's context was made",
+            Self::ComputeBuffers => "buffers for computing were set aside",
+            Self::Cache => "the cache of keys and values was set aside",
+            Self::Engine => "an engine was loaded",
+            Self::Searching => "it searched for the fastest algorithm",
+            Self::Compiling => "it compiled the program",
+            Self::Capturing => "CUDA graphs were captured",
+            Self::Profiling => "it measured what it needs",
+            Self::Attending => "attention ran",
+            Self::Loading => "weights were loaded",
+            Self::Moving => "the model was moved to the GPU",
+            Self::SettingUp => "the optimizer was set up",
+            Self::Optimizing => "the optimizer stepped",
+            Self::Collecting => "an evaluation collected its predictions",
+            Self::Evaluating => "it evaluated",
+            Self::Backward => "the backward pass ran",
+            Self::Generating => "it generated",
+            Self::Communicating => "communicators were made",
+            Self::Saving => "a checkpoint was gathered or written",
+        }
+    }
+
+    /// Whether another phase may stand around it, which tells more.
+    const fn is_inner(self) -> bool {
+        matches!(self, Self::Attending | Self::Generating | Self::Searching)
+    }
+}
+
+/// Words of calls, functions and files.
+const CALLS: &[(Phase, &[&str])] = &[
+    (Phase::Pinning, &["pin_memory(", "_utils/pin_memory.py"]),
+    (
+        Phase::Context,
+        &["cuCtxCreate", "PrimaryCtxRetain", "cuInit", "_cuda_init"],
+    ),
+    (
+        Phase::ComputeBuffers,
+        &["compute buffers", "compute pp buffers", "graph_reserve"],
+    ),
+    (Phase::Cache, &["buffer for kv cache", "kv_cache_init"]),
+    (Phase::Engine, &["eserializ", "Loaded engine size"]),
+    (
+        Phase::Searching,
+        &[
+            "finder(",
+            "cudnnFind",
+            "autotun",
+            "tactic",
+            "best cudnn",
+            "convolution algorithm",
+        ],
+    ),
+    (
+        Phase::Compiling,
+        &[
+            "compile permanent error",
+            "during compilation",
+            "ran out at compile time",
+        ],
+    ),
+    (
+        Phase::Capturing,
+        &[
+            "apture cuda graph",
+            "apturing cuda graph",
+            "apturing the model for CUDA graphs",
+            "capture_model",
+            "graph_capture",
+            "cuda_graph_runner",
+        ],
+    ),
+    (
+        Phase::Profiling,
+        &[
+            "profile_run",
+            "determine_num_available_blocks",
+            "determine_available_memory",
+        ],
+    ),
+    (
+        Phase::Loading,
+        &[
+            "load_weights",
+            "make_layers",
+            "initialize_model",
+            "create_weights",
+            "load_model",
+            "from_pretrained",
+            "load_state_dict",
+            "load_checkpoint",
+            "load_single_module",
+            "_state_dict_into",
+            "torch.load(",
+            "oading weights",
+            "loading model",
+        ],
+    ),
+    (
+        Phase::Saving,
+        &[
+            "torch.save(",
+            "save_checkpoint",
+            "save_model(",
+            "save_pretrained(",
+            "save_ckpt",
+            ".state_dict(",
+            "_state_dict_utils",
+            "state_dict_hook",
+            "Failed to clone() tensor",
+            "optim_state_dict",
+            "16bit_state_dict",
+            "save_16bit",
+        ],
+    ),
+    (
+        Phase::SettingUp,
+        &[
+            "initialize_optimizer_states",
+            "_configure_zero_optimizer",
+            "_configure_bf16_optimizer",
+            "_setup_for_real_optimizer",
+            "fp32_partitions",
+            "fp16_partitions",
+        ],
+    ),
+    (
+        Phase::Moving,
+        &[
+            "model.to(",
+            "model.cuda(",
+            "module.to(",
+            "_configure_distributed_model",
+            " _apply(",
+            "_move_module_to_device",
+            "_init_param_handle",
+            "dispatch_model",
+        ],
+    ),
+    (
+        Phase::Collecting,
+        &[
+            "nested_concat",
+            "pad_and_concatenate",
+            "pad_across_processes",
+            "preds_host",
+            "all_preds",
+        ],
+    ),
+    (
+        Phase::Evaluating,
+        &[
+            ".evaluate(",
+            " evaluate(",
+            "evaluation_loop",
+            "evaluation_step",
+            "prediction_step",
+            "validation_step",
+            "validation_loop",
+            "run_validation",
+            "run_evaluation",
+            "validate(",
+            "eval_step(",
+            "eval_epoch(",
+            "val_epoch(",
+            "compute_metrics(",
+            "inference_on_dataset",
+        ],
+    ),
+    (
+        Phase::Attending,
+        &[
+            "scaled_dot_product_attention",
+            "attn_weights =",
+            "eager_attention_forward",
+            "attention_scores =",
+            "attention_probs =",
+        ],
+    ),
+    (
+        Phase::Optimizing,
+        &[
+            "optimizer.step(",
+            "/optim/",
+            "'exp_avg'",
+            "'momentum_buffer'",
+            "optimizer state",
+        ],
+    ),
+    (Phase::Backward, &[".backward(", "autograd/__init__.py"]),
+    (Phase::Generating, &[".generate("]),
+    (
+        Phase::Communicating,
+        &["ncclCommInit", "init_process_group", "new_group("],
+    ),
+];
+
+/// Words of logs, and of people who tell what happened.
+const LOGS: &[(Phase, &[&str])] = &[
+    (
+        Phase::Capturing,
+        &[
+            "capturing the model for cuda graphs",
+            "capture cuda graph",
+            "capturing cuda graph",
+        ],
+    ),
+    (
+        Phase::Loading,
+        &[
+            "checkpoint shards",
+            "load weight begin",
+            "starting to load model",
+        ],
+    ),
+    (
+        Phase::Saving,
+        &[
+            "saving model",
+            "saving the model",
+            "saving checkpoint",
+            "saving the checkpoint",
+            "saving the final",
+            "when saving",
+            "while saving",
+            "save the model",
+            "save the checkpoint",
+        ],
+    ),
+    (
+        Phase::Evaluating,
+        &[
+            "running evaluation",
+            "evaluating",
+            "evaluation step",
+            "evaluation phase",
+            "evaluation loop",
+            "in evaluation",
+            "during evaluation",
+            "during validation",
+            "validation step",
+            "in validation",
+        ],
+    ),
+];
+
+/// What a program was doing, by the words of a call or an error.
+pub(super) fn of_call(text: &str) -> Option<Phase> {
+    static WORDS: LazyLock<Vocabulary<Phase>> =
+        LazyLock::new(|| Vocabulary::new(CALLS.iter().copied(), false));
+    WORDS.first(text)
+}
+
+/// Whether what a line of a log tells of is over.
+fn is_over(line: &str) -> bool {
+    const OVER: &[&str] = &["100%", "took ", "finished", "completed", "success", " done"];
+    OVER.iter().any(|word| line.contains(word))
+}
+
+/// `43%|████▎     | 1300/3021 [58:12<…`: the steps done, and all.
+pub(super) fn progress(line: &str) -> Option<(u64, u64)> {
+    let (_, bar) = line.rsplit_once("%|")?;
+    let (_, rest) = bar.split_once('|')?;
+    let (done, rest) = rest.trim_start().split_once('/')?;
+    let (all, _) = rest.split_once(' ')?;
+    let (done, all) = (done.parse().ok()?, all.parse().ok()?);
+    (done <= all).then_some((done, all))
+}
+
+/// The same by a line that may be what is left of a traceback.
+pub(super) fn of_line(line: &str) -> Option<Phase> {
+    of_call(line).filter(|_| !is_over(line))
+}
+
+/// The same by a line of a log.
+pub(super) fn of_log(line: &str) -> Option<Phase> {
+    static WORDS: LazyLock<Vocabulary<Phase>> =
+        LazyLock::new(|| Vocabulary::new(LOGS.iter().copied(), true));
+    WORDS.first(line).filter(|_| !is_over(line))
+}
+
+/// The same by a traceback: the innermost call that tells, and of those around attention the next.
+pub(super) fn of_frames(frames: &[TextFrame]) -> Option<Phase> {
+    let mut found = frames.iter().rev().filter_map(|frame| {
+        let called = format!("{} {}(", frame.code, frame.function);
+        of_call(&called).or_else(|| of_call(&frame.file))
+    });
+    let inner = found.next()?;
+    if inner.is_inner() {
+        found.find(|phase| !phase.is_inner()).or(Some(inner))
+    } else {
+        Some(inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_by_calls_and_logs() {
+        for (text, phase) in [
+            (" evaluate(", Some(Phase::Evaluating)),
+            ("self._maybe_log_save_evaluate( _inner_training_loop(", None),
+            (
+                "model.load_state_dict(other.state_dict())",
+                Some(Phase::Loading),
+            ),
+            ("state = model.state_dict()", Some(Phase::Saving)),
+            ("return F.linear(x) forward(", None),
+        ] {
+            assert_eq!(of_call(text), phase, "{text}");
+        }
+        assert_eq!(
+            of_log("Loading checkpoint shards:  33%|"),
+            Some(Phase::Loading)
+        );
+        assert_eq!(of_log("Loading checkpoint shards: 100%|"), None);
+    }
+
+    #[test]
+    fn bars_of_progress_tell_steps() {
+        for (line, steps) in [
+            (
+                " 43%|████▎     | 1300/3021 [58:12<6:40:11, 13.95s/it]",
+                Some((1300, 3021)),
+            ),
+            (
+                "Epoch 2:   0%|          | 0/7000 [00:00<?, ?it/s]",
+                Some((0, 7000)),
+            ),
+            ("|  43% of 12/24 |", None),
+        ] {
+            assert_eq!(progress(line), steps, "{line}");
+        }
+    }
+
+    #[test]
+    fn attention_within_an_evaluation_is_the_evaluation() {
+        let frame = |function: &str| TextFrame {
+            file: "a.py".to_owned(),
+            line: 1,
+            function: function.to_owned(),
+            code: String::new(),
+        };
+        let attention = frame("eager_attention_forward");
+        assert_eq!(
+            of_frames(&[frame("evaluate"), attention.clone()]),
+            Some(Phase::Evaluating)
+        );
+        assert_eq!(
+            of_frames(&[frame("main"), attention]),
+            Some(Phase::Attending)
+        );
+    }
+}
