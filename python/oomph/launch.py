@@ -92,4 +92,9 @@ def main() -> int:
 
 if __name__ == "__main__":
     client.stand_for_forked()
-    sys.exit(main())
+    status = main()
+    if "vllm" in sys.modules:
+        from oomph._recorder import vllm_engine
+
+        vllm_engine.end(status)
+    sys.exit(status)

@@ -1,6 +1,7 @@
 """Scripts that use TensorFlow and Keras, and not torch. Most need it: `requirements.txt` does not install it."""
 
 import importlib.util
+import subprocess
 
 import pytest
 
@@ -58,6 +59,33 @@ def context_safe(): return _context
 """
 
 
+def stand_in(directory, package, is_cuda_build=False):
+    """A package that is called TensorFlow and finds no GPU, of one of the names that it has on PyPI."""
+    for name, text in {
+        "__init__.py": "from tensorflow.python.eager import context\n",
+        "python/__init__.py": "",
+        "python/eager/__init__.py": "",
+        "python/eager/context.py": "from tensorflow.python.framework import versions\nfrom tensorflow.python.platform import build_info\n" + CONTEXT,
+        "python/framework/__init__.py": "",
+        "python/framework/versions.py": "VERSION = '2.21.0'\n",
+        "python/platform/__init__.py": "",
+        "python/platform/build_info.py": f"build_info = {{'is_cuda_build': {is_cuda_build}}}\n",
+    }.items():  # fmt: skip
+        place = directory / "tensorflow" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    installed(directory, package, "2.21.0")
+
+
+def installed(directory, package, version):
+    info = directory / f"{package.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+
+
+OPENS = "import tensorflow\ntensorflow.context._context.ensure_initialized()\nprint('went on')\n"
+
+
 @pytest.mark.parametrize(
     ("package", "said"),
     [
@@ -67,25 +95,24 @@ def context_safe(): return _context
     ],
 )
 def test_a_tensorflow_without_kernels_for_gpus_is_refused_in_a_line(oomph, tmp_path, package, said):
-    """A package that is called TensorFlow, of one of the names that it has on PyPI."""
-    for name, text in {
-        "__init__.py": "from tensorflow.python.eager import context\n",
-        "python/__init__.py": "",
-        "python/eager/__init__.py": "",
-        "python/eager/context.py": "from tensorflow.python.framework import versions\nfrom tensorflow.python.platform import build_info\n" + CONTEXT,
-        "python/framework/__init__.py": "",
-        "python/framework/versions.py": "VERSION = '2.21.0'\n",
-        "python/platform/__init__.py": "",
-        "python/platform/build_info.py": "build_info = {'is_cuda_build': False}\n",
-    }.items():  # fmt: skip
-        place = tmp_path / "tensorflow" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
-    info = tmp_path / f"{package.replace('-', '_')}-2.21.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.21.0\n")
-    run = oomph("import tensorflow\ntensorflow.context._context.ensure_initialized()\nprint('went on')\n")  # fmt: skip
+    stand_in(tmp_path, package)
+    run = oomph(OPENS)
     assert run.status == 2, run.err
     [line] = run.err.splitlines()
     assert "tensorflow 2.21.0 in" in line and "computes on the CPU alone" in line and said in line
     assert "went on" not in run.out
+
+
+def test_a_tensorflow_that_finds_no_libraries_is_told_where_they_are(oomph, tmp_path):
+    """In words that a shell takes."""
+    stand_in(tmp_path, "tensorflow", is_cuda_build=True)
+    for name in ("cublas", "cuda-runtime", "cudnn", "cufft", "cusolver", "cusparse", "cuda-nvcc"):
+        installed(tmp_path, f"nvidia-{name}-cu12", "12.9")
+        (tmp_path / "nvidia" / name / "lib").mkdir(parents=True)
+    run = oomph(OPENS)
+    assert run.status == 2, run.err
+    [line] = run.err.splitlines()
+    variable = "echo " + line.partition("export LD_LIBRARY_PATH=")[2].rstrip(".")
+    said = subprocess.run(variable, shell=True, capture_output=True, text=True, check=True).stdout
+    places = said.strip().rstrip(":").split(":")
+    assert str(tmp_path / "nvidia" / "cudnn" / "lib") in places and len(places) == 7, said

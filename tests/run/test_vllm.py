@@ -105,7 +105,11 @@ def test_serve_fit_says_in_a_line_what_is_wrong(tmp_path):
 
 
 PREPARED = """
+import atexit
+import ctypes
 import gc
+import threading
+import time
 import os
 import torch
 import vllm
@@ -142,6 +146,16 @@ Model().save_aot_compiled_function()
 print("saved", "here" if os.path.exists("saved") else "elsewhere")
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
 print("held", torch.cuda.memory_allocated() >> 20)
+
+class Kept:
+    def __del__(self):
+        print("taken apart")
+
+kept = Kept()
+atexit.register(lambda: print("in the end", thread.is_alive()))
+thread = threading.Thread(target=time.sleep, args=(0.5,))
+thread.start()
+ctypes.CDLL(None).printf(b"in C")
 """
 
 LOADS = """
@@ -218,6 +232,8 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     # No garbage is looked for while it imports, and in the script again afterwards.
     assert "imports False" in run.out and "in the script True" in run.out, run.out
     assert "saved elsewhere" in run.out and (tmp_path / "saved").read_text() != "", run.out
+    # As Python ends, but for taking all apart.
+    assert "in the end False" in run.out and "in C" in run.out and "taken apart" not in run.out
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
@@ -340,6 +356,41 @@ def test_serve_fit_that_is_ended_says_so_and_leaves_no_server(tmp_path, number, 
     assert f"stopped   {why}: other flags were not tried" in out, out
     server = int((tmp_path / "process").read_text())
     assert not os.path.exists(f"/proc/{server}")
+
+
+# The engine is a fork, and is killed when it has started; in the meantime it goes on.
+KILLED = """
+import multiprocessing
+import os
+import pathlib
+import signal
+import time
+
+import torch
+
+def engine(text):
+    exec(text.partition("print")[0], {})
+    place = pathlib.Path("oomph-report", f"process-{os.getpid()}", "record.json")
+    end = time.monotonic() + 60
+    while not place.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=engine, args=(SERVER,))
+    process.start()
+    process.join()
+    print("status", process.exitcode)
+"""
+
+
+def test_an_engine_that_is_killed_has_left_its_record(oomph, tmp_path):
+    environment = stand_in(tmp_path, SERVER)
+    run = oomph(f"SERVER = {SERVER!r}\n" + KILLED, env={"PYTHONPATH": environment["PYTHONPATH"]})
+    assert "status -9" in run.out and run.status == 0, run.err
+    engine = run.json["engine"]
+    assert engine["weights_bytes"] == 8 * GIB and engine["kv_cache_blocks"] > 1000
+    assert run.json["peak"]["allocated_bytes"] == 8 * GIB
 
 
 WITHOUT_CONFIG = """

@@ -45,3 +45,35 @@ def test_kernels_are_checked_and_launched_without_a_launcher_in_c(oomph, tmp_pat
     assert "too much: out of resource: shared memory" in run.out
     built = {path.name.split(".")[0] for path in (tmp_path / "triton").rglob("*.so")}
     assert built == {"cuda_utils"}
+
+
+COMBINED = """
+import torch, triton
+from torch._inductor import config, scheduler
+
+config.combo_kernels = config.benchmark_combo_kernel = True
+config.compile_threads = 1
+compiled, decided = [], []
+triton.knobs.compilation.listener = lambda *, src, **about: compiled.append(src.fn.__name__)
+decide = scheduler.Scheduler.speedup_by_combo_kernel
+scheduler.Scheduler.speedup_by_combo_kernel = lambda *args: decided.append(decide(*args)) or decided[-1]
+
+@torch.compile
+def both(a, b):
+    return a + 1, b * 2
+
+a, b = torch.empty(1 << 20, device="cuda"), torch.empty(3 << 19, device="cuda")
+before = torch.cuda.memory_allocated()
+sums = [one.shape for one in both(a, b)]
+print("combined", decided, bool(compiled), "triton_" in compiled)
+print("inputs", torch.cuda.max_memory_allocated() - before > a.nbytes + b.nbytes)
+"""
+
+
+def test_no_kernel_is_compiled_only_to_see_whether_a_combined_one_is_faster(oomph, tmp_path):
+    caches = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+    run = oomph(COMBINED, env={name: str(tmp_path / name) for name in caches})
+    assert run.status == 0, run.err
+    assert "combined [True] True False" in run.out, run.out
+    # What it is compared with takes memory while it is compared, as on a GPU.
+    assert "inputs True" in run.out, run.out

@@ -158,3 +158,20 @@ def test_what_a_graph_writes_follows_its_replays(oomph):
     assert "replayed [14, 14, 14, 14] [64]" in run.out and "written 3" in run.out
     said = [one for one in run.json["assumptions"] if "read a GPU value" in one["what"]]
     assert len(said) == 1, run.json["assumptions"]
+
+
+def test_a_large_comparison_of_unknown_values_takes_no_memory(oomph):
+    """A byte was written for each of 43 million elements, half of them true."""
+    check(oomph, """
+import resource
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()
+x = torch.rand(48000, 64, 14, device=cuda)
+(x > 0).any()
+before, above = resident(), x > 0.5
+both = (x >= torch.rand(64, 14, device=cuda)) & ~above
+signs = torch.where(x < 0, 1.0, -1.0)
+assert resident() - before < 8 << 20, resident() - before
+assert above.sum().item() == x.numel() // 2 and above.any() and not above.all() and not both.any()
+assert x[above].numel() == x.numel() // 2 and above[:100].sum(1).sum().item() == 100 * 64 * 14 // 2
+assert x.isfinite().all() and not x.isnan().any() and not above[0, 0, 1].item()
+""")  # fmt: skip

@@ -283,3 +283,53 @@ layer = torch.nn.Linear(4, 4)
 layer.load_state_dict(pickle.loads(pickle.dumps(layer.state_dict())))
 assert layer(x).shape == (4, 4)
 """)  # fmt: skip
+
+
+def test_large_tensors_of_one_value_are_known(oomph):
+    """A mask of ones beyond the largest float tensor that is computed was half true, by the rule for unknown comparisons."""
+    run = check(oomph, """
+import torch.nn.functional as F
+for _ in range(2):
+    ones = torch.ones((6, 50176), device=cuda)
+    assert ones.all() and ones.bool().any() and ones.min() == 1 and ones.max().item() == 1 and not (~ones.bool()).any()
+    assert ones.sum().item() == 6 * 50176 and ones.sum(1).tolist() == [50176] * 6 and ones.new_zeros(1000, 1000).sum() == 0
+    assert torch.equal(ones, torch.ones_like(ones)) and not torch.equal(ones, torch.zeros_like(ones))
+    assert ones[:, None, None].expand(6, 1, 7, 50176).to(torch.bool).all() and ones.cpu().all()
+    assert ones[ones > 0.5].numel() == ones.numel() and ones[ones < 0.5].numel() == 0
+    assert ((1 - ones) * torch.finfo(torch.float32).min == 0).all() and torch.cat([ones, ones]).sum() == 12 * 50176
+    assert ones.masked_fill(ones.bool(), 3.0).mean() == 3 and ones.cumsum(1)[2, 100].item() == 101
+    pixels = torch.full((4, 3, 512, 512), 0.5, device=cuda)
+    assert pixels[0, 0, 3, 4].item() == 0.5 and pixels.half().mean().item() == 0.5
+    host = torch.ones(64, 512, 608, dtype=torch.long)
+    seen = F.interpolate(host.to(cuda)[:, None].float(), size=(16, 19)).long()
+    assert seen[:, 0].sum(1)[:, 0].tolist() == [16] * 64 and seen[:, 0].sum(2).max().item() == 19
+    ones.mul_(3); assert ones.sum().item() == 18 * 50176
+    ones[2].fill_(3); assert ones.sum().item() == 18 * 50176
+    ones += torch.arange(50176, device=cuda); assert ones[0, 7].item() == 10
+    del ones
+""")  # fmt: skip
+    assert not [a for a in run.json["assumptions"] if a["kind"] in ("value", "shape")]
+
+
+def test_a_write_of_other_values_forgets_the_one_value(oomph):
+    for write in (
+        "ones.normal_()",
+        "ones[0, :50176] = 0",
+        "ones[3] = large[3]",
+        "ones.copy_(large)",
+        "ones.mul_(large)",
+        "torch._foreach_add_([ones], [large])",
+        "torch.add(large, 1, out=ones)",
+        "del ones; ones = torch.empty(6, 50177, device=cuda); ones.uniform_()",
+    ):
+        run = check(
+            oomph,
+            f"""
+large = torch.rand(6, 50177, device=cuda)
+ones = torch.ones(6, 50177, device=cuda)
+{write}
+ones.sum().item()
+""",
+        )
+        said = [a["what"] for a in run.json["assumptions"]]
+        assert any("read a GPU value, which oomph does not compute" in what for what in said), write

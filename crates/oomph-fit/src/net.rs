@@ -10,8 +10,8 @@ use oomph_plan::search::{self, Base};
 use crate::attempts::Ended;
 use crate::fitter::Fitter;
 
-/// How much longer its run takes than the plain job's did: it is not forked from a process that has imported torch.
-const SLOWER: f64 = 1.25;
+/// How much longer its run takes than the plain job's did: what levers do takes time, too.
+const SLOWER: f64 = 1.5;
 /// Its time is a rough estimate: what it is to replace must take so many times longer.
 const SURE: f64 = 2.0;
 /// What runs out of memory although its peak is no more than the budget lacks at least this part of that.
@@ -54,7 +54,11 @@ impl Fitter<'_> {
             return Ok(());
         }
         let name = self.next_name();
-        let request = self.limited(&plan, &name, true, true);
+        let mut request = self.limited(&plan, &name, true, true);
+        if let (Some(fewer), Some(left)) = (&mut request.fewer, self.options.stop.left()) {
+            let needed = self.plain_seconds * SLOWER;
+            fewer.seconds = (left.as_secs_f64() - needed).max(0.0) / 2.0;
+        }
         let ended = self.run(&request)?;
         if matches!(ended, Ended::OutOfMemory(_)) {
             self.note("net", "it ran out of memory all the same");

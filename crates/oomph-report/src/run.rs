@@ -347,6 +347,9 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
         .map(|&(id, name)| {
             let name = match (&summary.framework, id) {
                 (Some(_), "other") => "in use".to_owned(),
+                (Some(other), "outside_allocator") if other.allocator == "driver" => {
+                    "not in arrays".to_owned()
+                }
                 (Some(other), "outside_allocator") => format!("not {}'s pool", other.title()),
                 _ => name.to_owned(),
             };

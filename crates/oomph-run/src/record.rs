@@ -401,11 +401,11 @@ pub struct Device {
     Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
 pub struct Framework {
-    /// `jax`, `cupy` or `tensorflow`.
+    /// `jax`, `cupy`, `numba` or `tensorflow`.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its allocator: `default` (JAX's pool), `platform` (the driver at each request), `cuda_async` (the driver's pool), `pool` (CuPy's).
+    /// Its allocator: `default` (JAX's pool), `platform` (the driver at each request), `cuda_async` (the driver's pool), `pool` (CuPy's), `driver` (Numba, which asks for each array).
     pub allocator: String,
     /// Whether the pool was taken as a whole when the script first used the GPU.
     pub preallocates: bool,
@@ -442,6 +442,7 @@ impl Framework {
     pub fn key(&self) -> &'static str {
         match self.name.as_str() {
             "cupy" => "cupy",
+            "numba" => "numba",
             "tensorflow" => "tensorflow",
             _ => "jax",
         }
@@ -451,6 +452,7 @@ impl Framework {
     pub fn title(&self) -> &'static str {
         match self.name.as_str() {
             "cupy" => "CuPy",
+            "numba" => "Numba",
             "tensorflow" => "TensorFlow",
             _ => "JAX",
         }

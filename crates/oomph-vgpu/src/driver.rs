@@ -693,17 +693,14 @@ export! {
         SUCCESS
     }
     fn cuLaunchKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], shared, stream);
-        SUCCESS
+        launched(function, [gx, gy, gz], [bx, by, bz], shared, stream)
     }
     fn cuLaunchCooperativeKernel(function: u64, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint, shared: c_uint, stream: u64, _arguments: *mut *mut c_void) -> Status, or UNKNOWN; {
-        crate::kernels::run_shape(function, [gx, gy, gz], [bx, by, bz], shared, stream);
-        SUCCESS
+        launched(function, [gx, gy, gz], [bx, by, bz], shared, stream)
     }
     fn cuLaunchKernelEx(config: In<LaunchConfig>, function: u64, _arguments: *mut *mut c_void, _extra: *mut *mut c_void) -> Status, or UNKNOWN; {
         let Some(config) = config.get() else { return INVALID_VALUE };
-        crate::kernels::run_shape(function, config.grid, config.block, config.shared, config.stream);
-        SUCCESS
+        launched(function, config.grid, config.block, config.shared, config.stream)
     }
     unsafe fn cuModuleLoadFatBinary(out: Out<u64>, image: *const u8) -> Status, or UNKNOWN; {
         // SAFETY: an image by the vendor's header.
@@ -757,6 +754,21 @@ export! {
     }
     fn cuTensorMapEncodeTiled() -> Status, or UNKNOWN; { SUCCESS }
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
+}
+
+/// Accounts a launch, unless no GPU takes one of its shape.
+fn launched(
+    function: u64,
+    grid: [c_uint; 3],
+    block: [c_uint; 3],
+    shared: c_uint,
+    stream: u64,
+) -> Status {
+    if !crate::kernels::is_possible(grid, block) {
+        return INVALID_VALUE;
+    }
+    crate::kernels::run_shape(function, grid, block, shared, stream);
+    SUCCESS
 }
 
 /// `CUlaunchConfig`.

@@ -185,6 +185,19 @@ pub fn run_shape(
     unsafe { run(function, grid, block, shared, std::ptr::null(), stream) };
 }
 
+/// Whether a GPU takes a launch of this shape, by the limits that all have had since compute capability 3.0.
+pub fn is_possible(grid: [c_uint; 3], block: [c_uint; 3]) -> bool {
+    const GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
+    const BLOCK: [c_uint; 3] = [1_024, 1_024, 64];
+    let within = |shape: [c_uint; 3], most: [c_uint; 3]| {
+        shape
+            .iter()
+            .zip(most)
+            .all(|(&size, most)| (1..=most).contains(&size))
+    };
+    within(grid, GRID) && within(block, BLOCK) && block.iter().product::<c_uint>() <= 1_024
+}
+
 /// The time of a launch whose arguments are not looked at.
 pub fn time_of_shape(
     function: u64,

@@ -12,6 +12,7 @@ pub type Status = c_int;
 const SUCCESS: Status = 0;
 const INVALID_PROGRAM: Status = 4;
 const INTERNAL: Status = 11;
+const NO_PRECOMPILED_HEADERS: Status = 13;
 
 /// What stands for compiled code: one byte and the terminator that some callers count.
 /// A caller asks for its size first and gives that much room.
@@ -60,7 +61,22 @@ export! {
         list.put(crate::device::machine().properties.capability());
         SUCCESS
     }
+    fn nvrtcGetTileIRSize(_program: u64, size: Out<usize>) -> Status, or INTERNAL; { put_image_size(size) }
+    fn nvrtcGetTileIR(_program: u64, out: Out<[u8; IMAGE.len()]>) -> Status, or INTERNAL; { put_image(out) }
+    fn nvrtcGetPCHHeapSize(size: Out<usize>) -> Status, or INTERNAL; {
+        size.put(0);
+        SUCCESS
+    }
+    fn nvrtcSetPCHHeapSize(_size: usize) -> Status, or INTERNAL; { SUCCESS }
+    fn nvrtcGetPCHHeapSizeRequired(_program: u64, size: Out<usize>) -> Status, or INTERNAL; {
+        size.put(0);
+        SUCCESS
+    }
+    fn nvrtcGetPCHCreateStatus(_program: u64) -> Status, or INTERNAL; { NO_PRECOMPILED_HEADERS }
+    fn nvrtcSetFlowCallback(_program: u64, _call: u64, _payload: u64) -> Status, or INTERNAL; { SUCCESS }
     fn nvrtcGetLTOIRSize(_program: u64, size: Out<usize>) -> Status, or INTERNAL; { put_image_size(size) }
+    fn nvrtcGetOptiXIRSize(_program: u64, size: Out<usize>) -> Status, or INTERNAL; { put_image_size(size) }
+    fn nvrtcGetOptiXIR(_program: u64, out: Out<[u8; IMAGE.len()]>) -> Status, or INTERNAL; { put_image(out) }
     fn nvrtcGetLTOIR(_program: u64, out: Out<[u8; IMAGE.len()]>) -> Status, or INTERNAL; { put_image(out) }
     fn nvrtcAddNameExpression(program: u64, name: Text) -> Status, or INTERNAL; {
         if let Some(name) = name.get() && let Some(names) = PROGRAMS.lock().get_mut(&program) {

@@ -27,6 +27,7 @@ from oomph._recorder import devices, history, onnx_sessions, vllm_engine
 from oomph._recorder.black_box import newest
 from oomph._recorder.broadcasts import Broadcasts
 from oomph._recorder.facts import Facts
+from oomph._recorder.garbage import without_collections
 from oomph._recorder.leaves import Leaves
 from oomph._recorder.loading import Loading
 from oomph._recorder.marks import Marks
@@ -41,7 +42,7 @@ from oomph._recorder.sources import go_backward, sources, use_checkpointing
 from oomph._recorder.updates import Updates
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
-from oomph._virtual_gpu import library, triton_launcher
+from oomph._virtual_gpu import inductor_benchmarks, library, triton_launcher
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
 from oomph.levers._shared import compiled as compilation
@@ -146,6 +147,7 @@ class Recorder:
         if self.virtual:
             vllm_engine.watch(self)
             on_import("triton.backends.nvidia.driver", triton_launcher.watch)
+            on_import("torch._inductor.scheduler", inductor_benchmarks.watch)
         self._facts.watch()
         self._steps.watch()
         self._watch_compile()
@@ -262,11 +264,19 @@ class Recorder:
 
     def keep(self, outcome: dict[str, Any]) -> None:
         """Write what is recorded, as if the script ended here with `outcome`; it may be killed later."""
-        # A full disk is no reason to end the script.
-        with contextlib.suppress(OSError):
-            self._write_history(outcome["status"], Why.LOOK)
-            found = self._devices()
-            self.directory.write_json(File.RECORD, self._record(outcome, True, found, []))
+        self.keeping(outcome)()
+
+    def keeping(self, outcome: dict[str, Any]) -> Callable[[], None]:
+        """What does that, also in a process that is forked now, which cannot ask the GPU."""
+        found = self._devices()
+
+        def keep() -> None:
+            # A full disk is no reason to end the script.
+            with contextlib.suppress(OSError):
+                self._write_history(outcome["status"], Why.LOOK)
+                self.directory.write_json(File.RECORD, self._record(outcome, True, found, []))
+
+        return keep
 
     def _come_back(self) -> None:
         """Record everything again."""
@@ -446,12 +456,14 @@ class Recorder:
             elif status and box is not None and box.words[BoxWord.HELD_WHY] != Why.ENDED:
                 box.hold(Why.ENDED)
             return
-        # The snapshot's own work must not be recorded as the job's.
-        snapshot = history.snapshot()
-        if not self.virtual:
-            snapshot = newest(snapshot, MOST_SAVED)
-        with self.directory.writing(File.SNAPSHOT) as file:
-            pickle.dump(snapshot, file, protocol=4)
+        # A snapshot is a million objects, none of them garbage: looking for it would take longer than making them.
+        with without_collections():
+            # The snapshot's own work must not be recorded as the job's.
+            snapshot = history.snapshot()
+            if not self.virtual:
+                snapshot = newest(snapshot, MOST_SAVED)
+            with self.directory.writing(File.SNAPSHOT) as file:
+                pickle.dump(snapshot, file, protocol=4)
         if status and box is not None:
             ran_out = self.oom and self.oom.get("raised")
             if not ran_out or box.words[BoxWord.HELD_WHY] != Why.OUT_OF_MEMORY:

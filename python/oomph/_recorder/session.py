@@ -64,10 +64,11 @@ class Session:
         try:
             self._torch = check_torch(settings.virtual, settings.unsupported)
         except Refused as refused:
-            # A script that uses JAX, CuPy or TensorFlow needs no torch.
+            # A script that uses JAX, CuPy, Numba or TensorFlow needs no torch.
             others = (
                 jax_setup.is_installed(),
                 installed_cupy() is not None,
+                importlib.util.find_spec("numba") is not None,
                 importlib.util.find_spec("tensorflow") is not None,
             )
             if not settings.virtual or self.in_parts or not any(others):
@@ -95,6 +96,7 @@ class Session:
         if settings.virtual and settings.drift is None and not self.in_parts:
             before_import("jax", self._jax_begins)
             before_import("cupy", self._cupy_begins)
+            before_import("numba.cuda", self._numba_begins)
             before_import("tensorflow", self._tensorflow_begins)
         before_import("onnxruntime", self._onnx_begins)
         if not self.in_parts:
@@ -126,19 +128,23 @@ class Session:
         """The script imports CuPy, on a virtual GPU. Beside another framework it is not recorded: its memory counts as not that one's."""
         from oomph._recorder.cupy_recorder import CupyRecorder
 
-        if self.framework is not None or "torch" in sys.modules:
-            return
-        try:
-            library()
-            if self.settings.levers:
-                raise Refused("a plan changes scripts that use PyTorch, and this one uses CuPy.")
-        except (Refused, Unusable) as error:
-            self.hard_exit(self.directory.refuse(Refused(str(error))))
-        major = installed_cupy()
-        if major is not None:
-            self.directory.add_cuda_version(major, 0)
-        self.directory.add_framework("cupy")
-        self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+        if self._is_alone("CuPy"):
+            major = installed_cupy()
+            if major is not None:
+                self.directory.add_cuda_version(major, 0)
+            self.directory.add_framework("cupy")
+            self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+
+    def _numba_begins(self) -> None:
+        """The script imports Numba's part for CUDA, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
+        from oomph._recorder.numba_recorder import NumbaRecorder, installed_bindings
+
+        # A script that uses PyTorch may import Numba first.
+        if not self.settings.levers and self._is_alone("Numba"):
+            major = installed_bindings()
+            if major is not None and self._torch.cuda is None:
+                self.directory.add_cuda_version(major, 0)
+            self._begin(NumbaRecorder(self.directory, self.hard_exit), "Numba")
 
     def _onnx_begins(self) -> None:
         """The script imports ONNX Runtime, which works without torch; all that watches it is made of torch."""
@@ -154,24 +160,28 @@ class Session:
         """The script imports TensorFlow, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
         from oomph._recorder.tensorflow_recorder import TensorflowRecorder
 
-        if self.framework is not None or "torch" in sys.modules:
-            return
+        if self._is_alone("TensorFlow"):
+            # PyPI's builds are for CUDA 12.
+            self.directory.add_cuda_version(12, 9)
+            self.directory.add_framework("tensorflow")
+            self._begin(TensorflowRecorder(self.directory, self.hard_exit), "TensorFlow")
+
+    def _is_alone(self, name: str) -> bool:
+        """Whether the framework `name`, which is about to be imported, is the script's first, but for Numba: others use its kernels.
+        Ends the process where the virtual GPU, or a plan, is not for it."""
+        if getattr(self.framework, "label", "Numba") != "Numba" or "torch" in sys.modules:
+            return False
         try:
             library()
             if self.settings.levers:
-                raise Refused(
-                    "a plan changes scripts that use PyTorch, and this one uses TensorFlow."
-                )
+                raise Refused(f"a plan changes scripts that use PyTorch, and this one uses {name}.")
         except (Refused, Unusable) as error:
             self.hard_exit(self.directory.refuse(Refused(str(error))))
-        # PyPI's builds are for CUDA 12.
-        self.directory.add_cuda_version(12, 9)
-        self.directory.add_framework("tensorflow")
-        self._begin(TensorflowRecorder(self.directory, self.hard_exit), "TensorFlow")
+        return True
 
     def _begin(self, recorder: Any, name: str) -> None:
         """Record what a framework does that the script is about to import."""
-        if "torch" not in sys.modules and self.settings.steps is not None:
+        if "torch" not in sys.modules and self.settings.steps is not None and name != "Numba":
             print(
                 f"oomph: --steps has no effect: a script that uses {name} runs to its end",
                 file=sys.stderr,

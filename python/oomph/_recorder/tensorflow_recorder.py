@@ -127,7 +127,7 @@ def _why_not() -> str:
         )
     return (
         "TensorFlow fell back to the CPU, as it would on a machine with a GPU; its log above says why. If it cannot dlopen libraries, "
-        f"name those of NVIDIA's packages in LD_LIBRARY_PATH: {_libraries()}"
+        f"say where those of NVIDIA's packages are: export LD_LIBRARY_PATH=$(printf '%s:' {_libraries()})"
     )
 
 

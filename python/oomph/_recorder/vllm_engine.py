@@ -5,13 +5,16 @@ Its profile run, its cache and its CUDA graphs are PyTorch's and the virtual GPU
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib.metadata
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +22,7 @@ import torch
 
 from oomph._import_hooks import around_import, before_import, on_import
 from oomph._recorder.beside import Beside
+from oomph._recorder.garbage import without_collections
 
 _COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
 _NEEDED = (
@@ -50,11 +54,15 @@ def watch(recorder: Any) -> None:
         before_import("vllm", lambda: _prepares(recorder))
     on_import("vllm.engine.arg_utils", lambda module: _says_what_a_model_needs(module.EngineArgs))
     on_import("vllm.model_executor.models.registry", _looks_in_this_process)
-    on_import("vllm.compilation.decorators", lambda module: _saves_beside(module, recorder))
+    beside = Beside()
+    recorder.before_record.append(lambda _: beside.wait())
+    on_import("vllm.compilation.decorators", lambda module: _saves_beside(module, beside))
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
     on_import("vllm.v1.engine.core", lambda module: _ends_light(module.EngineCoreProc))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
-    on_import("vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder))
+    on_import(
+        "vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder, beside)
+    )
     on_import(
         "vllm.v1.sample.sampler",
         lambda module: _knows_tokens(module.Sampler, "forward", recorder),
@@ -92,9 +100,21 @@ def _prepares(recorder: Any) -> None:
     _passes_over_imports()
     for module in _HEAVY:
         on_import(module, lambda _: _passes_over_imports())
+    on_import("triton.backends.nvidia.driver", _builds_beside)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
         on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
+
+
+def _builds_beside(driver: Any) -> None:
+    """Triton has a C compiler build a part of its driver when it first asks it: now, while imports go on."""
+
+    def build() -> None:
+        # Where it cannot be built, the program says so when it needs it.
+        with contextlib.suppress(Exception):
+            driver.CudaUtils()
+
+    threading.Thread(target=build, name="oomph-triton-driver", daemon=True).start()
 
 
 class _NoCode:
@@ -118,20 +138,13 @@ def _samples_without_code(sampling: Any, recorder: Any) -> None:
 @contextlib.contextmanager
 def _no_collections() -> Iterator[None]:
     """Imports make a million objects and hardly any garbage: looking for it takes a sixth of their time."""
-    collects = gc.isenabled() and not torch.cuda.is_initialized()
-    if collects:
-        gc.disable()
-    try:
+    with contextlib.nullcontext() if torch.cuda.is_initialized() else without_collections():
         yield
-    finally:
-        if collects:
-            gc.enable()
 
 
-def _saves_beside(decorators: Any, recorder: Any) -> None:
+def _saves_beside(decorators: Any, beside: Beside) -> None:
     """What was compiled is saved for later starts, which takes seconds, while the engine goes on."""
-    support, beside = decorators._support_torch_compile, Beside()
-    recorder.before_record.append(lambda _: beside.wait())
+    support = decorators._support_torch_compile
 
     @functools.wraps(support)
     def supported(*args: Any, **kwargs: Any) -> Any:
@@ -179,6 +192,17 @@ def _ends_light(engine: Any) -> None:
     engine.shutdown = ended
 
 
+def end(status: int) -> None:
+    """End the script's process as Python does, but for taking a million objects apart, which takes longer than a second."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(status)
+
+
 def _sees_refusal(module: Any, recorder: Any) -> None:
     """The engine ends because its KV cache has no room for one request: that is out of memory, too."""
     check = module._check_enough_kv_cache_memory
@@ -197,7 +221,7 @@ def _sees_refusal(module: Any, recorder: Any) -> None:
     module._check_enough_kv_cache_memory = checked
 
 
-def _sees_sizes(worker: Any, recorder: Any) -> None:
+def _sees_sizes(worker: Any, recorder: Any, beside: Beside) -> None:
     profile, initialize = worker.determine_available_memory, worker.initialize_from_config
     warm_up = worker.compile_or_warm_up_model
 
@@ -242,7 +266,7 @@ def _sees_sizes(worker: Any, recorder: Any) -> None:
         finally:
             del runner.capture_model
         # A server kills its engine in the end.
-        recorder.keep(dict(kind="finished", status=0))
+        beside.do(recorder.keeping(dict(kind="finished", status=0)), lambda: True)
         return took
 
     worker.determine_available_memory = profiled

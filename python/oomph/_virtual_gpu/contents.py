@@ -10,6 +10,7 @@ import torch
 
 from oomph._older_python import zip
 from oomph._virtual_gpu.device_memory import base_pointer
+from oomph._virtual_gpu.fills import Fill
 
 MASK_BYTES = 16 << 20
 """The largest part of a storage that is told apart from the rest, in bytes. Beyond, what is unknown stays
@@ -92,6 +93,8 @@ class Contents:
         """Nothing is unknown."""
         self._storages: dict[int, _Storage] = {}
         self._others = False
+        # What repeats in storages that are otherwise unknown.
+        self.fills: dict[int, Fill] = {}
 
     def __contains__(self, pointer: int) -> bool:
         """Whether something is unknown of the storage that begins at `pointer`."""
@@ -109,8 +112,31 @@ class Contents:
             return self._others
         return storage.touches(Place(t)) if storage.mask else storage.rest
 
+    def fill(self, t: torch.Tensor) -> Fill | None:
+        """What repeats in `t`, if that is all that is known of it."""
+        if not self.fills or not t.is_cuda or t.is_neg() or t.is_conj() or t.numel() == 0:
+            return None
+        found = self.fills.get(base_pointer(t))
+        return found if found is not None and found.values.dtype == t.dtype else None
+
+    def repeats(self, t: torch.Tensor, fill: Fill) -> bool:
+        """Whether the known value of `fill` repeats in `t` already."""
+        before = self.fill(t)
+        if before is None or not before.known or not fill.known:
+            return False
+        return len(fill.values) == 1 and torch.equal(before.values, fill.values)
+
+    def set_fill(self, t: torch.Tensor, fill: Fill, why: str | None = None) -> None:
+        """`fill` repeats in `t`, by the rule `why` if it is not known. Nothing is known of a part unlike the rest."""
+        if self.repeats(t, fill):
+            return
+        self.lose(t, why)
+        if Place(t).whole(t):
+            self.fills[base_pointer(t)] = fill
+
     def lose_all(self) -> None:
         """Everything is unknown that is in memory now."""
+        self.fills.clear()
         self._storages.clear()
         self._others = True
 
@@ -121,10 +147,12 @@ class Contents:
 
     def lose_storage(self, pointer: int, why: str | None = None) -> None:
         """All of a storage is unknown, by the rule `why`."""
+        self.fills.pop(pointer, None)
         self._storages[pointer] = _Storage(True, why)
 
     def forget_storage(self, pointer: int) -> None:
         """A storage is known, or gone."""
+        self.fills.pop(pointer, None)
         if self._others:
             self._storages[pointer] = _Storage(False)
         else:
@@ -132,6 +160,8 @@ class Contents:
 
     def move_storage(self, before: int, now: int) -> None:
         """The contents of a storage are at another place."""
+        self.fills.pop(before, None)
+        self.fills.pop(now, None)
         storage = self._storages.pop(before, None) or _Storage(self._others)
         if storage.rest or storage.mask or self._others:
             self._storages[now] = storage
@@ -143,6 +173,7 @@ class Contents:
         if t.numel() == 0:
             return
         pointer = base_pointer(t)
+        self.fills.pop(pointer, None)
         storage = self._storages.get(pointer)
         if storage is not None and storage.rest and not storage.mask:
             if storage.why != why:
@@ -169,6 +200,7 @@ class Contents:
 
     def learn_place(self, place: Place, whole: bool) -> None:
         """The same for a place, and whether it is the whole storage."""
+        self.fills.pop(place.pointer, None)
         storage = self._storages.get(place.pointer)
         if storage is None:
             if not self._others:

@@ -12,8 +12,9 @@ from oomph._older_python import zip
 from oomph._user_code import user_line
 from oomph._virtual_gpu import lbfgs
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
+from oomph._virtual_gpu.fills import Fill
 from oomph._virtual_gpu.library import library
-from oomph._virtual_gpu.limits import small
+from oomph._virtual_gpu.limits import FLOAT_LIMIT, small
 from oomph._virtual_gpu.operators import COMPARISON, PERMUTATION, ROUND_ROBIN, Operator
 
 RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
@@ -37,17 +38,24 @@ class Filling:
 
     def fill(
         self, func, op: Operator, args: tuple, kwargs: dict, outs: list[torch.Tensor]
-    ) -> str | None:
+    ) -> tuple[str | None, list[tuple[torch.Tensor, Fill]]]:
         """Fill uncomputed results with defined contents instead of stale bytes.
 
-        Returns by which rule integers and booleans were chosen, where there is more to say than `unknown`.
+        Returns by which rule integers and booleans were chosen, where there is more to say than `unknown`,
+        and what repeats in large results, which are not written.
         """
         why = None
+        unwritten = []
         for t in outs:
             if not t.is_cuda or t.numel() == 0 or t.is_quantized or not small(t):
                 continue
             if t.is_floating_point() or t.is_complex():
                 _zero(t)
+                continue
+            if t.numel() > FLOAT_LIMIT and t.dtype == torch.bool and op.fill == COMPARISON:
+                values = torch.empty(2, dtype=torch.bool)
+                why = self._fill_comparison(values, op, args)
+                unwritten.append((t, Fill(values, False)))
                 continue
             alias = cpu_alias(t)
             if op.fill in (ROUND_ROBIN, PERMUTATION) and t.dtype == torch.int64:
@@ -58,7 +66,7 @@ class Filling:
                 continue  # keeps what was known before
             else:
                 _zero(t)
-        return why
+        return why, unwritten
 
     def _fill_comparison(self, alias: torch.Tensor, op: Operator, args: tuple) -> str | None:
         name = op.name.rsplit("::")[-1].rstrip("_")

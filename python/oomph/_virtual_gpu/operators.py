@@ -66,7 +66,28 @@ CONSTANTS = {
     "aten::zeros", "aten::ones", "aten::full", "aten::zeros_like", "aten::ones_like", "aten::full_like",
     "aten::zero_", "aten::fill_", "aten::new_zeros", "aten::new_ones", "aten::new_full",
 }  # fmt: skip
-# Of these, what is all zeros, which untouched memory is.
+# If all of what they read has one value, so has what they give; of those that only move values, it is the first input's.
+POINTWISE, MOVED, REDUCED = "pointwise", "moved", "reduced"
+_REPEATS = {
+    "aten::masked_fill_": POINTWISE,
+    **dict.fromkeys(
+        (
+            "aten::_to_copy", "aten::copy_", "aten::clone", "aten::cat", "aten::repeat", "aten::flip", "aten::roll",
+            "aten::_unsafe_view", "aten::index_select", "aten::gather", "aten::upsample_nearest1d",
+            "aten::upsample_nearest2d", "aten::upsample_nearest3d", "aten::upsample_linear1d",
+            "aten::upsample_bilinear2d", "aten::upsample_bicubic2d", "aten::upsample_trilinear3d",
+        ),
+        MOVED,
+    ),
+    **dict.fromkeys(
+        (
+            "aten::all", "aten::any", "aten::sum", "aten::mean", "aten::max", "aten::min", "aten::amax", "aten::amin",
+            "aten::count_nonzero", "aten::_is_all_true", "aten::_is_any_true",
+        ),
+        REDUCED,
+    ),
+}  # fmt: skip
+# Of `CONSTANTS`, what is all zeros, which untouched memory is.
 ZEROS = {"aten::zeros", "aten::zeros_like", "aten::zero_", "aten::new_zeros"}
 # They write all of what they change, whatever it was before.
 OVERWRITES = {
@@ -99,8 +120,8 @@ class Operator:
     """Properties of one operator, computed once."""
 
     __slots__ = (
-        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "slots", "special",
-        "view",
+        "apart", "composite", "equivalent", "fill", "hidden", "keeps", "mutated", "name", "overwrites", "pairs", "random", "reads", "repeats", "slots",
+        "special", "view",
     )  # fmt: skip
 
     def __init__(self, func: Any, special: Any) -> None:
@@ -130,6 +151,10 @@ class Operator:
         self.view = self.name in _NO_DATA or is_view(schema)
         self.random = torch.Tag.nondeterministic_seeded in func.tags
         self.reads = self.name in _READS
+        pointwise = torch.Tag.pointwise in func.tags and not self.random
+        self.repeats = _REPEATS.get(self.name, POINTWISE if pointwise else None)
+        if any(argument.is_out for argument in schema.arguments):
+            self.repeats = None
         self.pairs = self.name in _PAIRS
         self.special = special
         # Without modes and subclasses that see functions, as below PyTorch's Python; a kernel in Python may be for them.

@@ -35,6 +35,7 @@ from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.cuda_only import DRAWING
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread, zero
+from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
@@ -142,7 +143,7 @@ class ValueLayer:
         self._as_zeros = False
         self._plain_types: dict[type, bool] = {}
         self._here = _Here()
-        self._strange: Any = None
+        self._strange: Any = strange() if virtual else None
         self._strange_before = 0
         self._specials = {
             "aten::nonzero": self._nonzero,
@@ -202,7 +203,6 @@ class ValueLayer:
         if self._budget is not None:
             triton = TritonKernels(self)
             CompiledCode(self, triton)
-            self._strange = strange()
             # The kernels into which TorchScript fuses operators do not come here.
             torch._C._jit_set_texpr_fuser_enabled(False)
 
@@ -312,6 +312,13 @@ class ValueLayer:
 
     def _timed(self, func, op, args, kwargs):
         """Run an operator, and count what long ones take that have nothing to do with the GPU."""
+        first = args[0] if args else None
+        if isinstance(first, (list, tuple)) and first:
+            first = first[0]
+        if getattr(first, "is_cuda", False):
+            return self._enter(
+                func, op, args, kwargs
+            )  # reading the clock takes as long as some operators
         began = time.thread_time_ns()
         out = self._enter(func, op, args, kwargs)
         took = time.thread_time_ns() - began
@@ -362,7 +369,7 @@ class ValueLayer:
                 self.pairs(*given[:2])
             if self._awaited:
                 self._collect()
-            if self._strange is not None and self._strange.value != self._strange_before:
+            if self._strange.value != self._strange_before:
                 self._distrust()
             if self._replace_host is not None:
                 replaced = self._replace_host(op.name, args)
@@ -378,6 +385,9 @@ class ValueLayer:
     def _distrust(self) -> None:
         """Somebody's own kernels ran: nobody knows what they wrote."""
         self._strange_before = self._strange.value
+        self._contents.fills.clear()
+        if self._budget is None:
+            return
         self._contents.lose_all()
         self.assumptions.add(
             "value",
@@ -460,8 +470,9 @@ class ValueLayer:
     def _run(self, func, op, args, kwargs):
         if op.view:
             out = func(*args, **kwargs)
-            if self._wide and op.name in EMPTY and out.is_cuda:
+            if op.name in EMPTY and (self._wide or self._contents.fills) and out.is_cuda:
                 self._wide.discard(base_pointer(out))
+                self._contents.fills.pop(base_pointer(out), None)
             return out
         # What is captured runs in replays: until then what it changes is as it was, also where the driver copies or fills.
         captured = _changed(op, args, kwargs) if self.captures() else []
@@ -528,6 +539,10 @@ class ValueLayer:
         if self.captures():
             self._settle_then(func, op, args, kwargs, out, changed, made)
             return
+        if op.name in CONSTANTS or (op.repeats and (self._contents.fills or op.reads)):
+            with contextlib.suppress(RuntimeError, IndexError, TypeError, ValueError):
+                if self._follow(func, op, args, kwargs, outs):
+                    return
         worth = False
         for t in outs[:1] if op.name == DROPOUT else outs:
             if t.is_cuda:
@@ -547,6 +562,10 @@ class ValueLayer:
         all_computable, rules = True, set()
         for t in inputs:
             if t.is_cuda and self.is_unknown(t):
+                fill = self._contents.fill(t)
+                repeats = fill is not None and fill.known and t.numel() <= WIDE_LIMIT
+                if repeats and op.name not in PRODUCTS:
+                    continue
                 if not self._computable(t) or (t.is_floating_point() and not self._as_zeros):
                     all_computable = False
                     break
@@ -580,9 +599,66 @@ class ValueLayer:
         # What it only passes on is as it was: the weights of a recurrent layer.
         given = {base_pointer(t) for t in inputs if t.is_cuda}
         made = [t for t in made if not t.is_cuda or base_pointer(t) not in given]
-        why = self._filling.fill(func, op, args, kwargs, changed + made)
+        why, unwritten = self._filling.fill(func, op, args, kwargs, changed + made)
         self._lose(changed, False, why)
         self._lose(made, True, why)
+        for t, fill in unwritten:
+            self._contents.set_fill(t, fill, why)
+
+    def _follow(self, func, op, args, kwargs, outs) -> bool:
+        """Give results the value that repeats in all that they follow from, without computing each element; False if none does."""
+        inputs = op.inputs(args, kwargs)
+        if op.name in CONSTANTS:
+            if self._computable(outs[0]) and self._contents.fill(outs[0]) is None:
+                return False
+        elif not any(map(self._contents.fill, inputs)) and not (
+            # Masks from the host, and what becomes of them.
+            op.reads
+            and outs
+            and not self._computable(outs[0])
+            and not inputs[0].is_floating_point()
+        ):
+            return False
+        found = follow(func, op, args, kwargs, outs, self._repeated)
+        if found is None:
+            return False
+        why = next((w for w in map(self._contents.why, inputs) if w), None)
+        for t, fill in zip(outs, found, strict=True):
+            if not fill.known and (t.is_floating_point() or not t.is_cuda):
+                return False
+        for t, fill in zip(outs, found, strict=True):
+            if not t.is_cuda:
+                t.copy_(fill.spread(t))
+            elif t.numel() > FLOAT_LIMIT or self._contents.repeats(t, fill):
+                self._wide.discard(base_pointer(t))
+                self._contents.set_fill(t, fill, why)
+            else:
+                cpu_alias(t).copy_(fill.spread(t))
+                self._contents.learn(t)
+                if not fill.known:
+                    self._lose([t], False, why)
+        return True
+
+    def _write_fills(self, outs: list[torch.Tensor]) -> None:
+        """Write what repeats in tensors that an operator is about to change."""
+        for t in outs:
+            fill = self._contents.fill(t)
+            if fill is not None:
+                cpu_alias(t).copy_(fill.spread(t))
+                if fill.known:
+                    self._learn([t], False)
+                else:
+                    self._lose([t], False, self._contents.why(t))
+
+    def _repeated(self, t: torch.Tensor) -> Fill | None:
+        """What repeats in `t`: kept, or found in its bytes."""
+        if t.is_cuda:
+            fill = self._contents.fill(t)
+            if fill is not None or self.is_unknown(t):
+                return fill
+        if t.layout is not torch.strided or t.numel() == 0 or t.is_quantized:
+            return None
+        return repeated(_alias_of(t) if t.is_cuda else t)
 
     def _settle_then(self, func, op, args, kwargs, out, changed, made) -> None:
         """What is captured runs in replays: they compute it, or what it writes is unknown from then on."""
@@ -683,6 +759,8 @@ class ValueLayer:
         try:
             if op.mutated and _changes_sparse(op, args, kwargs):
                 return False  # its indices and values are others than before
+            if self._contents.fills and not op.overwrites:
+                self._write_fills(_changed(op, args, kwargs))
             if results is None:
                 results = [cpu_alias(t) if t.is_cuda else None for t in tensors(out, [])]
             cpu_args = self._to_cpu(args)
@@ -740,7 +818,7 @@ class ValueLayer:
 
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
-            return _alias_of(value) if value.is_cuda else value
+            return self._host(value)
         if isinstance(value, torch.device):
             return _CPU if value.type == "cuda" else value
         if isinstance(value, torch.Generator):
@@ -752,6 +830,19 @@ class ValueLayer:
                 else value
             )
         return value
+
+    def _host(self, t: torch.Tensor) -> torch.Tensor:
+        """`t` on the CPU: over its bytes, unless they are not written. Then it is not to be changed."""
+        if not t.is_cuda:
+            return t
+        fill = self._contents.fill(t)
+        if fill is None:
+            return _alias_of(t)
+        if t.numel() > FLOAT_LIMIT:
+            return fill.spread(t)
+        alias = cpu_alias(t)
+        alias.copy_(fill.spread(t))
+        return alias
 
     def _run_random(self, func, cpu_args, cpu_kwargs, generator, offset: int):
         """Draw other numbers than the device, from its random state, which is at `offset` then: a program that restores an
@@ -783,6 +874,10 @@ class ValueLayer:
         """Whether the contents of `t` were never computed, or follow from such contents."""
         if not t.is_cuda or t.layout is not torch.strided:
             return False
+        fill = self._contents.fill(t)
+        if fill is not None and fill.known and t.numel() <= FLOAT_LIMIT:
+            self._host(t)  # a small part of it, which may be read where it is
+            return False
         if (
             not self._computable(t)
             and base_pointer(t) not in self._wide
@@ -790,6 +885,11 @@ class ValueLayer:
         ):
             return True
         return self._contents.unknown(t)
+
+    def _unsure(self, t: torch.Tensor) -> bool:
+        """Whether `t` is unknown, and no known value repeats in it either."""
+        fill = self._contents.fill(t)
+        return not fill.known if fill is not None else self.is_unknown(t)
 
     def _repeats_known(self, t: torch.Tensor) -> bool:
         """Whether a large tensor only repeats a small one whose contents are known: an expanded view."""
@@ -802,18 +902,24 @@ class ValueLayer:
         source = args[1] if op.name == "aten::copy_" else args[0]
         if not isinstance(source, torch.Tensor) or not source.is_cuda:
             return
-        unknown = self.is_unknown(source)
+        fill = self._contents.fill(source)
+        unknown = self._unsure(source)
         if unknown:
             self.assumptions.read(
                 "the script copied a GPU tensor to the CPU, whose values oomph does not compute"
             )
-        if source.dtype == to.dtype and source.is_contiguous() and to.is_contiguous():
+        if (
+            fill is None
+            and source.dtype == to.dtype
+            and source.is_contiguous()
+            and to.is_contiguous()
+        ):
             return  # the very bytes
         # A kernel would have put them in order, or converted them, on the device.
         if unknown and not self._computable(source):
             to.zero_()
         elif source.layout is torch.strided:
-            to.copy_(cpu_alias(source))
+            to.copy_(self._host(source))
 
     # ---- operators that need help ----
 
@@ -870,7 +976,7 @@ class ValueLayer:
         # Numbers come as such where a graph compares its constants.
         a, b = (t if isinstance(t, torch.Tensor) else torch.as_tensor(t) for t in args[:2])
         args = (a, b, *args[2:])
-        unknown = [t for t in (a, b) if self.is_unknown(t)]
+        unknown = [t for t in (a, b) if self._unsure(t)]
         if unknown and all(self._computable(t) and t.dtype == torch.bool for t in (a, b)):
             self.assumptions.read(f"uncomputed flags were compared by the rule {self.unknown!r}")
         elif unknown:
@@ -924,9 +1030,12 @@ class ValueLayer:
 
     def _count(self, mask: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """How many elements are not zero, and their positions where they are known."""
-        if mask.is_cuda and self.is_unknown(mask):
+        if mask.is_cuda and self._unsure(mask):
             rule = self._contents.why(mask) or f"rule {self.unknown!r}"
             self.assumptions.add("shape", f"a size depends on unknown values: {rule}", user_line())
+        fill = self._contents.fill(mask)
+        if fill is not None:
+            return fill.count(mask), None
         known = self._known_mask(mask)
         if known is None:
             return int(mask.numel() * RULES[self.unknown]), None
@@ -952,7 +1061,7 @@ class ValueLayer:
             if positions is None:
                 positions = spread(mask.shape, count)
             cpu_alias(out).copy_(positions)
-            if self.is_unknown(mask):
+            if self._unsure(mask):
                 self._lose([out], False)
             else:
                 self._contents.learn(out)
@@ -1022,7 +1131,7 @@ class ValueLayer:
         if not inputs:
             return func(*args, **kwargs)
         _wait()
-        unknown = [t for t in inputs if self.is_unknown(t)]
+        unknown = [t for t in inputs if self._unsure(t)]
         if unknown:
             rule = self._contents.why(unknown[0]) or f"rule {self.unknown!r}"
             self.assumptions.add(
