@@ -73,6 +73,30 @@ def test_samples_are_those_of_all_batches_of_a_step(oomph):
     assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(3 * 64)
 
 
+def test_samples_are_those_of_batches_that_train_on_the_gpu(oomph):
+    """Transforms that are modules were called with one picture on the CPU, and a rollout without gradients with another batch;
+    two backward passes for each step, without a loader, were counted as one."""
+    script = """
+        import torch
+        class Half(torch.nn.Module):
+            def forward(self, picture):
+                return picture / 2
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 62 * 62, 8)).cuda()
+        half = Half()
+        pictures = lambda n: torch.stack([half(torch.rand(3, 64, 64)) for _ in range(n)]).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with torch.no_grad():
+            model(pictures(7))
+        for _ in range(4):
+            for _ in range(2):
+                model(pictures(12)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    time = oomph(script, gpu="h200").json["time"]
+    assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(2 * 12)
+
+
 def test_data_that_the_script_makes_on_the_cpu_takes_time(oomph):
     """Without a data loader nothing counted it: 5 million random numbers take any core more than 10 ms, and a GPU next to nothing."""
     script = """

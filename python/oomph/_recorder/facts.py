@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
+import weakref
 from collections import Counter
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
 from oomph._import_hooks import on_import
+from oomph._recorder.addresses import cuda_tensors
 from oomph._recorder.outermost_models import is_training
 from oomph._recorder.progress import now
 from oomph._recorder.resize import sequence_length, sizes
@@ -30,7 +32,7 @@ MOST_OFFLOADS = 1000
 """Contexts that offload what autograd saves are noted up to this number."""
 
 LOOKED = 8
-"""The number of calls in which to look for a batch of two samples or more."""
+"""The number of calls of each kind in which to look for a batch of two samples or more."""
 
 _CONTAINERS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.Sequential)
 
@@ -70,7 +72,17 @@ class Facts:
         self._batches: Counter[int] = Counter()
         """How many each dataset gave, by its `id`."""
         self._input: dict[str, int] = {}
-        self._looked = 0
+        self._rank = (False, False, False)
+        """Of the call that the sizes of inputs are from: on the GPU, with a graph, of several samples."""
+        self._looked: Counter[tuple[bool, bool]] = Counter()
+        self._given: Any = None
+        """What a model was given last, weakly, if no backward pass has followed."""
+        self._went_back: Any = None
+        """The same of the last backward pass."""
+        self._accumulated = self._stepped = 0
+        """Backward passes of batches that differ, since the last step; steps of optimizers."""
+        self._accumulations: Counter[int] = Counter()
+        """How many steps used so many of these, as far as calls of models are seen."""
         self._closure = False
         self._mapped = 0
         self._kept_gradients = False
@@ -226,6 +238,11 @@ class Facts:
 
     def _goes_back(self, args: Any, kwargs: Any) -> None:
         self.backwards += 1
+        if self._given is not None:
+            # A second pass of the same batch, as in SAM, accumulates nothing.
+            before = None if self._went_back is None else self._went_back()
+            self._accumulated += before is None or before is not self._given()
+            self._went_back, self._given = self._given, None
 
     def _clears(self, args: Any, kwargs: Any) -> None:
         if not (args[1] if len(args) > 1 else kwargs.get("set_to_none", True)):
@@ -236,6 +253,10 @@ class Facts:
         given = [value for value in (*args[1:], kwargs.get("closure")) if value is not None]
         if not all(map(_is_lightnings, given)):
             self._closure = True
+        self._stepped += 1
+        if self._accumulated:
+            self._accumulations[self._accumulated] += 1
+            self._accumulated = 0
         if id(optimizer) not in self._optimizers:
             from oomph.levers._shared.parameter_steps import how_it_updates
 
@@ -266,15 +287,24 @@ class Facts:
                 )
             )
 
-    def called(self, args: tuple, kwargs: dict) -> None:
+    def called(self, args: tuple, kwargs: dict, output: Any = None) -> None:
         """An outermost module has run."""
         self._inside = False
-        # Many scripts try a model on one sample first.
-        if self._input.get("batch", 0) < 2 and self._looked < LOOKED:
-            self._looked += 1
+        graph = torch.is_grad_enabled()
+        if graph:
+            first = next(cuda_tensors((args, kwargs)), None)
+            self._given = first if first is None else weakref.ref(first)
+        if all(self._rank):
+            return
+        # Transforms of single samples run on the CPU, evaluation and rollouts without gradients, and many scripts try a
+        # model on one sample first.
+        on_gpu = any(True for _ in cuda_tensors((args, kwargs, output)))
+        looked = self._looked[on_gpu, graph] = self._looked[on_gpu, graph] + 1
+        if looked <= LOOKED:
             found = sizes((args, kwargs))
-            if not self._input or found.get("batch", 0) > 1:
-                self._input = found
+            rank = (on_gpu, graph, found.get("batch", 0) > 1)
+            if not self._input or rank > self._rank:
+                self._rank, self._input = rank, found
 
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
@@ -286,6 +316,13 @@ class Facts:
         if not self._autocast and torch.is_autocast_enabled("cuda"):
             self._autocast = str(torch.get_autocast_dtype("cuda")).removeprefix("torch.")
 
+    @property
+    def _batches_of_passes(self) -> int:
+        """Of a job without loaders, where one optimizer uses what backward passes have accumulated."""
+        if len(self._optimizers) != 1 or self._closure or not self._accumulations:
+            return 0
+        return self._accumulations.most_common(1)[0][0] * self._stepped
+
     def as_dict(self, cpu_ns: int) -> dict[str, Any]:
         """All of it. `cpu_ns` is what a step takes for operators on tensors of the CPU: a loader's are among them, if there is one."""
         return dict(
@@ -294,7 +331,7 @@ class Facts:
                 for (size, trains), count in self._loaders.items()
             ],
             length=self._length,
-            batches=max(self._batches.values(), default=0),
+            batches=max(self._batches.values(), default=self._batches_of_passes),
             loading_ns=max(int(statistics.median(self._loading_ns or [0])), cpu_ns),
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,

@@ -11,7 +11,7 @@ from torch.optim import optimizer as optim
 
 from oomph._recorder.marks import Marks
 from oomph._recorder.outermost_models import OutermostModels
-from oomph._recorder.progress import MARKED_STEPS, OPTIMIZER, Progress
+from oomph._recorder.progress import MARKED_STEPS, OPTIMIZER, Moment, Progress
 from oomph._recorder.scopes import Scopes
 
 
@@ -33,6 +33,8 @@ class OptimizerSteps:
         self._made: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped: set[int] = set()
         """Which have stepped, until the main one is known."""
+        self._first: Moment | None = None
+        """Where the last of these did."""
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def forget(self, models: OutermostModels) -> None:
@@ -40,6 +42,7 @@ class OptimizerSteps:
         self._models = models
         self._main = None
         self._stepped.clear()
+        self._first = None
         self._known.clear()
         self._progress.trains = len(self._made) > 0
 
@@ -128,6 +131,12 @@ class OptimizerSteps:
             self._stepped.add(id(optimizer))
             if again or all(id(made) in self._stepped for made in self._made):
                 self._main = id(optimizer)
+                if again and self._first is not None:
+                    progress.end_step(
+                        self._first, logged=False
+                    )  # its own first step ended one, too
+            elif progress.is_recorded:
+                self._first = progress.here()
         if self._main == id(optimizer):
             self._scopes.forget_graph()
             progress.end_step()

@@ -49,7 +49,7 @@ class Passes:
 
     def end(self, args: tuple, kwargs: dict, output: Any) -> None:
         """An outermost module returns; `output` is None where it raised."""
-        self._facts.called(args, kwargs)
+        self._facts.called(args, kwargs, output)
         self._marks.given(kwargs)
         if output is None:
             return

@@ -172,13 +172,13 @@ class Progress:
         for kept in (self._clock, self._clock_calls, self._cpu_ns, self._boundaries, self._ends):
             kept.clear()
 
-    def end_step(self, at: Moment | None = None) -> None:
-        """The main optimizer has stepped: now, or `at` the newest of `here`. Raise `StepsDone` after the last step that was asked
-        for."""
+    def end_step(self, at: Moment | None = None, logged: bool = True) -> None:
+        """The main optimizer has stepped: now, or `at` the newest of `here`. Not `logged`, the work until now is the next
+        step's. Raise `StepsDone` after the last step that was asked for."""
         self.step += 1
         if at is not None:
             self._steps[self.part] = self.step
-        self._end("step", self.step, at)
+        self._end("step", self.step, at, logged)
 
     def here(self) -> Moment:
         """This moment, at which a step may turn out to have ended: what follows is another part."""
@@ -208,7 +208,7 @@ class Progress:
         """Whether everything is being recorded, which is not so once steps are alike."""
         return self.window is None or self.window.open
 
-    def _end(self, what: str, number: int, at: Moment | None = None) -> None:
+    def _end(self, what: str, number: int, at: Moment | None = None, logged: bool = True) -> None:
         was_recorded = self.is_recorded
         place = at or self._now()
         ended = place.time_us
@@ -228,7 +228,7 @@ class Progress:
                 self._ends.clear()  # recorded steps take longer
         if what == "step" and at is None and self.is_recorded:
             self._begin_part()
-        if self._log_step is not None:
+        if self._log_step is not None and logged:
             self._nodes = max(self._nodes, newest_node() - self._probes)
             self._probes += 1
             self._log_step(self.module_calls, self._nodes + self.gradients, self.gradients)

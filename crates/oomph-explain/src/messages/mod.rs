@@ -646,17 +646,19 @@ fn native(message: &OomMessage) -> Vec<Cause> {
     let decided = causes.iter().any(|cause| cause.id == "other_process");
     let unallocated = cached(message).unwrap_or_default();
     let small = unallocated.0 < message.total.unwrap_or_default().0 / 64;
+    let is_much =
+        unallocated.0 as f64 >= FRAGMENTED * message.reserved.unwrap_or_default().0 as f64;
+    // Where use grows, a few free pieces are not what filled it.
+    let grows = message.tables.shows(Sign::Grows) && !is_much;
     if let Some(cause) = of_phase(message).filter(|_| !decided) {
         causes.push(cause);
-    } else if is_fragmented(message) && !(decided && small) {
+    } else if is_fragmented(message) && !(decided && small) && !grows {
         let free = message.free.unwrap_or_default();
         let mut evidence = vec![Evidence::of(
             unallocated.0,
             "reserved by PyTorch and free, but fragmented",
         )];
         let together = unallocated < requested;
-        let is_much =
-            unallocated.0 as f64 >= FRAGMENTED * message.reserved.unwrap_or_default().0 as f64;
         if together {
             evidence.push(Evidence::of(
                 free.0,

@@ -79,14 +79,19 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{} {}, and its status does not name memory: {} may have been full, an earlier kernel \
                  may have failed (an index out of range), threads may have got in each other's way, or the versions of CUDA, \
-                 driver and framework do not fit; the text does not say which",
+                 driver and framework do not fit; the text does not say which{}",
                 message.program.name(),
                 if message.text.contains("reate") || !message.text.contains("INTERNAL_ERROR") {
                     "could not make its handle"
                 } else {
                     "failed at an operation"
                 },
-                device(message)
+                device(message),
+                if message.inside == Some(Program::Tensorflow) {
+                    " (in TensorFlow it is most often the first: its own pool takes nearly all of the GPU at its start)"
+                } else {
+                    ""
+                }
             ),
         ),
         MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
