@@ -16,7 +16,7 @@ use crate::levers::Lever;
 use crate::sharding::Sharing;
 
 /// How often a step reads or writes a byte that lies outside, at the rate of the link: 1.6 to 6.7 in nine jobs on an H200, by the
-/// time that their steps took (`bench/gpu/results/h200_net.jsonl`, `h200_net_turns.jsonl`). This is the median.
+/// time that their steps took (`bench/gpu/results/h200_net.jsonl`, `h200_net_turns.jsonl`), once the net has learned. This is the median.
 const TIMES_A_STEP: f64 = 4.4;
 
 /// The net of `oomph run --net`.
@@ -64,7 +64,7 @@ impl Facets for Net {
 
     fn unknown(&self) -> Option<&'static str> {
         Some(
-            "how long steps take with part of the memory on the host is a rough estimate (half to one and a half times the part that this adds), and the first 30 steps or so take longer",
+            "how long steps take with part of the memory on the host is a rough estimate: a third to three times as long has been measured, in the first steps above all, from which the net learns",
         )
     }
 
