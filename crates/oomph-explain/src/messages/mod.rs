@@ -427,8 +427,12 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
         return vec![simple(message, other::verdict(message))];
     }
     if message.handled && message.setting.is_none() && message.kind != MessageKind::Warning {
-        let sentence = "a shortage that the program got over, not a failure: the GPU was full at this line, and the program \
-                        went on with less or elsewhere";
+        let sentence = if message.tables.shows(Sign::LeavesOut) {
+            "the GPU was full at this line, and the program went on without this batch: it learns nothing from what is left out"
+        } else {
+            "a shortage that the program got over, not a failure: the GPU was full at this line, and the program went on with less \
+             or elsewhere"
+        };
         return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
     }
     if message.setting == Some("device_map") {

@@ -91,10 +91,13 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
         return super::faults::steps(message, fault);
     }
     if message.handled && message.memory == Memory::Device && message.setting.is_none() {
-        let mut steps = vec![advice(
+        let mut steps = vec![advice(if message.tables.shows(Sign::LeavesOut) {
+            "see how often that happens: each time, what the batch would have taught is lost. Fewer samples or tokens at once (fairseq: \
+             a smaller --max-tokens, with --update-freq raised in turn), or the longest samples left out"
+        } else {
             "nothing has to be done if the results are right; start with what it went on with (the smaller batch, the other \
-             device) to save the attempts",
-        )];
+             device) to save the attempts"
+        })];
         steps.extend(of_program(message));
         return steps;
     }
@@ -219,7 +222,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             ),
         ],
         Program::Sglang => sglang(message),
-        Program::TextGenerationInference => inside_tgi(),
+        Program::TextGenerationInference => inside_tgi(message),
         Program::LlamaCpp | Program::Ollama => llama(message),
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
@@ -962,7 +965,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         }
         Some(Program::Vllm) => return inside_vllm(message),
         Some(Program::Sglang) => return inside_sglang(message),
-        Some(Program::TextGenerationInference) => return inside_tgi(),
+        Some(Program::TextGenerationInference) => return inside_tgi(message),
         Some(Program::ComfyUi) => {
             return vec![
                 step(
@@ -1506,16 +1509,25 @@ fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
-fn inside_tgi() -> Vec<NextStep> {
-    vec![
+fn inside_tgi(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        step("--quantize bitsandbytes", "weights in fewer bits"),
+        step("--num-shard", "split the model over more GPUs than now"),
+    ];
+    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+        steps.push(advice("a smaller model: its weights alone do not fit"));
+        steps.push(others_on_the_gpu(message));
+        return steps;
+    }
+    let requests = [
         step(
             "--max-batch-prefill-tokens 1024",
             "fewer tokens at once in the first pass over prompts",
         ),
         step("--max-total-tokens 4096", "shorter requests"),
-        step("--quantize bitsandbytes", "weights in fewer bits"),
-        step("--num-shard 2", "split the model over more GPUs"),
-    ]
+    ];
+    steps.splice(0..0, requests);
+    steps
 }
 
 fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {

@@ -152,11 +152,7 @@ fn has_name(text: &str, name: &str, class: &str) -> bool {
         is_word && (!WORDS.contains(&class) || before.ends_with("Lever::"))
     });
     let quoted = format!("\"{name}\"");
-    let paths = [
-        format!("levers.{name} "),
-        format!("levers::{name}::"),
-        format!("mod {name};"),
-    ];
+    let paths = [format!("levers.{name} "), format!("levers::{name}::")];
     let is_quoted = !NAMES.contains(&name) && text.contains(&quoted);
     typed || is_quoted || paths.iter().any(|path| text.contains(path))
 }

@@ -148,6 +148,8 @@ const CALLS: &[(Phase, &[&str])] = &[
             "load_state_dict",
             "load_checkpoint",
             "load_single_module",
+            "get_sharded",
+            "get_partial_sharded",
             "_state_dict_into",
             "torch.load(",
             "oading weights",

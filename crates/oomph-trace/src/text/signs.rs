@@ -28,6 +28,8 @@ pub enum Sign {
     SmallestBatch,
     /// A smaller batch was tried, and did not help.
     BatchTried,
+    /// A program leaves out a batch that is too large, and goes on.
+    LeavesOut,
     /// No graph for gradients is kept.
     NoGraph,
     /// Adapters are trained, and not the model.
@@ -146,8 +148,19 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (
+        Sign::LeavesOut,
+        &[
+            "skipping update",
+            "skipping batch",
+            "skipping the batch",
+            "skipping this batch",
+            "skip this batch",
+            "skipping step",
+        ],
+    ),
+    (
         Sign::NoGraph,
-        &["decorate_context", "no_grad", "inference_mode"],
+        &["decorate_context", "no_grad", "inference_mode("],
     ),
     (
         Sign::Adapters,
