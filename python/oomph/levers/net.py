@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from oomph._protocol import NET
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
@@ -31,7 +32,7 @@ class Net(Lever):
         """Look whether the library is there."""
         with open("/proc/self/maps") as maps:
             there = any(line.rstrip().endswith(_LIBRARY) for line in maps)
-        if not there or not os.environ.get("OOMPH_NET"):
+        if not there or not os.environ.get(NET):
             raise self.refuse(
                 "the net has to be there before Python starts",
                 instead="start the script with oomph run --plan, or with oomph run --net",
