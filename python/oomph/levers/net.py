@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
-from oomph._protocol import NET
 from oomph._virtual_gpu.library import is_loaded
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
@@ -32,7 +29,7 @@ class Net(Lever):
         """Look whether the library is there."""
         with open("/proc/self/maps") as maps:
             there = any(line.rstrip().endswith(_LIBRARY) for line in maps)
-        if not there or not os.environ.get(NET):
+        if not there:
             raise self.refuse(
                 "the net has to be there before Python starts",
                 instead="start the script with oomph run --plan, or with oomph run --net",
