@@ -32,6 +32,7 @@ def test_the_net_makes_fit_what_nothing_else_does(tmp_path):
     assert chosen["verified"] and chosen["same_results"] == "exact"
     assert chosen["peak"]["used_bytes"] <= 700 << 20 and chosen["time_ratio"] > 1.5
     assert "oomph run --plan" in found.out and "or inside" not in found.out
+    assert "in words: oomph-plan.md" in " ".join(found.out.split())
 
     again = command(tmp_path, "run", "--gpu", "rtx-3060", "--memory", "700MiB", "--plan", "oomph-plan.toml", "script.py")  # fmt: skip
     assert again.returncode == 0, again.stderr

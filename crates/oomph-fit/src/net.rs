@@ -23,10 +23,15 @@ impl Fitter<'_> {
         if !self.may_use_the_net() {
             return;
         }
-        let needed = Duration::from_secs_f64(self.plain_seconds * SLOWER);
+        let needed = Duration::from_secs_f64(self.net_seconds());
         let stop = &mut self.options.stop;
         stop.deadline = stop.deadline.and_then(|end| end.checked_sub(needed));
         self.attempts.stop_by(&self.options.stop);
+    }
+
+    /// What its run may take without further steps.
+    fn net_seconds(&self) -> f64 {
+        self.plain_seconds * SLOWER
     }
 
     /// Ends it when its time is up.
@@ -56,8 +61,7 @@ impl Fitter<'_> {
         let name = self.next_name();
         let mut request = self.limited(&plan, &name, true, true);
         if let (Some(fewer), Some(left)) = (&mut request.fewer, self.options.stop.left()) {
-            let needed = self.plain_seconds * SLOWER;
-            fewer.seconds = (left.as_secs_f64() - needed).max(0.0) / 2.0;
+            fewer.seconds = (left.as_secs_f64() - self.net_seconds()).max(0.0) / 2.0;
         }
         let ended = self.run(&request)?;
         if matches!(ended, Ended::OutOfMemory(_)) {

@@ -337,21 +337,20 @@ fn applied(out: &mut String, fit: &Fit, chosen: &PlanResult, width: usize) {
     if let Some(file) = &fit.plan_file {
         let command = format!("oomph run --plan {file} {}", fit.command);
         let _ = writeln!(out, "{}", line("apply it", &paint(ACCENT, command), width));
-        if chosen.levers.iter().any(Lever::needs_launcher) {
-            return;
+        if !chosen.levers.iter().any(Lever::needs_launcher) {
+            let line_of = match &fit.apply_patch_file {
+                Some(patch) => format!("the line of {patch}"),
+                None => format!("oomph.apply(\"{file}\") in its first line"),
+            };
+            let (title, inside) = match chosen.levers.first().and_then(Lever::command) {
+                Some(command) => ("or", format!("{command} python {}", fit.command)),
+                None => (
+                    "or inside",
+                    format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
+                ),
+            };
+            let _ = writeln!(out, "{}", line(title, &inside, width));
         }
-        let line_of = match &fit.apply_patch_file {
-            Some(patch) => format!("the line of {patch}"),
-            None => format!("oomph.apply(\"{file}\") in its first line"),
-        };
-        let (title, inside) = match chosen.levers.first().and_then(Lever::command) {
-            Some(command) => ("or", format!("{command} python {}", fit.command)),
-            None => (
-                "or inside",
-                format!("OOMPH_PLAN={file} in its environment, or {line_of}"),
-            ),
-        };
-        let _ = writeln!(out, "{}", line(title, &inside, width));
     }
     if let Some((file, lines)) = &fit.patch_file {
         let plural = if *lines == 1 { "" } else { "s" };
