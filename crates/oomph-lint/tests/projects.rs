@@ -1681,6 +1681,6 @@ class Net(lightning.LightningModule):
         return self.layers(batch)
 ";
     let found = |quiet: &str| found(&[("evaluate.py", &script(quiet)), ("net.py", net)]);
-    assert_eq!(found(""), ["OOM201"]);
+    assert_eq!(found(""), ["OOM205"]);
     assert_eq!(found("    torch.set_grad_enabled(False)"), [""; 0]);
 }
