@@ -987,8 +987,8 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
     );
     evidence.extend(too_few(message));
     evidence.extend(of_others(message));
-    let weighs = matches!(message.during, Some(Phase::Loading | Phase::Moving));
-    let weights = weights::of(message).filter(|_| weighs);
+    let loads = matches!(message.during, Some(Phase::Loading | Phase::Moving));
+    let weights = weights::of(message).filter(|_| loads);
     evidence.extend(
         weights.map(|weights| Evidence::new(format!("by its size: {}", weights.sentence()))),
     );
