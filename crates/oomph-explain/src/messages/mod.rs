@@ -1205,7 +1205,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .map(|(bytes, what)| Evidence::of(bytes.0, what)),
     );
     let known = next::of_a_phase(message)
-        || matches!(message.during, Some(Phase::Optimizing | Phase::Capturing));
+        || matches!(
+            message.during,
+            Some(Phase::Optimizing | Phase::Capturing | Phase::Decoding)
+        );
     let buckets = message.tables.shows(Sign::DataParallel);
     if buckets {
         evidence.push(Evidence::new(
@@ -1222,7 +1225,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              it smaller",
         ));
     }
-    let steps = !matches!(message.during, Some(Phase::Evaluating | Phase::Generating));
+    let steps = !matches!(
+        message.during,
+        Some(Phase::Evaluating | Phase::Generating | Phase::Decoding)
+    );
     let unknown =
         steps && !buckets && message.inside.is_none() && message.reserved != Some(Bytes::ZERO);
     evidence.extend(

@@ -1327,7 +1327,8 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
     let run = step(format!("oomph run{memory} {script}"), what);
     let shows = |sign| message.tables.shows(sign);
     let infers = shows(Sign::Infers) && !shows(Sign::Trains);
-    if of_a_phase(message) || infers || message.during == Some(Phase::Optimizing) {
+    let decides = matches!(message.during, Some(Phase::Optimizing | Phase::Decoding));
+    if of_a_phase(message) || infers || decides {
         return vec![by_hand, run];
     }
     vec![
@@ -1465,7 +1466,7 @@ fn one_piece(message: &OomMessage) -> NextStep {
 fn by_hand(message: &OomMessage) -> NextStep {
     use Change::{
         Batch, Bits, EvaluationBatch, Graph, Halves, Inputs, OptimizerBits, Other, Recomputing,
-        Temporaries, Trained,
+        SmallerTiles, Temporaries, Tiles, Trained,
     };
     const STATE: (Change, &str) = (OptimizerBits, "the optimizer's state in 8 bits");
     const ADAPTERS: (Change, &str) = (Trained, "fewer parameters that are trained (LoRA)");
@@ -1561,6 +1562,21 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 Other,
                 "results moved to the CPU after each batch (.cpu(), .item())",
             ),
+        ],
+        Some(Phase::Decoding) => &[
+            (
+                Tiles,
+                "pipe.vae.enable_tiling() and pipe.vae.enable_slicing(): decode in pieces",
+            ),
+            (
+                SmallerTiles,
+                "smaller tiles of the VAE (tile_sample_min_height, tile_sample_min_width)",
+            ),
+            (
+                Other,
+                "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): nothing but the VAE on the GPU then",
+            ),
+            (Inputs, "fewer frames, or a smaller picture"),
         ],
         Some(Phase::Generating) => &[
             (Batch, "fewer prompts or beams at once"),

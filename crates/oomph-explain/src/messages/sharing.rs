@@ -50,13 +50,13 @@ pub(super) fn of(message: &OomMessage) -> Option<Shared> {
         .filter(|_| index.is_some() || tables.cards.len() == 1);
     let before = figures::stated(message, "initial_memory_usage");
     let second = tables.shows(Sign::SecondServer);
-    let held = before
-        .or(listed.filter(|_| second))
-        .filter(|held| held.0 >= 1 << 30);
-    if held.is_none() && !second {
+    // A context and a desktop take less than that.
+    let much = |held: &Bytes| held.0 >= total.map_or(1 << 30, |total| total.0 / 6);
+    let held = before.or(listed.filter(|_| second)).filter(much);
+    let shares = shares(message);
+    if held.is_none() && !(second && shares.len() > 1) {
         return None;
     }
-    let shares = shares(message);
     let sum = shares.iter().sum::<f64>();
     let sum = (shares.len() > 1 && sum <= 0.97).then_some(sum);
     let least = shares.iter().copied().fold(0.4, f64::min).max(0.1);

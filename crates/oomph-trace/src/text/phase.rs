@@ -351,6 +351,11 @@ fn is_over(line: &str) -> bool {
 
 /// `43%|████▎     | 1300/3021 [58:12<…`: the steps done, and all.
 pub(super) fn progress(line: &str) -> Option<(u64, u64)> {
+    /// What other bars than those of steps are of.
+    const OTHERS: [&str; 5] = ["shards", "oading", "Map", "okeniz", "Fetching"];
+    if OTHERS.iter().any(|word| line.contains(word)) {
+        return None;
+    }
     let (_, bar) = line.rsplit_once("%|")?;
     let (_, rest) = bar.split_once('|')?;
     let (done, rest) = rest.trim_start().split_once('/')?;
@@ -422,6 +427,10 @@ mod tests {
                 Some((0, 7000)),
             ),
             ("|  43% of 12/24 |", None),
+            (
+                "Loading checkpoint shards:  53%|█████  | 8/15 [00:14<00:12]",
+                None,
+            ),
         ] {
             assert_eq!(progress(line), steps, "{line}");
         }
