@@ -2512,7 +2512,21 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
                     "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
                 )
             }));
-            steps.push(ways("less on the GPU: {}", &SMALLER));
+            // Room beside the framework's allocator is of no use to an algorithm, whose scratch memory is the allocator's.
+            steps.push(if message.kind == MessageKind::NoAlgorithm {
+                ways("less on the GPU: {}", &SMALLER)
+            } else {
+                ways(
+                    "leave headroom: {}",
+                    &[
+                        (Change::Batch, "a smaller batch"),
+                        (
+                            Change::Other,
+                            "set_per_process_memory_fraction(0.95) in PyTorch",
+                        ),
+                    ],
+                )
+            });
             steps
         }
         _ => vec![
