@@ -64,8 +64,8 @@ def measure(job, steps, small, alike):
     )  # fmt: skip
 
 
-def run(job, steps, net, small, limit, alike):
-    """Runs a job in a forked process; what it said, and what it printed."""
+def run(job, steps, net, small, limit, alike, steady=True):
+    """Runs a job in a forked process, its gradients kept in their places if `steady`; what it said, and what it printed."""
     read, write = os.pipe()
     said = tempfile.TemporaryFile("w+")
     child = os.fork()
@@ -76,6 +76,8 @@ def run(job, steps, net, small, limit, alike):
         try:
             if net:
                 os.environ["OOMPH_NET"] = net
+                if steady:
+                    _steady_gradients.install()
             else:
                 os.environ.pop("OOMPH_NET", None)
             result = measure(job, steps, small, alike)
@@ -116,6 +118,9 @@ def main():
     parser.add_argument("--fits", action="store_true")
     parser.add_argument(
         "--free-first", action="store_true", help="jobs free gradients before the forward pass"
+    )
+    parser.add_argument(
+        "--wandering", action="store_true", help="gradients are not kept in their places"
     )
     parser.add_argument("--small", action="store_true", help="to try the script on a virtual GPU")
     parser.add_argument("--log", help="a folder for the net's own log of each run")
@@ -184,7 +189,7 @@ def main():
                 if options.log and net:
                     net += f",log={options.log}/{job}_{share}_{mode}.log"
                 steps = EARLY if mode == "blind" else options.steps
-                result, lines = run(job, steps, net, options.small, options.limit, alike)
+                result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
                 same = note(job, share, mode, result, lines, plain) and same
         if not same:
             # Is it the net, or is the plain job not the same each time?
@@ -202,7 +207,7 @@ if __name__ == "__main__":
 
     import torch
 
-    sys.path.insert(0, str(HERE / "jobs"))
+    sys.path[:0] = [str(HERE / "jobs"), str(HERE.parents[1] / "python")]
     try:
         import torchvision  # noqa: F401
         import transformers  # noqa: F401
@@ -211,5 +216,7 @@ if __name__ == "__main__":
         pass
     import net_jobs
     from net_jobs import JOBS
+
+    from oomph import _steady_gradients
 
     main()

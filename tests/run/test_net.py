@@ -67,6 +67,68 @@ def test_each_allocation_of_three_jobs_may_fail(oomph):
     assert "lay in host memory" in said[1]
 
 
+STEPS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    x = torch.randn(64, 256, device="cuda")
+
+    def step(frees_first):
+        if frees_first:
+            optimizer.zero_grad()
+            begins = torch.cuda.memory_allocated()
+        loss = model(x).square().mean()
+        if not frees_first:
+            optimizer.zero_grad()
+            begins = torch.cuda.memory_allocated()
+        # What takes the places of gradients that were freed.
+        others = [torch.empty_like(parameter) for parameter in parameters]
+        loss.backward()
+        optimizer.step()
+        return begins, [parameter.grad.data_ptr() for parameter in parameters]
+"""
+
+
+def test_gradients_stay_where_they_lie(oomph):
+    """Those that live through the forward pass, so that tensors lie where they lay a step before."""
+    run = oomph(STEPS + """
+    places = [step(frees_first=False)[1] for _ in range(6)]
+    assert places[1] == places[2] == places[5], places
+    # A gradient that somebody holds, by itself, in part or as another's, keeps its values.
+    for held in lambda: parameters[0].grad, lambda: parameters[0].grad[3:], lambda: parameters[0].grad.detach():
+        held, before = held(), parameters[0].grad.clone()
+        values = held.clone()
+        step(frees_first=False)
+        assert torch.equal(held, values)
+        assert not torch.equal(parameters[0].grad, before)
+        del held
+    print("stayed")
+    """, "--net", env={"OOMPH_NET": f"device={4 << 20}"})  # fmt: skip
+    assert "stayed" in run.out, run.err
+
+
+def test_gradients_that_are_freed_before_the_forward_pass_are_not_kept(oomph):
+    run = oomph(STEPS + """
+    size = sum(parameter.nbytes for parameter in parameters)
+    begins = [step(frees_first=True)[0] for _ in range(5)]
+    assert max(begins[1:]) - begins[0] < size / 2, (begins, size)
+    print("freed")
+    """, "--net", env={"OOMPH_NET": f"device={4 << 20}"})  # fmt: skip
+    assert "freed" in run.out, run.err
+
+
+def test_without_the_net_gradients_are_left_alone(oomph):
+    run = oomph(STEPS + """
+    places = [step(frees_first=False)[1] for _ in range(4)]
+    assert places[1] != places[2]
+    print("moved")
+    """)  # fmt: skip
+    assert "moved" in run.out, run.err
+
+
 TOO_MUCH = """
     import torch
     MIB = 1 << 20

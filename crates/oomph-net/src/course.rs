@@ -45,6 +45,13 @@ const LITTLE: u64 = 64 << 10;
 const LEAST: usize = 8;
 /// A step that was lost sooner, in steps, was a part of one.
 const PROVEN: u64 = 64;
+/// Tensors lie where they lay a step before if so many launches were given the same addresses, in percent.
+const SETTLED: usize = 95;
+/// So often, in steps, it is looked whether tensors lie where they lay when the step was learned: an evaluation or a
+/// checkpoint may leave other gaps in PyTorch's cache.
+const LOOK_AGAIN: u64 = 64;
+/// So many steps at most, tensors are waited for to settle: gaps in PyTorch's cache change in the first steps.
+const PATIENCE: usize = 6;
 
 /// Units to move, by where they begin.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -392,6 +399,8 @@ type Places = HashMap<u64, Vec<bool>>;
 #[derive(Debug)]
 struct Course {
     known: Known,
+    /// What the launches of the step were given.
+    step: Log,
     follower: Follower,
     /// Where windows begin.
     begins: Vec<usize>,
@@ -402,6 +411,8 @@ struct Course {
     /// Steps that were followed.
     steps: u64,
     trial: Option<Trial>,
+    /// While it is looked whether tensors have moved: launches looked at, and those of them that were given other addresses.
+    look: Option<(usize, usize)>,
 }
 
 /// Placements being tried.
@@ -427,10 +438,11 @@ enum Phase {
 }
 
 impl Course {
-    fn new(known: Known, step: Vec<u64>, now: Instant) -> Self {
+    fn new(known: Known, step: Log, now: Instant) -> Self {
         Self {
             known,
-            follower: Follower::new(step),
+            follower: Follower::new(step.signatures.clone()),
+            step,
             begins: vec![0],
             places: HashMap::new(),
             window: None,
@@ -443,7 +455,24 @@ impl Course {
                 began: now,
                 fastest: None,
             }),
+            look: None,
         }
+    }
+
+    /// A launch of the step was given `addresses`.
+    fn compare(&mut self, launch: usize, addresses: &[u64]) {
+        if let Some((looked, moved)) = &mut self.look {
+            *looked += 1;
+            // Those of a copy behind it may follow.
+            *moved += usize::from(!self.step.addresses(launch).starts_with(addresses));
+        }
+    }
+
+    /// Whether tensors lie elsewhere than when the step was learned, at the end of a step in which it was looked.
+    fn has_moved(&mut self) -> bool {
+        self.look
+            .take()
+            .is_some_and(|(looked, moved)| moved * 100 > looked * (100 - SETTLED))
     }
 
     fn set(&mut self, begins: Vec<usize>, placement: Placement) {
@@ -464,7 +493,10 @@ impl Course {
         if self.steps == PROVEN {
             self.known.tell();
         }
-        let Some(trial) = &mut self.trial else { return };
+        let Some(trial) = &mut self.trial else {
+            self.look = self.steps.is_multiple_of(LOOK_AGAIN).then_some((0, 0));
+            return;
+        };
         match trial.phase {
             Phase::Settling if trial.explored.is_some_and(|explored| explored > 0) => {
                 trial.phase = Phase::Probing;
@@ -534,6 +566,8 @@ pub struct Watch {
     look: usize,
     /// The shortest step to believe in.
     least: usize,
+    /// Steps in which tensors had not settled.
+    unsettled: usize,
     course: Option<Course>,
     /// Addresses that captured launches were given: a graph may touch all of them.
     captured: Vec<u64>,
@@ -545,6 +579,7 @@ impl Default for Watch {
             log: Some(Log::default()),
             look: 128,
             least: LEAST,
+            unsettled: 0,
             course: None,
             captured: Vec::new(),
         }
@@ -555,6 +590,10 @@ impl Watch {
     /// Whether the addresses of launches are wanted.
     pub fn is_learning(&self) -> bool {
         self.log.is_some()
+            || self
+                .course
+                .as_ref()
+                .is_some_and(|course| course.look.is_some())
     }
 
     /// Segments came or went: what is known of the step is not all of it.
@@ -605,10 +644,20 @@ impl Watch {
         let course = self.course.as_mut()?;
         match course.follower.launch(signature) {
             rhythm::Place::At(launch) => {
-                if launch <= course.launch {
+                let moved = if launch <= course.launch {
+                    let moved = course.has_moved();
                     course.step(now);
-                }
+                    moved
+                } else {
+                    course.compare(launch, addresses);
+                    false
+                };
                 course.launch = launch;
+                if moved {
+                    crate::log!("tensors lie elsewhere now");
+                    self.learn_again();
+                    return None;
+                }
                 let window = course.begins.partition_point(|&begin| begin <= launch) - 1;
                 if course.window == Some(window) {
                     return None;
@@ -656,6 +705,12 @@ impl Watch {
             .into_iter()
             .find(|&length| covers(log, count - length, arena));
         if let Some(length) = found {
+            if log.settled(length) * 100 < length * SETTLED && self.unsettled < PATIENCE {
+                self.unsettled += 1;
+                self.look = count + length;
+                return None;
+            }
+            self.unsettled = 0;
             let first = count - length;
             crate::log!(
                 "a step of {length} launches, of {count} seen; {} MiB in segments, room for {} MiB",
@@ -663,8 +718,10 @@ impl Watch {
                 capacity >> 20
             );
             let known = Known::of(log, first, arena, capacity);
-            self.course = Some(Course::new(known, log.signatures[first..].to_vec(), now));
-            self.log = None;
+            if let Some(mut step) = self.log.take() {
+                step.forget(first);
+                self.course = Some(Course::new(known, step, now));
+            }
             return None;
         }
         if count < NO_RHYTHM || log.addresses_since(0).is_empty() {
@@ -978,6 +1035,38 @@ mod tests {
         let parts = [0, 4, 8].map(|part| job.arena.is_on_host(tensor + part * MIB));
         assert_eq!(parts, [false; 3]);
         assert!(last < blind / 5.0, "{last} of {blind}");
+    }
+
+    /// Tensors change places in the first steps, as gaps in PyTorch's cache do, and then stay.
+    #[test]
+    fn a_step_is_learned_when_tensors_have_settled() {
+        let mut job = Job::new(&[4; 12], 32);
+        for step in 0..20 {
+            for launch in 0..48 {
+                job.launch(launch, (launch as usize + step.min(6)) % 12, 3);
+            }
+        }
+        let unforeseen = job.watch.course.as_ref().unwrap().known.unforeseen();
+        assert!(unforeseen < 1e-9, "{unforeseen}");
+    }
+
+    /// An evaluation leaves other gaps in PyTorch's cache: tensors lie elsewhere from then on.
+    #[test]
+    fn a_step_whose_tensors_moved_is_learned_again() {
+        let mut job = Job::new(&[4; 12], 32);
+        let step = |job: &mut Job, shift: usize| {
+            let began = job.now;
+            for launch in 0..48 {
+                let times = if launch % 12 < 4 { 1 } else { 30 };
+                job.launch(launch, (launch as usize + shift) % 12, times);
+            }
+            (job.now - began).as_secs_f64()
+        };
+        let took: Vec<f64> = (0..200)
+            .map(|number| step(&mut job, if number < 50 { 0 } else { 5 }))
+            .collect();
+        assert!(took[49] < took[55] / 5.0, "{took:?}");
+        assert!(took[199] < took[55] / 5.0, "{took:?}");
     }
 
     /// Tensors change places in each step, or stay where they are.

@@ -201,6 +201,11 @@ impl Net {
         self.arena.holds(at)
     }
 
+    /// The most that lay on the host at once, in bytes.
+    pub fn most_on_host(&self) -> u64 {
+        self.arena.most_on_host
+    }
+
     /// `size` bytes; the first request that finds no room on the GPU fails, and its repetition gets host memory.
     pub fn allocate(&mut self, size: u64) -> Option<u64> {
         let again = self.failed.take() == Some(size);
