@@ -12,6 +12,7 @@ Runs are forked from one process that has imported what jobs need, so that each 
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -166,31 +167,39 @@ def main():
         print(f"{time.time() - began:5.0f} s {job} {share} {mode}", shown, lines[-1:], flush=True)  # fmt: skip
         return row.get("bitwise", True)
 
-    for job in options.job:
+    def plain_of(job):
+        result, lines = run(job, alike, "", options.small, options.limit, alike)
+        if "error" in result:
+            note(job, 100, "plain", result, lines, None)
+            return None
+        result["ms_median"] = statistics.median(result["ms"][-6:])
+        note(job, 100, "plain", dict(result), lines, result)
+        return result
+
+    if options.fits:
+        for job in options.job * 2:
+            for mode, net in (("plain", ""), ("fits", "on")):
+                result, lines = run(job, options.steps, net, options.small, options.limit, alike)
+                note(job, 100, mode, result, lines, None)
+        return
+    plains = {}
+    for share, job in itertools.product(options.share, options.job):
         if time.time() - began > options.until:
             break
-        if options.fits:
-            for _ in range(2):
-                for mode in ("plain", "fits"):
-                    result, lines = run(job, options.steps, "on" if mode == "fits" else "", options.small, options.limit, alike)  # fmt: skip
-                    note(job, 100, mode, result, lines, None)
+        if job not in plains:
+            plains[job] = plain_of(job)
+        plain = plains[job]
+        if plain is None:
             continue
-        plain, lines = run(job, alike, "", options.small, options.limit, alike)
-        if "error" in plain:
-            note(job, 100, "plain", plain, lines, None)
-            continue
-        plain["ms_median"] = statistics.median(plain["ms"][-6:])
-        note(job, 100, "plain", dict(plain), lines, plain)
         same = True
-        for share in options.share:
-            for mode in options.mode:
-                device = plain["reserved"] * share // 100
-                net = f"mode={mode},device={device},host={host}" if mode != "plain" else ""
-                if options.log and net:
-                    net += f",log={options.log}/{job}_{share}_{mode}.log"
-                steps = EARLY if mode == "blind" else options.steps
-                result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
-                same = note(job, share, mode, result, lines, plain) and same
+        for mode in options.mode:
+            device = plain["reserved"] * share // 100
+            net = f"mode={mode},device={device},host={host}" if mode != "plain" else ""
+            if options.log and net:
+                net += f",log={options.log}/{job}_{share}_{mode}.log"
+            steps = EARLY if mode == "blind" else options.steps
+            result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
+            same = note(job, share, mode, result, lines, plain) and same
         if not same:
             # Is it the net, or is the plain job not the same each time?
             again, lines = run(job, EARLY, "", options.small, options.limit, alike)

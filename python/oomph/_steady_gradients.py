@@ -93,7 +93,7 @@ class _Place:
         """How many hold the gradient: its Python object, the tensor, and the memory."""
         kept = self._kept
         memory = torch._C._storage_Use_Count(kept.untyped_storage()._cdata)
-        return sys.getrefcount(kept), kept._use_count(), memory
+        return sys.getrefcount(kept), kept._use_count(), memory  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -107,6 +107,7 @@ def _are_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
     return (
         type(new) is type(old)
         and not new.requires_grad
-        and (new.shape, new.dtype, new.device, new.layout) == (old.shape, old.dtype, old.device, old.layout)
+        and (new.shape, new.dtype, new.device, new.layout)
+        == (old.shape, old.dtype, old.device, old.layout)
         and new.stride() == old.stride()
     )

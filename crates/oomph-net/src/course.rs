@@ -836,6 +836,7 @@ mod tests {
                 device: device * MIB,
                 host: 1 << 40,
                 spare: 0,
+                ahead: 2,
             };
             let mut arena = Arena::new(Willing::default(), limits);
             let segments = sizes

@@ -134,6 +134,7 @@ fn open() -> Result<Net, String> {
         device: settings.device,
         host: settings.host,
         spare: SPARE,
+        ahead: settings.ahead,
     };
     crate::log!("open on device {}, {limits:?}", gpu.device);
     // A virtual GPU has no bytes to move.
