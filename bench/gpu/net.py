@@ -108,7 +108,12 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--job", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--share", nargs="+", type=int, default=[90, 75, 50])
-    parser.add_argument("--mode", nargs="+", default=["blind", "rhythm"])
+    parser.add_argument(
+        "--mode",
+        nargs="+",
+        default=["blind", "rhythm"],
+        help="settings of OOMPH_NET may follow: rhythm,unit=8388608",
+    )
     parser.add_argument("--steps", type=int, default=36)
     parser.add_argument("--plain-steps", type=int, help="of the plain run, if not as many")
     parser.add_argument("--host", type=int, default=64, help="host memory for the net, GiB")
@@ -196,7 +201,7 @@ def main():
             device = plain["reserved"] * share // 100
             net = f"mode={mode},device={device},host={host}" if mode != "plain" else ""
             if options.log and net:
-                net += f",log={options.log}/{job}_{share}_{mode}.log"
+                net += f",log={options.log}/{job}_{share}_{mode.replace(',', '_')}.log"
             steps = EARLY if mode == "blind" else options.steps
             result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
             same = note(job, share, mode, result, lines, plain) and same
