@@ -80,24 +80,31 @@ class _Place:
     def __call__(self, parameter: torch.Tensor) -> None:
         """The backward pass has given the parameter its gradient."""
         new = parameter.grad
-        if new is None or new is self._kept:
+        if new is None or new is self._kept or torch.compiler.is_compiling():
             return
         # Whoever has the old gradient, or a view of it, must not see it change.
         if _are_alike(new, self._kept) and self.references() == _alone():
             with torch.no_grad():
                 parameter.grad = self._kept.copy_(new)
+            # Its memory may be another stream's, which would give it away before it is read.
+            new.record_stream(torch.cuda.current_stream(new.device))
         else:
             self._kept = new
 
-    def references(self) -> tuple[int, int, int]:
-        """How many hold the gradient: its Python object, the tensor, and the memory."""
+    def references(self) -> tuple[int, int, int, int]:
+        """How many hold the gradient: the tensor and its memory, each as Python's object and beneath it."""
         kept = self._kept
-        memory = torch._C._storage_Use_Count(kept.untyped_storage()._cdata)
-        return sys.getrefcount(kept), kept._use_count(), memory  # type: ignore[attr-defined]
+        memory = kept.untyped_storage()
+        return (
+            sys.getrefcount(kept),
+            kept._use_count(),  # type: ignore[attr-defined]
+            sys.getrefcount(memory),
+            torch._C._storage_Use_Count(memory._cdata),
+        )
 
 
 @functools.cache
-def _alone() -> tuple[int, int, int]:
+def _alone() -> tuple[int, int, int, int]:
     """The same of a gradient that nobody else holds; Python's own count differs between its versions."""
     return _Place(torch.empty(0)).references()
 

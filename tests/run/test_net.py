@@ -110,6 +110,54 @@ def test_gradients_stay_where_they_lie(oomph):
     assert "stayed" in run.out, run.err
 
 
+def test_whoever_holds_a_gradient_sees_what_he_would_without_it(oomph):
+    """Schedules at random, of two parameters alike: gradients are freed or added to, and held in several ways."""
+    run = oomph("""
+    import random
+    import torch
+    from oomph._steady_gradients import _Place
+
+    def as_anothers(parameter):
+        other = torch.nn.Parameter(torch.zeros_like(parameter))
+        other.grad = parameter.grad
+        return other
+
+    def seen(held):
+        if isinstance(held, torch.nn.Parameter):
+            return held.grad
+        return held if torch.is_tensor(held) else torch.empty(0, device="cuda").set_(held)
+
+    holds = (
+        lambda p: p.grad, lambda p: p.grad[1:], lambda p: p.grad.detach(),
+        lambda p: p.grad.view(-1).untyped_storage(), as_anothers,
+    )
+    kept = 0
+    for seed in range(40):
+        choose = random.Random(seed)
+        plain, steady = (torch.nn.Parameter(torch.ones(3, 4, device="cuda")) for _ in range(2))
+        held, place = [], None
+        for step in range(10):
+            factor, freed = choose.random(), choose.random() < 0.8
+            for parameter in plain, steady:
+                if freed:
+                    parameter.grad = None
+                (parameter * factor).square().sum().backward()
+            if step == 0:
+                place = _Place(steady.grad)
+                steady.register_post_accumulate_grad_hook(place)
+            kept += place._kept is steady.grad
+            if choose.random() < 0.4:
+                hold = choose.choice(holds)
+                held.append((hold(plain), hold(steady)))
+            elif choose.random() < 0.5:
+                held.clear()
+            for left, right in [(plain.grad, steady.grad), *held]:
+                assert torch.equal(seen(left), seen(right)), (seed, step)
+    print("alike", kept)
+    """)  # fmt: skip
+    assert "alike 400" in run.out, run.err
+
+
 def test_gradients_that_are_freed_before_the_forward_pass_are_not_kept(oomph):
     run = oomph(STEPS + """
     size = sum(parameter.nbytes for parameter in parameters)
