@@ -7,6 +7,7 @@
 //! All of this decides about speed only.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -45,8 +46,10 @@ const LITTLE: u64 = 64 << 10;
 const LEAST: usize = 8;
 /// A step that was lost sooner, in steps, was a part of one.
 const PROVEN: u64 = 64;
-/// Tensors lie where they lay a step before if so many launches were given the same addresses, in percent.
-const SETTLED: usize = 95;
+/// Tensors lie where they lay a step before if launches touch so many of their bytes in the same units, in percent.
+const SETTLED: u64 = 95;
+/// They have moved if launches touch fewer of their bytes in the units in which they did, in percent.
+const STAYED: u64 = 80;
 /// So often, in steps, it is looked whether tensors lie where they lay when the step was learned: an evaluation or a
 /// checkpoint may leave other gaps in PyTorch's cache.
 const LOOK_AGAIN: u64 = 64;
@@ -139,21 +142,21 @@ impl Launch {
 }
 
 impl Known {
-    /// What the launches of `log` from `first` on touch of `arena`.
-    fn of<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>, capacity: u64) -> Self {
+    /// What launches of `log` touch of `arena`.
+    fn of<G: Gpu>(log: &Log, launches: Range<usize>, arena: &Arena<G>, capacity: u64) -> Self {
         let segments: BTreeMap<u64, u64> = arena.segments().collect();
         let inside = |at: u64| {
             let (&base, &size) = segments.range(..=at).next_back()?;
             (at < base + size).then_some(base + size)
         };
         let mut pointers = Pointers::default();
-        for launch in first..log.len() {
+        for launch in launches.clone() {
             for &at in log.addresses(launch) {
                 pointers.note(at, launch);
             }
         }
         let units: Vec<(u64, u64)> = arena.units().map(|(at, size, _)| (at, size)).collect();
-        let launches = (first..log.len())
+        let launches = launches
             .map(|launch| {
                 let mut touched: BTreeMap<usize, Touched> = BTreeMap::new();
                 for at in log.addresses(launch) {
@@ -195,6 +198,25 @@ impl Known {
             kernels: HashMap::new(),
             capacity,
         }
+    }
+
+    /// How many of the bytes that launches touch in `other` lie in the units that they touch here, in percent. Of launches that
+    /// `other` does not know, none count.
+    fn alike(&self, other: &Self) -> u64 {
+        let (mut same, mut all) = (0, 0);
+        for (launch, other) in self.launches.iter().zip(&other.launches) {
+            let here: HashMap<usize, u64> = launch
+                .near()
+                .map(|touched| (touched.unit, touched.bytes))
+                .collect();
+            for touched in other.near() {
+                all += touched.bytes;
+                same += here
+                    .get(&touched.unit)
+                    .map_or(0, |&bytes| bytes.min(touched.bytes));
+            }
+        }
+        (same * 100).checked_div(all).unwrap_or(100)
     }
 
     /// Where windows begin, and where units lie in them.
@@ -399,8 +421,6 @@ type Places = HashMap<u64, Vec<bool>>;
 #[derive(Debug)]
 struct Course {
     known: Known,
-    /// What the launches of the step were given.
-    step: Log,
     follower: Follower,
     /// Where windows begin.
     begins: Vec<usize>,
@@ -411,8 +431,10 @@ struct Course {
     /// Steps that were followed.
     steps: u64,
     trial: Option<Trial>,
-    /// While it is looked whether tensors have moved: launches looked at, and those of them that were given other addresses.
-    look: Option<(usize, usize)>,
+    /// Whether tensors lay still when the step was learned.
+    is_settled: bool,
+    /// While it is looked whether tensors have moved: what launches were given.
+    look: Option<Log>,
 }
 
 /// Placements being tried.
@@ -438,11 +460,11 @@ enum Phase {
 }
 
 impl Course {
-    fn new(known: Known, step: Log, now: Instant) -> Self {
+    fn new(known: Known, is_settled: bool, now: Instant) -> Self {
+        let step = known.launches.iter().map(|launch| launch.signature);
         Self {
+            follower: Follower::new(step.collect()),
             known,
-            follower: Follower::new(step.signatures.clone()),
-            step,
             begins: vec![0],
             places: HashMap::new(),
             window: None,
@@ -455,24 +477,28 @@ impl Course {
                 began: now,
                 fastest: None,
             }),
+            is_settled,
             look: None,
         }
     }
 
     /// A launch of the step was given `addresses`.
-    fn compare(&mut self, launch: usize, addresses: &[u64]) {
-        if let Some((looked, moved)) = &mut self.look {
-            *looked += 1;
-            // Those of a copy behind it may follow.
-            *moved += usize::from(!self.step.addresses(launch).starts_with(addresses));
+    fn note(&mut self, launch: usize, addresses: &[u64]) {
+        if let Some(log) = &mut self.look {
+            while log.len() <= launch {
+                log.launch(0, false);
+            }
+            for &at in addresses {
+                log.address(at);
+            }
         }
     }
 
     /// Whether tensors lie elsewhere than when the step was learned, at the end of a step in which it was looked.
-    fn has_moved(&mut self) -> bool {
+    fn has_moved<G: Gpu>(&mut self, arena: &Arena<G>) -> bool {
         self.look
             .take()
-            .is_some_and(|(looked, moved)| moved * 100 > looked * (100 - SETTLED))
+            .is_some_and(|log| self.known.alike(&Known::of(&log, 0..log.len(), arena, 0)) < STAYED)
     }
 
     fn set(&mut self, begins: Vec<usize>, placement: Placement) {
@@ -494,7 +520,8 @@ impl Course {
             self.known.tell();
         }
         let Some(trial) = &mut self.trial else {
-            self.look = self.steps.is_multiple_of(LOOK_AGAIN).then_some((0, 0));
+            let is_due = self.is_settled && self.steps.is_multiple_of(LOOK_AGAIN);
+            self.look = is_due.then(Log::default);
             return;
         };
         match trial.phase {
@@ -611,7 +638,8 @@ impl Watch {
 
     /// A copy or the like, which is no part of the rhythm.
     pub fn touched(&mut self, addresses: &[u64]) {
-        if let Some(log) = &mut self.log {
+        let look = self.course.as_mut().and_then(|course| course.look.as_mut());
+        for log in self.log.iter_mut().chain(look) {
             for &at in addresses {
                 log.address(at);
             }
@@ -628,10 +656,15 @@ impl Watch {
         is_graph: bool,
         now: Instant,
     ) -> Option<Orders> {
+        // A graph is given what launches were that it captured.
+        let addresses = if is_graph && self.is_learning() {
+            &self.captured.clone()
+        } else {
+            addresses
+        };
         if let Some(log) = &mut self.log {
             log.launch(signature, rereads);
-            let graph: &[u64] = if is_graph { &self.captured } else { &[] };
-            for &at in addresses.iter().chain(graph) {
+            for &at in addresses {
                 log.address(at);
             }
             if log.len() >= self.look {
@@ -645,16 +678,17 @@ impl Watch {
         match course.follower.launch(signature) {
             rhythm::Place::At(launch) => {
                 let moved = if launch <= course.launch {
-                    let moved = course.has_moved();
+                    let moved = course.has_moved(arena);
                     course.step(now);
                     moved
                 } else {
-                    course.compare(launch, addresses);
+                    course.note(launch, addresses);
                     false
                 };
                 course.launch = launch;
                 if moved {
                     crate::log!("tensors lie elsewhere now");
+                    self.unsettled = 0;
                     self.learn_again();
                     return None;
                 }
@@ -705,30 +739,29 @@ impl Watch {
             .into_iter()
             .find(|&length| covers(log, count - length, arena));
         if let Some(length) = found {
-            if log.settled(length) * 100 < length * SETTLED && self.unsettled < PATIENCE {
+            let first = count - length;
+            let known = Known::of(log, first..count, arena, capacity);
+            let before = Known::of(log, first - length..first, arena, capacity);
+            let is_settled = before.alike(&known) >= SETTLED;
+            if !is_settled && self.unsettled < PATIENCE {
                 self.unsettled += 1;
                 self.look = count + length;
                 return None;
             }
-            self.unsettled = 0;
-            let first = count - length;
             crate::log!(
                 "a step of {length} launches, of {count} seen; {} MiB in segments, room for {} MiB",
                 arena.size() >> 20,
                 capacity >> 20
             );
-            let known = Known::of(log, first, arena, capacity);
-            if let Some(mut step) = self.log.take() {
-                step.forget(first);
-                self.course = Some(Course::new(known, step, now));
-            }
+            self.course = Some(Course::new(known, is_settled, now));
+            self.log = None;
             return None;
         }
         if count < NO_RHYTHM || log.addresses_since(0).is_empty() {
             return None;
         }
         // No rhythm: what was touched most lies on the device from now on.
-        let known = Known::of(log, 0, arena, capacity);
+        let known = Known::of(log, 0..count, arena, capacity);
         let (_, placement) = known.place(1);
         let places: HashMap<u64, bool> = known
             .units
@@ -754,7 +787,7 @@ impl Watch {
 
 /// Whether the launches from `first` on touch most of `arena`.
 fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
-    let known = Known::of(log, first, arena, 0);
+    let known = Known::of(log, first..log.len(), arena, 0);
     let mut is_touched = vec![false; known.units.len()];
     for touched in known.launches.iter().flat_map(Launch::near) {
         is_touched[touched.unit] = true;
@@ -1049,6 +1082,36 @@ mod tests {
         }
         let unforeseen = job.watch.course.as_ref().unwrap().known.unforeseen();
         assert!(unforeseen < 1e-9, "{unforeseen}");
+    }
+
+    /// Launches are given parts of tensors, and copies go on in between.
+    #[test]
+    fn a_step_whose_tensors_stay_is_learned_once() {
+        let mut job = Job::new(&[12; 12], 100);
+        for _ in 0..300 {
+            for launch in 0..48 {
+                let part = job.segments[launch as usize % 12] + launch % 5 * 2 * MIB;
+                job.launch_reading(launch, &[(part, 2 * MIB, 3)]);
+                job.watch.touched(&[part + MIB]);
+            }
+        }
+        assert!(job.watch.course.is_some_and(|course| course.steps > 280));
+    }
+
+    /// Small tensors may lie anywhere: what counts is bytes.
+    #[test]
+    fn small_tensors_that_never_settle_delay_nothing() {
+        let mut sizes = vec![40; 8];
+        sizes.extend([1; 8]);
+        let mut job = Job::new(&sizes, 200);
+        for step in 0..4 {
+            for launch in 0..32 {
+                let small = 8 + (launch as usize + step) % 8;
+                job.launch_with(launch, &[(launch as usize % 8, 1), (small, 1)]);
+            }
+        }
+        let course = job.watch.course.as_ref();
+        assert!(course.is_some_and(|course| course.is_settled));
     }
 
     /// An evaluation leaves other gaps in PyTorch's cache: tensors lie elsewhere from then on.

@@ -52,14 +52,6 @@ impl Log {
             .unwrap_or(self.addresses.len())..]
     }
 
-    /// How many of the last `length` launches were given the addresses of those before them.
-    pub fn settled(&self, length: usize) -> usize {
-        let first = self.len() - length;
-        (first..self.len())
-            .filter(|&index| self.addresses(index) == self.addresses(index - length))
-            .count()
-    }
-
     /// Forgets the first `count` launches.
     pub fn forget(&mut self, count: usize) {
         let first = self

@@ -23,8 +23,6 @@ pub struct Settings {
     pub host: u64,
     /// Units are at most so large, in bytes.
     pub unit: u64,
-    /// Units that are copied out at a time.
-    pub ahead: usize,
     /// Where to say what happens.
     pub log: Option<File>,
 }
@@ -56,7 +54,6 @@ fn parse(text: &str) -> Result<Settings, String> {
         device: u64::MAX,
         host: usual_host(),
         unit: 20 << 20,
-        ahead: usize::MAX,
         log: None,
     };
     for setting in text.split(',').filter(|&setting| setting != "on") {
@@ -78,7 +75,6 @@ fn parse(text: &str) -> Result<Settings, String> {
             "device" => settings.device = bytes()?,
             "host" => settings.host = bytes()?,
             "unit" => settings.unit = bytes()?,
-            "ahead" => settings.ahead = bytes()? as usize,
             "log" => {
                 let file = File::options().create(true).append(true).open(value);
                 settings.log = Some(file.map_err(|error| format!("{value}: {error}"))?);
