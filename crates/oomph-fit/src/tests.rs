@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oomph_allocator::Config;
 use oomph_job::settings::Fewer;
@@ -1343,6 +1343,69 @@ fn without_time_for_the_plain_run_nothing_is_known() {
     let (ending, made) = search(wanted, |_| None);
     assert!(matches!(ending, Ending::Stopped(Stopped::MaxTime)));
     assert!(made.is_empty());
+}
+
+/// Has no more time from the second run of a plan on, unless that is told to take all there is.
+struct OutOfTime<'a, F> {
+    played: &'a mut Played<F>,
+    told: Vec<Option<Instant>>,
+    last: Option<Instant>,
+    stopped: bool,
+}
+
+impl<F: FnMut(&Made) -> Option<Ended>> Attempts for OutOfTime<'_, F> {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let kept_back = self.told.last().is_some_and(|told| *told < self.last);
+        if kept_back && self.played.made.iter().any(Made::verifies) {
+            self.stopped = true;
+            return Err(Stopped::MaxTime.into());
+        }
+        self.played.run(request)
+    }
+
+    fn stop_by(&mut self, stop: &Stop) {
+        self.told.push(stop.deadline);
+    }
+}
+
+#[test]
+fn time_is_kept_back_to_run_the_chosen_plan_for_longer() {
+    let mut played = Played::new(budget(), |made: &Made| {
+        let used = (!made.levers.is_empty()).then(|| budget() / 10 * 9);
+        let Ended::Through(mut run) = through(made, used) else {
+            return None;
+        };
+        // Steps of ten seconds each: those of a longer run would take too long for each plan.
+        run.record.step_ends = (1..=3).map(|end| end * 10_000_000).collect();
+        run.record.clock_calls = vec![0; run.record.clock.len()];
+        if made.verifies() {
+            // It turns out slow, so that another is tried.
+            run.record.clock.last_mut()?.1 *= 3;
+        }
+        Some(Ended::Through(run))
+    });
+    let wanted = Wanted {
+        stop: Stop::after(Some(Duration::from_hours(1))),
+        ..wanted()
+    };
+    let last = wanted.stop.deadline;
+    let mut attempts = OutOfTime {
+        played: &mut played,
+        told: Vec::new(),
+        last,
+        stopped: false,
+    };
+    let Ending::Found(found) = fit(&mut attempts, wanted).unwrap() else {
+        panic!("nothing was found");
+    };
+    assert!(attempts.stopped);
+    let search = attempts.told.iter().flatten().min().unwrap();
+    assert!(last.unwrap() - *search >= Duration::from_secs(160));
+    let plan = chosen(&found);
+    let longer = played.made.last().unwrap();
+    assert!(longer.name.ends_with("-longer") && longer.levers == plan.levers);
+    assert_eq!((plan.steps, longer.limit), (LONGER, Some(budget())));
+    assert!(!plan.notes.iter().any(|note| note.contains("measured for")));
 }
 
 /// Notes the best plan that each run is told.
