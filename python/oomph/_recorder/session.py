@@ -16,7 +16,7 @@ from typing import Any
 from oomph import levers
 from oomph._import_hooks import before_import, on_import
 from oomph._older_python import orig_argv
-from oomph._protocol import File, Refused, RunDirectory, Settings
+from oomph._protocol import NET, File, Refused, RunDirectory, Settings
 from oomph._recorder import jax_setup, sources
 from oomph._recorder.black_box import BlackBox
 from oomph._recorder.cupy_setup import installed_cupy
@@ -226,6 +226,10 @@ class Session:
         if not os.path.isdir(self.directory.path):
             self.directory.make()
         self._probe_torch()
+        if os.environ.get(NET):
+            from oomph import _steady_gradients
+
+            _steady_gradients.install()
         if self.settings.drift is not None:
             return self._measures_drift()
         from oomph._recorder.recorder import Recorder
