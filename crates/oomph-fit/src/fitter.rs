@@ -613,7 +613,7 @@ impl<'a> Fitter<'a> {
 
     /// Nanoseconds of a run's step.
     pub(crate) fn step_ns(&self, run: &Measurement, host: HostTime) -> Option<f64> {
-        run.step_time(&self.options.pace, host, self.host_ns(run))
+        run.step_time(&self.options.pace, host, self.wanted.clock.as_ref())
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.
