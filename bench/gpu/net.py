@@ -12,6 +12,7 @@ Runs are forked from one process that has imported what jobs need, so that each 
 
 import argparse
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -64,8 +65,8 @@ def measure(job, steps, small, alike):
     )  # fmt: skip
 
 
-def run(job, steps, net, small, limit, alike):
-    """Runs a job in a forked process; what it said, and what it printed."""
+def run(job, steps, net, small, limit, alike, steady=True):
+    """Runs a job in a forked process, its gradients kept in their places if `steady`; what it said, and what it printed."""
     read, write = os.pipe()
     said = tempfile.TemporaryFile("w+")
     child = os.fork()
@@ -76,6 +77,8 @@ def run(job, steps, net, small, limit, alike):
         try:
             if net:
                 os.environ["OOMPH_NET"] = net
+                if steady:
+                    _steady_gradients.install()
             else:
                 os.environ.pop("OOMPH_NET", None)
             result = measure(job, steps, small, alike)
@@ -105,7 +108,12 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--job", nargs="+", choices=JOBS, default=list(JOBS))
     parser.add_argument("--share", nargs="+", type=int, default=[90, 75, 50])
-    parser.add_argument("--mode", nargs="+", default=["blind", "rhythm"])
+    parser.add_argument(
+        "--mode",
+        nargs="+",
+        default=["blind", "rhythm"],
+        help="settings of OOMPH_NET may follow: rhythm,unit=8388608",
+    )
     parser.add_argument("--steps", type=int, default=36)
     parser.add_argument("--plain-steps", type=int, help="of the plain run, if not as many")
     parser.add_argument("--host", type=int, default=64, help="host memory for the net, GiB")
@@ -116,6 +124,9 @@ def main():
     parser.add_argument("--fits", action="store_true")
     parser.add_argument(
         "--free-first", action="store_true", help="jobs free gradients before the forward pass"
+    )
+    parser.add_argument(
+        "--wandering", action="store_true", help="gradients are not kept in their places"
     )
     parser.add_argument("--small", action="store_true", help="to try the script on a virtual GPU")
     parser.add_argument("--log", help="a folder for the net's own log of each run")
@@ -161,31 +172,39 @@ def main():
         print(f"{time.time() - began:5.0f} s {job} {share} {mode}", shown, lines[-1:], flush=True)  # fmt: skip
         return row.get("bitwise", True)
 
-    for job in options.job:
+    def plain_of(job):
+        result, lines = run(job, alike, "", options.small, options.limit, alike)
+        if "error" in result:
+            note(job, 100, "plain", result, lines, None)
+            return None
+        result["ms_median"] = statistics.median(result["ms"][-6:])
+        note(job, 100, "plain", dict(result), lines, result)
+        return result
+
+    if options.fits:
+        for job in options.job * 2:
+            for mode, net in (("plain", ""), ("fits", "on")):
+                result, lines = run(job, options.steps, net, options.small, options.limit, alike)
+                note(job, 100, mode, result, lines, None)
+        return
+    plains = {}
+    for share, job in itertools.product(options.share, options.job):
         if time.time() - began > options.until:
             break
-        if options.fits:
-            for _ in range(2):
-                for mode in ("plain", "fits"):
-                    result, lines = run(job, options.steps, "on" if mode == "fits" else "", options.small, options.limit, alike)  # fmt: skip
-                    note(job, 100, mode, result, lines, None)
+        if job not in plains:
+            plains[job] = plain_of(job)
+        plain = plains[job]
+        if plain is None:
             continue
-        plain, lines = run(job, alike, "", options.small, options.limit, alike)
-        if "error" in plain:
-            note(job, 100, "plain", plain, lines, None)
-            continue
-        plain["ms_median"] = statistics.median(plain["ms"][-6:])
-        note(job, 100, "plain", dict(plain), lines, plain)
         same = True
-        for share in options.share:
-            for mode in options.mode:
-                device = plain["reserved"] * share // 100
-                net = f"mode={mode},device={device},host={host}" if mode != "plain" else ""
-                if options.log and net:
-                    net += f",log={options.log}/{job}_{share}_{mode}.log"
-                steps = EARLY if mode == "blind" else options.steps
-                result, lines = run(job, steps, net, options.small, options.limit, alike)
-                same = note(job, share, mode, result, lines, plain) and same
+        for mode in options.mode:
+            device = plain["reserved"] * share // 100
+            net = f"mode={mode},device={device},host={host}" if mode != "plain" else ""
+            if options.log and net:
+                net += f",log={options.log}/{job}_{share}_{mode.replace(',', '_')}.log"
+            steps = EARLY if mode == "blind" else options.steps
+            result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
+            same = note(job, share, mode, result, lines, plain) and same
         if not same:
             # Is it the net, or is the plain job not the same each time?
             again, lines = run(job, EARLY, "", options.small, options.limit, alike)
@@ -202,7 +221,7 @@ if __name__ == "__main__":
 
     import torch
 
-    sys.path.insert(0, str(HERE / "jobs"))
+    sys.path[:0] = [str(HERE / "jobs"), str(HERE.parents[1] / "python")]
     try:
         import torchvision  # noqa: F401
         import transformers  # noqa: F401
@@ -211,5 +230,7 @@ if __name__ == "__main__":
         pass
     import net_jobs
     from net_jobs import JOBS
+
+    from oomph import _steady_gradients
 
     main()

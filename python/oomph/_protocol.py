@@ -54,7 +54,7 @@ VIRTUAL_GPU = "OOMPH_VGPU"
 """The path of the virtual GPU's properties, for its library."""
 
 NET = "OOMPH_NET"
-"""The net is wanted. Only its library reads it (`crates/oomph-net`)."""
+"""The net is wanted, and how: its library reads that (`crates/oomph-net`)."""
 
 PREFIX = "OOMPH_"
 """Begins all of them, and those that only the virtual GPU reads."""

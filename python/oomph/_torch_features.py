@@ -57,6 +57,12 @@ FEATURES = {
         (2, 5), "torch._C._autograd", "_get_current_graph_task_keep_graph",
         "a loss in chunks keeps the gradients that it has computed for a second backward pass",
     ),
+    "tensor_use_count": Feature(
+        (2, 3), "torch", "Tensor._use_count", "under the net, tensors may lie elsewhere in each step"
+    ),
+    "storage_use_count": Feature(
+        (2, 1), "torch._C", "_storage_Use_Count", "under the net, tensors may lie elsewhere in each step"
+    ),
     "tensor_names": Feature(
         (1, 3), "torch", "Tensor.names", "tensors have no names that a lazy output could give", until=(2, 13)
     ),

@@ -67,6 +67,116 @@ def test_each_allocation_of_three_jobs_may_fail(oomph):
     assert "lay in host memory" in said[1]
 
 
+STEPS = """
+    import torch
+    from torch import nn
+
+    model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8))).cuda()
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    x = torch.randn(64, 256, device="cuda")
+
+    def step(frees_first):
+        if frees_first:
+            optimizer.zero_grad()
+            begins = torch.cuda.memory_allocated()
+        loss = model(x).square().mean()
+        if not frees_first:
+            optimizer.zero_grad()
+            begins = torch.cuda.memory_allocated()
+        # What takes the places of gradients that were freed.
+        others = [torch.empty_like(parameter) for parameter in parameters]
+        loss.backward()
+        optimizer.step()
+        return begins, [parameter.grad.data_ptr() for parameter in parameters]
+"""
+
+
+def test_gradients_stay_where_they_lie(oomph):
+    """Those that live through the forward pass, so that tensors lie where they lay a step before."""
+    run = oomph(STEPS + """
+    places = [step(frees_first=False)[1] for _ in range(6)]
+    assert places[1] == places[2] == places[5], places
+    # A gradient that somebody holds, by itself, in part or as another's, keeps its values.
+    for held in lambda: parameters[0].grad, lambda: parameters[0].grad[3:], lambda: parameters[0].grad.detach():
+        held, before = held(), parameters[0].grad.clone()
+        values = held.clone()
+        step(frees_first=False)
+        assert torch.equal(held, values)
+        assert not torch.equal(parameters[0].grad, before)
+        del held
+    print("stayed")
+    """, "--net", env={"OOMPH_NET": f"device={4 << 20}"})  # fmt: skip
+    assert "stayed" in run.out, run.err
+
+
+def test_whoever_holds_a_gradient_sees_what_he_would_without_it(oomph):
+    """Schedules at random, of two parameters alike: gradients are freed or added to, and held in several ways."""
+    run = oomph("""
+    import random
+    import torch
+    from oomph._steady_gradients import _Place
+
+    def as_anothers(parameter):
+        other = torch.nn.Parameter(torch.zeros_like(parameter))
+        other.grad = parameter.grad
+        return other
+
+    def seen(held):
+        if isinstance(held, torch.nn.Parameter):
+            return held.grad
+        return held if torch.is_tensor(held) else torch.empty(0, device="cuda").set_(held)
+
+    holds = (
+        lambda p: p.grad, lambda p: p.grad[1:], lambda p: p.grad.detach(),
+        lambda p: p.grad.view(-1).untyped_storage(), as_anothers,
+    )
+    kept = 0
+    for seed in range(40):
+        choose = random.Random(seed)
+        plain, steady = (torch.nn.Parameter(torch.ones(3, 4, device="cuda")) for _ in range(2))
+        held, place = [], None
+        for step in range(10):
+            factor, freed = choose.random(), choose.random() < 0.8
+            for parameter in plain, steady:
+                if freed:
+                    parameter.grad = None
+                (parameter * factor).square().sum().backward()
+            if step == 0:
+                place = _Place(steady.grad)
+                steady.register_post_accumulate_grad_hook(place)
+            kept += place._kept is steady.grad
+            if choose.random() < 0.4:
+                hold = choose.choice(holds)
+                held.append((hold(plain), hold(steady)))
+            elif choose.random() < 0.5:
+                held.clear()
+            for left, right in [(plain.grad, steady.grad), *held]:
+                assert torch.equal(seen(left), seen(right)), (seed, step)
+    print("alike", kept)
+    """)  # fmt: skip
+    assert "alike 400" in run.out, run.err
+
+
+def test_gradients_that_are_freed_before_the_forward_pass_are_not_kept(oomph):
+    run = oomph(STEPS + """
+    size = sum(parameter.nbytes for parameter in parameters)
+    begins = [step(frees_first=True)[0] for _ in range(5)]
+    assert max(begins[1:]) - begins[0] < size / 2, (begins, size)
+    print("freed")
+    """, "--net", env={"OOMPH_NET": f"device={4 << 20}"})  # fmt: skip
+    assert "freed" in run.out, run.err
+
+
+def test_without_the_net_gradients_are_left_alone(oomph):
+    run = oomph(STEPS + """
+    places = [step(frees_first=False)[1] for _ in range(4)]
+    assert places[1] != places[2]
+    print("moved")
+    """)  # fmt: skip
+    assert "moved" in run.out, run.err
+
+
 TOO_MUCH = """
     import torch
     MIB = 1 << 20

@@ -11,8 +11,10 @@ pub struct Host {
     pub name: String,
     /// How many times as long it takes for everything as the hosts of `bench/time`: virtual machines with 16 cores of a Xeon.
     pub factor: f64,
-    /// What each step takes it beside, seconds: batches that the script's own thread prepares.
+    /// What each step takes it beside, seconds: batches that the script's own thread prepares before they are copied.
     pub beside: f64,
+    /// What levers take of the default host in a step, seconds, between its launches.
+    pub levers: f64,
 }
 
 /// What takes a host time in the thread of the script (`made`), and in autograd's: seconds. Fitted to when the forward passes,
@@ -66,7 +68,7 @@ pub(crate) const fn launch(work: &Work) -> Threads {
         Work::Attention(_) => threads(15.9, 15.9),
         Work::Product(_) => threads(7.7, 7.7),
         // What levers send on a stream of its own: nothing waits, and memory is there (`bench/gpu/results/h100_levers_host.jsonl`).
-        Work::Copy(_, _, true) => threads(5.0, 5.0),
+        Work::Copy(_, _, Some(_)) => threads(5.0, 5.0),
         Work::Copy(..) => threads(37.0, 37.0),
         _ => threads(7.6, 4.6),
     }
@@ -115,6 +117,7 @@ impl Host {
             name,
             factor,
             beside: 0.0,
+            levers: 0.0,
         }
     }
 }

@@ -20,4 +20,4 @@ pub use figures::{Figures, NoFigures};
 pub use host::Host;
 pub use play::{Played, alone, play};
 pub use recalibrate::{Factors, RealSteps, factors, gpu_factor};
-pub use work::{Kind, Line, Path, Product, Step, Steps, Work};
+pub use work::{Kind, Line, Path, Product, Step, Steps, Way, Work};

@@ -1,12 +1,14 @@
-//! The host and the GPU as two queues.
+//! The host, the GPU and what copies beside it as queues.
 
 use crate::device::took;
 use crate::host::{self, Threads};
-use crate::work::{Line, Path, Steps, Work};
+use crate::work::{Line, Path, Steps, Way, Work};
 use crate::{Figures, Host};
 
 /// Launches that a queue holds: with more the host waits.
 const DEPTH: usize = 1024;
+/// Bytes of a number that a script reads, at most.
+const NUMBER: f64 = 16.0;
 
 /// One step, seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -51,15 +53,16 @@ struct Queues {
     host: f64,
     /// When the GPU is.
     device: f64,
-    /// When the copies are over that run beside its kernels.
-    link: f64,
+    /// When the copies are over that run beside its kernels: those to the host, and those from it.
+    links: [f64; 2],
     /// When each of the newest launches ends.
     ends: std::collections::VecDeque<f64>,
 }
 
 impl Queues {
     fn end(&self) -> f64 {
-        self.host.max(self.device).max(self.link)
+        let [out, into] = self.links;
+        self.host.max(self.device).max(out).max(into)
     }
 
     fn turn(&mut self, steps: &Steps, step: &[Line], gpu: &Figures, host: &Host) -> Played {
@@ -69,10 +72,14 @@ impl Queues {
             .iter()
             .filter_map(|&line| steps.table.get(line as usize))
             .collect();
-        let busy = Busy::new(steps, &works);
-        self.busy(&mut sum, host.beside + host.factor * busy.step);
-        let (mut autograds, mut optimizes) = (false, false);
+        let busy = Busy::new(steps, &works, host.levers);
+        self.busy(&mut sum, host.factor * busy.step);
+        let (mut autograds, mut optimizes, mut prepared) = (false, false, false);
         for work in works {
+            if !prepared && needs_batch(steps, work) {
+                prepared = true;
+                self.busy(&mut sum, host.beside);
+            }
             match work {
                 Work::Operator(backward) => {
                     autograds = *backward;
@@ -91,7 +98,7 @@ impl Queues {
                 }
                 _ => {
                     let took = took(work, steps, gpu);
-                    if let Work::Copy(_, _, true) = work {
+                    if let Work::Copy(_, _, Some(_)) = work {
                         // No operator of the job's, in whatever phase.
                         self.busy(&mut sum, host.factor * of(host::launch(work), autograds));
                     } else if !optimizes {
@@ -104,8 +111,10 @@ impl Queues {
                     {
                         self.host = self.host.max(end);
                     }
-                    if let Work::Copy(_, _, true) = work {
-                        self.link = self.link.max(self.host) + took.seconds;
+                    if let Work::Copy(_, _, Some(way)) = work {
+                        let [out, into] = &mut self.links;
+                        let link = if *way == Way::Out { out } else { into };
+                        *link = link.max(self.host) + took.seconds;
                         sum.beside += took.seconds;
                         continue;
                     }
@@ -127,6 +136,9 @@ impl Queues {
                     }
                 }
             }
+        }
+        if !prepared {
+            self.busy(&mut sum, host.beside);
         }
         sum.spread = if sum.device > 0.0 {
             deviations / sum.device
@@ -153,7 +165,8 @@ struct Busy {
 }
 
 impl Busy {
-    fn new(steps: &Steps, works: &[&Work]) -> Self {
+    /// `levers` is what these take in the step.
+    fn new(steps: &Steps, works: &[&Work], levers: f64) -> Self {
         let [mut modules, mut nodes, mut gradients] = [0.0; 3];
         // Operators, launches in each thread; operators and beginnings of optimizers.
         let (mut of_autograd, mut again, mut launches, mut own, mut begun) =
@@ -173,7 +186,7 @@ impl Busy {
                     let before = std::mem::replace(&mut optimizes, is_in(steps, work, "optimizer"));
                     begun += f64::from(u8::from(optimizes && !before));
                 }
-                Work::Wait | Work::Copy(_, _, true) => {}
+                Work::Wait | Work::Copy(_, _, Some(_)) => {}
                 _ if optimizes => {}
                 _ => launches[usize::from(autograds)] += 1.0,
             }
@@ -191,11 +204,12 @@ impl Busy {
             + host::GRADIENT.backward * gradients;
         let turns = f64::max(begun, 1.0);
         let lists = (own / turns).clamp(1.0, host::LISTS) / (own / turns).max(1.0);
+        let levers = levers / f64::max(launches[0] + launches[1], 1.0);
         Self {
             step: if trains { host::STEP } else { host::PASS },
             between: Threads {
-                made: made / f64::max(launches[0], 1.0),
-                backward: evaluated / f64::max(launches[1], 1.0),
+                made: made / f64::max(launches[0], 1.0) + levers,
+                backward: evaluated / f64::max(launches[1], 1.0) + levers,
             },
             optimizer: host::OPTIMIZER + host::LISTED * gradients / turns * lists,
         }
@@ -208,6 +222,17 @@ const fn of(threads: Threads, autograds: bool) -> f64 {
         threads.backward
     } else {
         threads.made
+    }
+}
+
+/// Whether the step's batch is there before this work: what copies more than a number between the host and the GPU, or a module's
+/// forward pass. What is read back of the step before, a loss, comes before the batch is prepared, and waits.
+fn needs_batch(steps: &Steps, work: &Work) -> bool {
+    match work {
+        Work::Copy(Path::Pinned | Path::Pageable, bytes, None) => *bytes > NUMBER,
+        Work::Place(place) => (steps.places.get(*place))
+            .is_some_and(|(phase, module)| phase == "forward" && !module.is_empty()),
+        _ => false,
     }
 }
 
@@ -238,6 +263,60 @@ mod tests {
 
     fn small() -> Work {
         Work::Moving(1.0, "cudnn".to_owned())
+    }
+
+    #[test]
+    fn a_batch_is_prepared_beside_the_gpu_unless_the_script_waited_for_that_before() {
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let steps = Steps {
+            table: vec![
+                Work::Copy(Path::Pinned, 4.0, None),
+                Work::Wait,
+                Work::Copy(Path::Pageable, 1e6, None),
+                Work::Moving(2e11, "fill".to_owned()),
+            ],
+            ..Steps::default()
+        };
+        let seconds = |step: &[Line], beside| {
+            let host = Host {
+                beside,
+                ..Host::default()
+            };
+            play(&steps, step, &gpu, &host).seconds
+        };
+        let more = |step| seconds(step, 10e-3) - seconds(step, 0.0);
+        assert!(more(&[2, 3]).abs() < 1e-6);
+        assert!((more(&[0, 1, 2, 3]) - 10e-3).abs() < 1e-6);
+    }
+
+    #[test]
+    fn copies_both_ways_run_beside_each_other() {
+        let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+        let copy = |way| Work::Copy(Path::Pinned, 1e9, Some(way));
+        let steps = Steps {
+            table: vec![copy(Way::Out), copy(Way::In)],
+            ..Steps::default()
+        };
+        let seconds = |step: &[Line]| play(&steps, step, &gpu, &Host::default()).seconds;
+        assert!(seconds(&[0, 1]) < 1.1 * seconds(&[0]));
+        assert!(seconds(&[0, 0]) > 1.9 * seconds(&[0]));
+    }
+
+    #[test]
+    fn levers_keep_the_host_busy_between_its_launches() {
+        let host = |levers| {
+            let gpu = Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+            let steps = Steps {
+                table: vec![Work::Operator(false), small(), Work::Operator(true)],
+                ..Steps::default()
+            };
+            let host = Host {
+                levers,
+                ..Host::slower(String::new(), 2.0)
+            };
+            play(&steps, &[0, 1, 1, 2, 1], &gpu, &host).host
+        };
+        assert!((host(3e-3) - host(0.0) - 6e-3).abs() < 1e-9);
     }
 
     #[test]

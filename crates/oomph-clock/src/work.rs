@@ -83,8 +83,8 @@ pub enum Work {
         /// Bytes of an element.
         element: f64,
     },
-    /// A copy, and whether it runs beside kernels, in a stream of its own.
-    Copy(Path, f64, bool),
+    /// A copy, and which way it goes if it runs beside kernels, in a stream of its own.
+    Copy(Path, f64, Option<Way>),
     /// Cycles of steps that follow each other, cycles of all multiprocessors together, or bytes: whichever takes longest.
     Chain(f64, f64, f64, String),
     /// What takes so many seconds on the GPU that was rehearsed; its work is not known.
@@ -186,6 +186,15 @@ pub enum Path {
     Pageable,
 }
 
+/// Which way a copy goes over the link to the host. Logs of before 2026-11-27, 19:00 UTC have the first for both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// To the host.
+    Out,
+    /// From the host.
+    In,
+}
+
 /// A line as it is written: the kind, then numbers and names.
 #[derive(Deserialize)]
 struct Written(Vec<Value>);
@@ -285,7 +294,11 @@ impl From<Written> for Work {
                     _ => Path::Pageable,
                 },
                 number(2),
-                number(3) > 0.0,
+                match number(3) as u8 {
+                    0 => None,
+                    2 => Some(Way::In),
+                    _ => Some(Way::Out),
+                },
             ),
             "chain" => Self::Chain(number(1), number(2), number(3), text(4)),
             "fixed" => Self::Fixed(number(1) / 1e9, text(2)),

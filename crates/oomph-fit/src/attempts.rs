@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
+use oomph_clock::{Estimate, Host};
 use oomph_job::RunDirectory;
 use oomph_job::settings::{Fewer, Resize};
 use oomph_plan::draft::{Load, Pace};
@@ -12,6 +13,8 @@ use oomph_plan::{Lever, Stop};
 use oomph_run::Record;
 use oomph_run::summary::Summary;
 use oomph_trace::{Action, Category, Trace};
+
+use crate::wanted::Clock;
 
 /// Runs the job that is planned for.
 pub trait Attempts {
@@ -182,32 +185,44 @@ impl Measurement {
             .map_or(0.0, |trace| returned_a_step(trace, self.record.steps))
     }
 
-    /// Nanoseconds of the last step, from the virtual clock, what keeps the host busy (`issuing` nanoseconds; as its launches and
-    /// calls say where that is not known) and other work of the host.
-    pub fn step_time(&self, pace: &Pace, host: HostTime, issuing: Option<f64>) -> Option<f64> {
+    /// Nanoseconds of a usual step: the virtual clock's, which knows what waits for copies, or what the host and the GPU take by
+    /// `clock` (by launches and calls without one), whichever is longer; and what giving memory back takes.
+    pub fn step_time(&self, pace: &Pace, host: HostTime, clock: Option<&Clock>) -> Option<f64> {
         let load = self.load(host)?;
         let emptied = self.retries_a_step() * RETRY_NS + self.returned_a_step() * RETURNED_NS;
-        let issuing = issuing.map_or_else(
-            || load.host(pace),
-            |issuing| issuing + load.lever * pace.host_factor,
-        );
-        Some(load.busy.max(issuing) + host.alone_ns + emptied)
+        let played = clock.and_then(|clock| {
+            let here = Host {
+                beside: host.alone_ns / 1e9,
+                levers: host.beside_ns / 1e9,
+                ..clock.host.clone()
+            };
+            let time = Estimate::new(&self.record.work, &clock.gpu, &here)?;
+            // What goes between GPUs hides behind kernels, as the virtual clock has it.
+            Some((time.step_seconds - time.communication_seconds) * 1e9)
+        });
+        let played = played.unwrap_or_else(|| load.host(pace) + host.alone_ns);
+        Some(load.busy.max(played) + emptied)
     }
 
-    /// The work of the last step.
+    /// The work of a usual step: the median by the virtual clock, the lower one of two.
     pub(crate) fn load(&self, host: HostTime) -> Option<Load> {
-        let ([.., before, last], [.., calls_before, calls]) = (
-            self.record.clock.as_slice(),
-            self.record.clock_calls.as_slice(),
-        ) else {
-            return None;
-        };
-        Some(Load {
-            busy: last.1.saturating_sub(before.1) as f64,
-            launches: last.2.saturating_sub(before.2) as f64,
-            calls: calls.saturating_sub(*calls_before) as f64,
-            lever: host.beside_ns,
-        })
+        let calls = self.record.clock_calls.windows(2);
+        let steps = self.record.clock.windows(2).zip(calls);
+        let mut loads: Vec<Load> = steps
+            .filter_map(|(ends, calls)| {
+                let (&[before, end], &[calls_before, calls]) = (ends, calls) else {
+                    return None;
+                };
+                Some(Load {
+                    busy: end.1.saturating_sub(before.1) as f64,
+                    launches: end.2.saturating_sub(before.2) as f64,
+                    calls: calls.saturating_sub(calls_before) as f64,
+                    lever: host.beside_ns,
+                })
+            })
+            .collect();
+        loads.sort_by(|a, b| a.busy.total_cmp(&b.busy));
+        loads.get(loads.len().checked_sub(1)? / 2).copied()
     }
 
     /// A lever that had no effect, and why.

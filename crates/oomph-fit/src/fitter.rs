@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use oomph_bytes::format_bytes;
@@ -26,6 +26,8 @@ use oomph_run::time::{reprice, step_time};
 
 /// With time for no more runs than this, the next plan has to fit.
 pub(crate) const FEW_RUNS: f64 = 4.0;
+/// How much longer a plan's run takes than the plain job's: what levers do takes time, too.
+pub(crate) const SLOWER: f64 = 1.5;
 /// Modules that a lever may refuse before it is given up.
 const MOST_LEFT: usize = 3;
 
@@ -179,6 +181,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) first_steps: u32,
     /// Seconds that the further steps of a first run may take.
     pub(crate) further_seconds: f64,
+    /// Seconds to keep back for a run of the chosen plan that has as many steps as any will.
+    pub(crate) longer_seconds: f64,
     /// Plans that have run for as many steps as any will.
     pub(crate) ran_longer: Vec<Vec<Lever>>,
     /// Those of them that fit, as measured, until one is chosen.
@@ -246,6 +250,7 @@ impl<'a> Fitter<'a> {
             verifications: 0,
             first_steps: wanted_steps,
             further_seconds: 0.0,
+            longer_seconds: 0.0,
             ran_longer: Vec::new(),
             most_verifications: 0,
             caution: Caution::default(),
@@ -318,8 +323,23 @@ impl<'a> Fitter<'a> {
     /// Runs the job once for each request, side by side. Where the search is stopped meanwhile, what was through by then is kept.
     pub(crate) fn run_all(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
         if !self.verified.is_empty() {
-            self.take_all_time();
+            self.keep_back(self.longer_seconds);
         }
+        self.run_all_now(requests)
+    }
+
+    /// The search ends so many seconds before its time is up.
+    pub(crate) fn keep_back(&mut self, seconds: f64) {
+        let seconds = Duration::from_secs_f64(seconds);
+        let deadline = (self.wanted.stop.deadline).and_then(|end| end.checked_sub(seconds));
+        if self.options.stop.deadline != deadline {
+            self.options.stop.deadline = deadline;
+            self.attempts.stop_by(&self.options.stop);
+        }
+    }
+
+    /// The same in the time that was kept back, too.
+    pub(crate) fn run_all_now(&mut self, requests: &[Request]) -> Vec<anyhow::Result<Ended>> {
         if let Err(stopped) = self.options.stop.check() {
             return vec![Err(stopped.into())];
         }
@@ -509,9 +529,15 @@ impl<'a> Fitter<'a> {
         let steps = self.wanted.steps;
         let planned = plain.record.planned_steps.unwrap_or(u64::from(LONGER));
         let last = LONGER.min(u32::try_from(planned).unwrap_or(LONGER));
-        let start = self.run_seconds - f64::from(steps) * step;
+        let start = (self.run_seconds - f64::from(steps) * step).max(0.0);
         // A plan that misses has the further steps for nothing, and later runs need not import what the first one did.
         self.further_seconds = start / 3.0;
+        // A plan may be confirmed at the end of the time; too little of it is better spent on looking for one.
+        let longer = SLOWER * (start + f64::from(last) * step);
+        let left = self.wanted.stop.left().map(|left| left.as_secs_f64());
+        if self.trains && left.is_some_and(|left| longer <= left / 2.0) {
+            self.longer_seconds = longer;
+        }
         f64::from(last.saturating_sub(steps)) * step <= self.further_seconds
     }
 
@@ -587,7 +613,7 @@ impl<'a> Fitter<'a> {
 
     /// Nanoseconds of a run's step.
     pub(crate) fn step_ns(&self, run: &Measurement, host: HostTime) -> Option<f64> {
-        run.step_time(&self.options.pace, host, self.host_ns(run))
+        run.step_time(&self.options.pace, host, self.wanted.clock.as_ref())
     }
 
     /// The result of a search that was stopped: the best that a run confirmed until then.
@@ -602,8 +628,10 @@ impl<'a> Fitter<'a> {
                 "{}, among the plans tried so far",
                 self.wanted.goal.why(plan)
             );
-            plan.notes
-                .push(format!("its memory was measured for {} steps", plan.steps));
+            if !self.ran_longer.contains(&plan.levers) {
+                plan.notes
+                    .push(format!("its memory was measured for {} steps", plan.steps));
+            }
         } else if fit.outcome != Outcome::NothingFits && fit.plain.used_bytes > self.options.budget
         {
             fit.outcome = Outcome::Open;

@@ -1,17 +1,13 @@
 //! The net under a plan: what finds no room on the GPU lies in host memory. It makes any job fit, at the price of the link, so it comes
 //! last; and time is kept back for it, so that a search that finds nothing else ends with a plan.
 
-use std::time::Duration;
-
 use oomph_plan::Lever;
 use oomph_plan::parameters::Net;
 use oomph_plan::search::{self, Base};
 
 use crate::attempts::Ended;
-use crate::fitter::Fitter;
+use crate::fitter::{Fitter, SLOWER};
 
-/// How much longer its run takes than the plain job's did: what levers do takes time, too.
-const SLOWER: f64 = 1.5;
 /// Its time is a rough estimate: what it is to replace must take so many times longer.
 const SURE: f64 = 2.0;
 /// What runs out of memory although its peak is no more than the budget lacks at least this part of that.
@@ -23,23 +19,12 @@ impl Fitter<'_> {
         if !self.may_use_the_net() {
             return;
         }
-        let needed = Duration::from_secs_f64(self.net_seconds());
-        let stop = &mut self.options.stop;
-        stop.deadline = stop.deadline.and_then(|end| end.checked_sub(needed));
-        self.attempts.stop_by(&self.options.stop);
+        self.keep_back(self.net_seconds());
     }
 
     /// What its run may take without further steps.
     fn net_seconds(&self) -> f64 {
         self.plain_seconds * SLOWER
-    }
-
-    /// Ends it when its time is up.
-    pub(crate) fn take_all_time(&mut self) {
-        if self.options.stop.deadline != self.wanted.stop.deadline {
-            self.options.stop = self.wanted.stop.clone();
-            self.attempts.stop_by(&self.options.stop);
-        }
     }
 
     /// The library serves the first GPU of a process.

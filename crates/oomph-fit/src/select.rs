@@ -46,8 +46,12 @@ impl Fitter<'_> {
         } else {
             self.look_for_plans(bases)
         };
-        self.take_all_time();
+        self.keep_back(0.0);
         let interrupted = self.options.stop.check() == Err(Stopped::Interrupted);
+        let time_is_up = found.as_ref().is_err_and(|error| error.is::<Stopped>());
+        if !interrupted && time_is_up {
+            self.hold_to_the_end()?;
+        }
         if !interrupted && (found.is_ok() || self.verified.is_empty()) {
             self.attempt_net(bases)?;
         }
@@ -165,31 +169,42 @@ impl Fitter<'_> {
         let mut longer = 0;
         loop {
             found = self.verify_best(bases, found)?;
-            // Several ranks take too long.
-            let wants_longer = |fitter: &Self, plan: &PlanResult| {
-                fitter.trains
-                    && plan.steps < LONGER
-                    && sharding::gpus(&plan.levers).is_none()
-                    && !fitter.ran_longer.contains(&plan.levers)
-            };
-            let choice = self.wanted.goal.choose(&self.verified).cloned();
-            let Some(choice) = choice.filter(|plan| wants_longer(self, plan)) else {
-                break;
-            };
-            if longer >= MOST_LONGER {
+            if longer >= MOST_LONGER || !self.run_best_longer()? {
                 break;
             }
-            // Should it not hold, the next best has run as long.
-            let mut others = self.verified.clone();
-            others.retain(|plan| plan.levers != choice.levers && wants_longer(self, plan));
-            let next = self.wanted.goal.choose(&others).cloned();
-            let mut plans = vec![choice];
-            plans.extend(next.filter(|_| self.attempts.at_once() > 1));
             longer += 1;
-            self.run_longer(&plans)?;
             found = self.search(bases)?;
         }
         Ok(found)
+    }
+
+    /// Runs the best of the verified plans for longer where the time for the search is up.
+    fn hold_to_the_end(&mut self) -> anyhow::Result<()> {
+        while self.run_best_longer()? {}
+        Ok(())
+    }
+
+    /// Runs the best of the verified plans for longer, if it did not yet.
+    fn run_best_longer(&mut self) -> anyhow::Result<bool> {
+        // Several ranks take too long.
+        let wants_longer = |plan: &PlanResult| {
+            self.trains
+                && plan.steps < LONGER
+                && sharding::gpus(&plan.levers).is_none()
+                && !self.ran_longer.contains(&plan.levers)
+        };
+        let choice = self.wanted.goal.choose(&self.verified).cloned();
+        let Some(choice) = choice.filter(wants_longer) else {
+            return Ok(false);
+        };
+        // Should it not hold, the next best has run as long.
+        let mut others = self.verified.clone();
+        others.retain(|plan| plan.levers != choice.levers && wants_longer(plan));
+        let next = self.wanted.goal.choose(&others).cloned();
+        let mut plans = vec![choice];
+        plans.extend(next.filter(|_| self.attempts.at_once() > 1));
+        self.run_longer(&plans)?;
+        Ok(true)
     }
 
     /// The verified plans with those that were `found` beside them, and which is chosen.
@@ -372,7 +387,8 @@ impl Fitter<'_> {
         };
         let (plans, requests): (Vec<_>, Vec<_>) = (1..).zip(plans).map(request).unzip();
         let mut stopped = None;
-        for (plan, ended) in plans.into_iter().zip(self.run_all(&requests)).rev() {
+        self.keep_back(0.0);
+        for (plan, ended) in plans.into_iter().zip(self.run_all_now(&requests)).rev() {
             let ended = match ended {
                 Ok(ended) => ended,
                 Err(error) => {

@@ -3,11 +3,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oomph_allocator::Config;
 use oomph_job::settings::Fewer;
 use oomph_job::{RunDirectory, RunFile};
+use oomph_plan::draft::Pace;
+use oomph_plan::search::HostTime;
 use oomph_plan::{Lever, Results, Stop, Stopped, sharding};
 use oomph_run::record::LeverReport;
 use oomph_run::rhythm::Growth;
@@ -20,7 +22,7 @@ use crate::fitter::Fitter;
 use crate::rehearsal::{self, Chosen, Decision, Place, Scene};
 use crate::select::{LONGER, MOST_MISSES};
 use crate::{
-    Attempts, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, changed, fit,
+    Attempts, Clock, Ended, Ending, Found, Goal, Measurement, Ranks, Request, Wanted, changed, fit,
 };
 use oomph_plan::result::Outcome;
 
@@ -158,6 +160,53 @@ fn failed(why: &str) -> Ended {
         why: why.to_owned(),
         log: PathBuf::from(RunFile::Log.name()),
     }
+}
+
+/// Both runs have the same usual step; of the later one's two, one evaluates. Then a lever's time of the host counts, and what
+/// copies on the virtual clock wait for.
+#[test]
+fn runs_are_compared_by_their_usual_steps() {
+    let gpu = oomph_clock::Figures::of(oomph_gpus::find("h200").unwrap()).unwrap();
+    let clock = Clock {
+        gpu,
+        host: oomph_clock::Host::default(),
+    };
+    let run = |steps: &[usize], busy: &[u64]| {
+        let mut run = PLAIN.clone();
+        run.record.work = oomph_clock::Steps {
+            table: vec![
+                oomph_clock::Work::Operator(false),
+                oomph_clock::Work::Moving(1.0, "fill".to_owned()),
+            ],
+            steps: (std::iter::once(&1).chain(steps))
+                .map(|&operators| oomph_clock::Step(1, [0, 1].repeat(operators)))
+                .collect(),
+            ..oomph_clock::Steps::default()
+        };
+        let mut end = 0;
+        run.record.clock = (1..)
+            .zip(std::iter::once(&0).chain(busy))
+            .map(|(step, &busy)| {
+                end += busy;
+                (step, end, 0)
+            })
+            .collect();
+        run.record.clock_calls = vec![0; busy.len() + 1];
+        run
+    };
+    let time = |run: &Measurement, levers_ns| {
+        let host = HostTime {
+            beside_ns: levers_ns,
+            alone_ns: 0.0,
+        };
+        run.step_time(&Pace::default(), host, Some(&clock)).unwrap()
+    };
+    let plain = time(&run(&[1000], &[1_000_000]), 0.0);
+    let evaluates = run(&[1000, 9000], &[1_000_000, 90_000_000]);
+    assert!((time(&evaluates, 0.0) / plain - 1.0).abs() < 1e-9);
+    assert!((time(&evaluates, 5e6) - plain - 5e6).abs() < 1e3);
+    let [waits, longer] = [90_000_000, 100_000_000].map(|busy| time(&run(&[1000], &[busy]), 0.0));
+    assert!((longer - waits - 10e6).abs() < 1e3 && waits > plain);
 }
 
 /// What the job holds outside of the allocator.
@@ -1294,6 +1343,69 @@ fn without_time_for_the_plain_run_nothing_is_known() {
     let (ending, made) = search(wanted, |_| None);
     assert!(matches!(ending, Ending::Stopped(Stopped::MaxTime)));
     assert!(made.is_empty());
+}
+
+/// Has no more time from the second run of a plan on, unless that is told to take all there is.
+struct OutOfTime<'a, F> {
+    played: &'a mut Played<F>,
+    told: Vec<Option<Instant>>,
+    last: Option<Instant>,
+    stopped: bool,
+}
+
+impl<F: FnMut(&Made) -> Option<Ended>> Attempts for OutOfTime<'_, F> {
+    fn run(&mut self, request: &Request) -> anyhow::Result<Ended> {
+        let kept_back = self.told.last().is_some_and(|told| *told < self.last);
+        if kept_back && self.played.made.iter().any(Made::verifies) {
+            self.stopped = true;
+            return Err(Stopped::MaxTime.into());
+        }
+        self.played.run(request)
+    }
+
+    fn stop_by(&mut self, stop: &Stop) {
+        self.told.push(stop.deadline);
+    }
+}
+
+#[test]
+fn time_is_kept_back_to_run_the_chosen_plan_for_longer() {
+    let mut played = Played::new(budget(), |made: &Made| {
+        let used = (!made.levers.is_empty()).then(|| budget() / 10 * 9);
+        let Ended::Through(mut run) = through(made, used) else {
+            return None;
+        };
+        // Steps of ten seconds each: those of a longer run would take too long for each plan.
+        run.record.step_ends = (1..=3).map(|end| end * 10_000_000).collect();
+        run.record.clock_calls = vec![0; run.record.clock.len()];
+        if made.verifies() {
+            // It turns out slow, so that another is tried.
+            run.record.clock.last_mut()?.1 *= 3;
+        }
+        Some(Ended::Through(run))
+    });
+    let wanted = Wanted {
+        stop: Stop::after(Some(Duration::from_hours(1))),
+        ..wanted()
+    };
+    let last = wanted.stop.deadline;
+    let mut attempts = OutOfTime {
+        played: &mut played,
+        told: Vec::new(),
+        last,
+        stopped: false,
+    };
+    let Ending::Found(found) = fit(&mut attempts, wanted).unwrap() else {
+        panic!("nothing was found");
+    };
+    assert!(attempts.stopped);
+    let search = attempts.told.iter().flatten().min().unwrap();
+    assert!(last.unwrap() - *search >= Duration::from_secs(160));
+    let plan = chosen(&found);
+    let longer = played.made.last().unwrap();
+    assert!(longer.name.ends_with("-longer") && longer.levers == plan.levers);
+    assert_eq!((plan.steps, longer.limit), (LONGER, Some(budget())));
+    assert!(!plan.notes.iter().any(|note| note.contains("measured for")));
 }
 
 /// Notes the best plan that each run is told.

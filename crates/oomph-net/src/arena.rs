@@ -21,6 +21,8 @@ pub struct Limits {
     pub host: u64,
     /// Device memory that is left free, for the driver's own needs, once something lies on the host.
     pub spare: u64,
+    /// How many units are being copied to the host at a time.
+    pub ahead: usize,
 }
 
 /// Why there is no memory.
@@ -49,6 +51,9 @@ enum Behind {
     Device(u64),
     Host(HostMemory),
 }
+
+/// A unit that is being copied to the host: where it begins, its size, its new place, and what marks the copy.
+type Leaving = (u64, u64, HostMemory, u64);
 
 #[derive(Debug)]
 struct Unit {
@@ -230,28 +235,20 @@ impl<G: Gpu> Arena<G> {
     /// on the GPU, and nothing may start. What finds no room stays where it is.
     pub fn exchange(&mut self, out: &[u64], back: &[u64]) -> Moved {
         let mut moved = Moved::default();
+        let mut staying = out.iter().copied();
         let mut leaving = VecDeque::new();
-        for &at in out {
-            let Some(&Unit {
-                size,
-                behind: Behind::Device(_),
-            }) = self.units.get(&at)
-            else {
-                continue;
-            };
-            let Ok(host) = self.host_memory(size) else {
-                break;
-            };
-            let begun = self.gpu.copy(host.window, at, size, Way::Out);
-            let Ok(mark) = begun.and_then(|()| self.gpu.mark(Way::Out)) else {
-                // A copy may have begun: this memory is not used again.
-                break;
-            };
-            leaving.push_back((at, size, host, mark));
-        }
         let mut waiting = back.iter().copied().peekable();
         let mut arriving = Vec::new();
         loop {
+            while leaving.len() < self.limits.ahead
+                && let Some(at) = staying.next()
+            {
+                match self.leave(at) {
+                    Ok(begun) => leaving.extend(begun),
+                    // None of the others would find host memory.
+                    Err(Refused) => staying = [].iter().copied(),
+                }
+            }
             while let Some(&at) = waiting.peek() {
                 let Some(&Unit {
                     size,
@@ -314,6 +311,21 @@ impl<G: Gpu> Arena<G> {
         }
         self.most_on_host = self.most_on_host.max(self.on_host);
         moved
+    }
+
+    /// Begins to copy the unit at `at` to the host, if it lies on the device: its size, where it will lie, and the copy's mark.
+    fn leave(&mut self, at: u64) -> Result<Option<Leaving>, Refused> {
+        let Some(&Unit {
+            size,
+            behind: Behind::Device(_),
+        }) = self.units.get(&at)
+        else {
+            return Ok(None);
+        };
+        let host = self.host_memory(size).map_err(|_| Refused)?;
+        // Where this is refused a copy may have begun: this memory is not used again.
+        self.gpu.copy(host.window, at, size, Way::Out)?;
+        Ok(Some((at, size, host, self.gpu.mark(Way::Out)?)))
     }
 
     /// Puts `new` behind a unit instead of `old`; where the driver refuses, `old` is there as before.
@@ -653,10 +665,11 @@ mod tests {
             events in proptest::collection::vec(event(), 1..60),
             device in 20..150_u64,
             host in 0..200_u64,
+            ahead in 1..4_usize,
         ) {
             let gpu = Bytes::default();
             (gpu.0.borrow_mut().device, gpu.0.borrow_mut().host) = (device, 150);
-            let limits = Limits { granule: 4, unit: 12, device: device - device / 4, host, spare: 3 };
+            let limits = Limits { granule: 4, unit: 12, device: device - device / 4, host, spare: 3, ahead };
             let mut arena = Arena::new(gpu, limits);
             let mut segments: Vec<(u64, Vec<u8>)> = Vec::new();
             for event in events {
@@ -725,6 +738,7 @@ mod tests {
                 device,
                 host,
                 spare: 0,
+                ahead: 2,
             },
         )
     }

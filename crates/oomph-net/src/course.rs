@@ -7,6 +7,7 @@
 //! All of this decides about speed only.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -45,6 +46,15 @@ const LITTLE: u64 = 64 << 10;
 const LEAST: usize = 8;
 /// A step that was lost sooner, in steps, was a part of one.
 const PROVEN: u64 = 64;
+/// Tensors lie where they lay a step before if launches touch so many of their bytes in the same units, in percent.
+const SETTLED: u64 = 95;
+/// They have moved if launches touch fewer of their bytes in the units in which they did, in percent.
+const STAYED: u64 = 80;
+/// So often, in steps, it is looked whether tensors lie where they lay when the step was learned: an evaluation or a
+/// checkpoint may leave other gaps in PyTorch's cache.
+const LOOK_AGAIN: u64 = 64;
+/// So many steps at most, tensors are waited for to settle: gaps in PyTorch's cache change in the first steps.
+const PATIENCE: usize = 6;
 
 /// Units to move, by where they begin.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -132,21 +142,21 @@ impl Launch {
 }
 
 impl Known {
-    /// What the launches of `log` from `first` on touch of `arena`.
-    fn of<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>, capacity: u64) -> Self {
+    /// What launches of `log` touch of `arena`.
+    fn of<G: Gpu>(log: &Log, launches: Range<usize>, arena: &Arena<G>, capacity: u64) -> Self {
         let segments: BTreeMap<u64, u64> = arena.segments().collect();
         let inside = |at: u64| {
             let (&base, &size) = segments.range(..=at).next_back()?;
             (at < base + size).then_some(base + size)
         };
         let mut pointers = Pointers::default();
-        for launch in first..log.len() {
+        for launch in launches.clone() {
             for &at in log.addresses(launch) {
                 pointers.note(at, launch);
             }
         }
         let units: Vec<(u64, u64)> = arena.units().map(|(at, size, _)| (at, size)).collect();
-        let launches = (first..log.len())
+        let launches = launches
             .map(|launch| {
                 let mut touched: BTreeMap<usize, Touched> = BTreeMap::new();
                 for at in log.addresses(launch) {
@@ -188,6 +198,25 @@ impl Known {
             kernels: HashMap::new(),
             capacity,
         }
+    }
+
+    /// How many of the bytes that launches touch in `other` lie in the units that they touch here, in percent. Of launches that
+    /// `other` does not know, none count.
+    fn alike(&self, other: &Self) -> u64 {
+        let (mut same, mut all) = (0, 0);
+        for (launch, other) in self.launches.iter().zip(&other.launches) {
+            let here: HashMap<usize, u64> = launch
+                .near()
+                .map(|touched| (touched.unit, touched.bytes))
+                .collect();
+            for touched in other.near() {
+                all += touched.bytes;
+                same += here
+                    .get(&touched.unit)
+                    .map_or(0, |&bytes| bytes.min(touched.bytes));
+            }
+        }
+        (same * 100).checked_div(all).unwrap_or(100)
     }
 
     /// Where windows begin, and where units lie in them.
@@ -402,6 +431,10 @@ struct Course {
     /// Steps that were followed.
     steps: u64,
     trial: Option<Trial>,
+    /// Whether tensors lay still when the step was learned.
+    is_settled: bool,
+    /// While it is looked whether tensors have moved: what launches were given.
+    look: Option<Log>,
 }
 
 /// Placements being tried.
@@ -427,10 +460,11 @@ enum Phase {
 }
 
 impl Course {
-    fn new(known: Known, step: Vec<u64>, now: Instant) -> Self {
+    fn new(known: Known, is_settled: bool, now: Instant) -> Self {
+        let step = known.launches.iter().map(|launch| launch.signature);
         Self {
+            follower: Follower::new(step.collect()),
             known,
-            follower: Follower::new(step),
             begins: vec![0],
             places: HashMap::new(),
             window: None,
@@ -443,7 +477,28 @@ impl Course {
                 began: now,
                 fastest: None,
             }),
+            is_settled,
+            look: None,
         }
+    }
+
+    /// A launch of the step was given `addresses`.
+    fn note(&mut self, launch: usize, addresses: &[u64]) {
+        if let Some(log) = &mut self.look {
+            while log.len() <= launch {
+                log.launch(0, false);
+            }
+            for &at in addresses {
+                log.address(at);
+            }
+        }
+    }
+
+    /// Whether tensors lie elsewhere than when the step was learned, at the end of a step in which it was looked.
+    fn has_moved<G: Gpu>(&mut self, arena: &Arena<G>) -> bool {
+        self.look
+            .take()
+            .is_some_and(|log| self.known.alike(&Known::of(&log, 0..log.len(), arena, 0)) < STAYED)
     }
 
     fn set(&mut self, begins: Vec<usize>, placement: Placement) {
@@ -464,7 +519,11 @@ impl Course {
         if self.steps == PROVEN {
             self.known.tell();
         }
-        let Some(trial) = &mut self.trial else { return };
+        let Some(trial) = &mut self.trial else {
+            let is_due = self.is_settled && self.steps.is_multiple_of(LOOK_AGAIN);
+            self.look = is_due.then(Log::default);
+            return;
+        };
         match trial.phase {
             Phase::Settling if trial.explored.is_some_and(|explored| explored > 0) => {
                 trial.phase = Phase::Probing;
@@ -534,6 +593,8 @@ pub struct Watch {
     look: usize,
     /// The shortest step to believe in.
     least: usize,
+    /// Steps in which tensors had not settled.
+    unsettled: usize,
     course: Option<Course>,
     /// Addresses that captured launches were given: a graph may touch all of them.
     captured: Vec<u64>,
@@ -545,6 +606,7 @@ impl Default for Watch {
             log: Some(Log::default()),
             look: 128,
             least: LEAST,
+            unsettled: 0,
             course: None,
             captured: Vec::new(),
         }
@@ -555,6 +617,10 @@ impl Watch {
     /// Whether the addresses of launches are wanted.
     pub fn is_learning(&self) -> bool {
         self.log.is_some()
+            || self
+                .course
+                .as_ref()
+                .is_some_and(|course| course.look.is_some())
     }
 
     /// Segments came or went: what is known of the step is not all of it.
@@ -572,7 +638,8 @@ impl Watch {
 
     /// A copy or the like, which is no part of the rhythm.
     pub fn touched(&mut self, addresses: &[u64]) {
-        if let Some(log) = &mut self.log {
+        let look = self.course.as_mut().and_then(|course| course.look.as_mut());
+        for log in self.log.iter_mut().chain(look) {
             for &at in addresses {
                 log.address(at);
             }
@@ -589,10 +656,15 @@ impl Watch {
         is_graph: bool,
         now: Instant,
     ) -> Option<Orders> {
+        // A graph is given what launches were that it captured.
+        let addresses = if is_graph && self.is_learning() {
+            &self.captured.clone()
+        } else {
+            addresses
+        };
         if let Some(log) = &mut self.log {
             log.launch(signature, rereads);
-            let graph: &[u64] = if is_graph { &self.captured } else { &[] };
-            for &at in addresses.iter().chain(graph) {
+            for &at in addresses {
                 log.address(at);
             }
             if log.len() >= self.look {
@@ -605,10 +677,21 @@ impl Watch {
         let course = self.course.as_mut()?;
         match course.follower.launch(signature) {
             rhythm::Place::At(launch) => {
-                if launch <= course.launch {
+                let moved = if launch <= course.launch {
+                    let moved = course.has_moved(arena);
                     course.step(now);
-                }
+                    moved
+                } else {
+                    course.note(launch, addresses);
+                    false
+                };
                 course.launch = launch;
+                if moved {
+                    crate::log!("tensors lie elsewhere now");
+                    self.unsettled = 0;
+                    self.learn_again();
+                    return None;
+                }
                 let window = course.begins.partition_point(|&begin| begin <= launch) - 1;
                 if course.window == Some(window) {
                     return None;
@@ -657,13 +740,20 @@ impl Watch {
             .find(|&length| covers(log, count - length, arena));
         if let Some(length) = found {
             let first = count - length;
+            let known = Known::of(log, first..count, arena, capacity);
+            let before = Known::of(log, first - length..first, arena, capacity);
+            let is_settled = before.alike(&known) >= SETTLED;
+            if !is_settled && self.unsettled < PATIENCE {
+                self.unsettled += 1;
+                self.look = count + length;
+                return None;
+            }
             crate::log!(
                 "a step of {length} launches, of {count} seen; {} MiB in segments, room for {} MiB",
                 arena.size() >> 20,
                 capacity >> 20
             );
-            let known = Known::of(log, first, arena, capacity);
-            self.course = Some(Course::new(known, log.signatures[first..].to_vec(), now));
+            self.course = Some(Course::new(known, is_settled, now));
             self.log = None;
             return None;
         }
@@ -671,7 +761,7 @@ impl Watch {
             return None;
         }
         // No rhythm: what was touched most lies on the device from now on.
-        let known = Known::of(log, 0, arena, capacity);
+        let known = Known::of(log, 0..count, arena, capacity);
         let (_, placement) = known.place(1);
         let places: HashMap<u64, bool> = known
             .units
@@ -697,7 +787,7 @@ impl Watch {
 
 /// Whether the launches from `first` on touch most of `arena`.
 fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
-    let known = Known::of(log, first, arena, 0);
+    let known = Known::of(log, first..log.len(), arena, 0);
     let mut is_touched = vec![false; known.units.len()];
     for touched in known.launches.iter().flat_map(Launch::near) {
         is_touched[touched.unit] = true;
@@ -779,6 +869,7 @@ mod tests {
                 device: device * MIB,
                 host: 1 << 40,
                 spare: 0,
+                ahead: 2,
             };
             let mut arena = Arena::new(Willing::default(), limits);
             let segments = sizes
@@ -978,6 +1069,68 @@ mod tests {
         let parts = [0, 4, 8].map(|part| job.arena.is_on_host(tensor + part * MIB));
         assert_eq!(parts, [false; 3]);
         assert!(last < blind / 5.0, "{last} of {blind}");
+    }
+
+    /// Tensors change places in the first steps, as gaps in PyTorch's cache do, and then stay.
+    #[test]
+    fn a_step_is_learned_when_tensors_have_settled() {
+        let mut job = Job::new(&[4; 12], 32);
+        for step in 0..20 {
+            for launch in 0..48 {
+                job.launch(launch, (launch as usize + step.min(6)) % 12, 3);
+            }
+        }
+        let unforeseen = job.watch.course.as_ref().unwrap().known.unforeseen();
+        assert!(unforeseen < 1e-9, "{unforeseen}");
+    }
+
+    /// Launches are given parts of tensors, and copies go on in between.
+    #[test]
+    fn a_step_whose_tensors_stay_is_learned_once() {
+        let mut job = Job::new(&[12; 12], 100);
+        for _ in 0..300 {
+            for launch in 0..48 {
+                let part = job.segments[launch as usize % 12] + launch % 5 * 2 * MIB;
+                job.launch_reading(launch, &[(part, 2 * MIB, 3)]);
+                job.watch.touched(&[part + MIB]);
+            }
+        }
+        assert!(job.watch.course.is_some_and(|course| course.steps > 280));
+    }
+
+    /// Small tensors may lie anywhere: what counts is bytes.
+    #[test]
+    fn small_tensors_that_never_settle_delay_nothing() {
+        let mut sizes = vec![40; 8];
+        sizes.extend([1; 8]);
+        let mut job = Job::new(&sizes, 200);
+        for step in 0..4 {
+            for launch in 0..32 {
+                let small = 8 + (launch as usize + step) % 8;
+                job.launch_with(launch, &[(launch as usize % 8, 1), (small, 1)]);
+            }
+        }
+        let course = job.watch.course.as_ref();
+        assert!(course.is_some_and(|course| course.is_settled));
+    }
+
+    /// An evaluation leaves other gaps in PyTorch's cache: tensors lie elsewhere from then on.
+    #[test]
+    fn a_step_whose_tensors_moved_is_learned_again() {
+        let mut job = Job::new(&[4; 12], 32);
+        let step = |job: &mut Job, shift: usize| {
+            let began = job.now;
+            for launch in 0..48 {
+                let times = if launch % 12 < 4 { 1 } else { 30 };
+                job.launch(launch, (launch as usize + shift) % 12, times);
+            }
+            (job.now - began).as_secs_f64()
+        };
+        let took: Vec<f64> = (0..200)
+            .map(|number| step(&mut job, if number < 50 { 0 } else { 5 }))
+            .collect();
+        assert!(took[49] < took[55] / 5.0, "{took:?}");
+        assert!(took[199] < took[55] / 5.0, "{took:?}");
     }
 
     /// Tensors change places in each step, or stay where they are.

@@ -132,3 +132,9 @@ unsafe extern "C" fn cudaFree(at: *mut c_void) -> Status {
         _ => unsafe { real_free(at) },
     }
 }
+
+/// The most bytes that have lain on the host at a time: 0 while all fits.
+#[unsafe(no_mangle)]
+extern "C" fn oomph_net_on_host() -> u64 {
+    catch_unwind(|| net::opened().map_or(0, |net| net.most_on_host())).unwrap_or(0)
+}

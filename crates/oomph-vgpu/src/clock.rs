@@ -210,6 +210,15 @@ pub enum Path {
     Pageable,
 }
 
+/// Which way a copy goes over the link to the host: each is a queue of its own. The numbers are those of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// To the host.
+    Out = 1,
+    /// From the host.
+    In = 2,
+}
+
 /// How a product computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -323,7 +332,8 @@ pub fn spend(stream: u64, time: Duration) {
 
 /// Puts a copy on a stream.
 pub fn copied(stream: u64, to: u64, from: u64, len: u64) {
-    let path = match (driver::device_of(to), driver::device_of(from)) {
+    let devices = (driver::device_of(to), driver::device_of(from));
+    let path = match devices {
         (Some(to), Some(from)) if to == from => Path::Within,
         (Some(_), Some(_)) => Path::Between,
         (None, _) if runtime::is_pinned(to) => Path::Pinned,
@@ -333,7 +343,10 @@ pub fn copied(stream: u64, to: u64, from: u64, len: u64) {
     work::note(Work::Copy {
         path,
         bytes: len,
-        beside: stream != 0 && path == Path::Pinned,
+        beside: (stream != 0 && path == Path::Pinned).then_some(match devices.0 {
+            None => Way::Out,
+            Some(_) => Way::In,
+        }),
     });
     spend(stream, machine().rates.copy(path, len));
 }

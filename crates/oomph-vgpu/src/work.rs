@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ffi::c_char;
 use std::fmt::Write;
 
-use crate::clock::{Path, Product};
+use crate::clock::{Path, Product, Way};
 use crate::sync::Mutex;
 use crate::{export, inner};
 
@@ -69,11 +69,11 @@ pub enum Work {
         backward: bool,
         element: u8,
     },
-    /// A copy; `beside` in another stream than PyTorch's first.
+    /// A copy; the way that it goes `beside` kernels, in another stream than PyTorch's first.
     Copy {
         path: Path,
         bytes: u64,
-        beside: bool,
+        beside: Option<Way>,
     },
     /// What its arguments tell better than its bytes: `cycles` of steps that follow each other, or `work` cycles of all
     /// multiprocessors together, or bytes, whichever takes longest.
@@ -242,7 +242,7 @@ impl Work {
                 bytes,
                 beside,
             } => {
-                let beside = if beside { ",1" } else { "" };
+                let beside = beside.map_or(String::new(), |way| format!(",{}", way as u8));
                 write!(text, "[\"copy\",{},{bytes}{beside}]", path as u8)
             }
             Self::Chain {
@@ -319,14 +319,14 @@ mod tests {
             log.add(Work::Copy {
                 path: Path::Pinned,
                 bytes,
-                beside: false,
+                beside: (bytes > 8).then_some(Way::In),
             });
             log.end_step();
         }
         log.names.push("a\"b".to_owned());
         assert_eq!(
             log.json(),
-            "{\"names\":[\"ab\"],\"table\":[[\"operator\",0],[\"copy\",2,8],[\"copy\",2,16]],\"steps\":[[2,[0,1]],[1,[0,2]]]}"
+            "{\"names\":[\"ab\"],\"table\":[[\"operator\",0],[\"copy\",2,8],[\"copy\",2,16,2]],\"steps\":[[2,[0,1]],[1,[0,2]]]}"
         );
     }
 
@@ -337,7 +337,7 @@ mod tests {
             log.add(Work::Copy {
                 path: Path::Within,
                 bytes,
-                beside: false,
+                beside: None,
             });
             log.end_step();
         }
