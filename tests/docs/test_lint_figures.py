@@ -15,4 +15,6 @@ def test_the_table_says_what_the_judgements_count():
     said = {code: (int(right), int(judged)) for code, right, judged, _ in rows}
     assert said == {code: counted.get(code, (0, 0)) for code in said}
     on = {code for code, _, _, default in rows if default == "on"}
-    assert on == {code for code, (right, judged) in said.items() if judged >= 10 and right >= 0.9 * judged}
+    assert on == {
+        code for code, (right, judged) in said.items() if judged >= 10 and right >= 0.9 * judged
+    }
