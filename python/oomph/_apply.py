@@ -14,6 +14,7 @@ from oomph import _oomph, levers
 from oomph._import_hooks import before_import, on_import
 from oomph._older_python import orig_argv
 from oomph._protocol import PLAN
+from oomph._says import say
 
 _LAUNCHERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "mpirun", "horovodrun")
 """They import torch, and only start the processes that train."""
@@ -86,7 +87,7 @@ class _Plan:
     def install(self) -> None:
         """Apply the levers; torch is there, or is imported now. Those of JAX were all in the environment."""
         if levers.are_for_jax(json.loads(self._levers)):
-            print(f"oomph: {os.path.basename(self.path)}: {self._what}", file=sys.stderr)
+            say(f"{os.path.basename(self.path)}: {self._what}")
             return
         importlib.import_module("torch")
         if _applied:
@@ -96,9 +97,9 @@ class _Plan:
         _applied.update(path=self.path, levers=applied)
         if not _is_first_rank():
             return
-        print(f"oomph: {os.path.basename(self.path)}: {self._what}", file=sys.stderr)
+        say(f"{os.path.basename(self.path)}: {self._what}")
         for warning in self._warnings:
-            print(f"oomph: {warning}", file=sys.stderr)
+            say(warning)
         atexit.register(_say_what_was_inert, applied, os.getpid())
 
 
@@ -149,4 +150,4 @@ def _say_what_was_inert(applied: levers.Levers, process: int) -> None:
     for row in applied.report():
         if not row["applied"]:
             note = f": {row['note']}" if row["note"] else ""
-            print(f"oomph: {row['name']} had no effect{note}", file=sys.stderr)
+            say(f"{row['name']} had no effect{note}")

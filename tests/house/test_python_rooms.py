@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.command import ROOT
 
-# What differs between versions of Python and of torch is for every room.
-EVERYWHERE = {"_older_python", "_torch_features"}
+# What differs between versions of Python and of torch, and lines on stderr, are for every room.
+EVERYWHERE = {"_says", "_older_python", "_torch_features"}
 PACKAGE = pathlib.Path(ROOT, "python", "oomph")
 
 # Each room may import from itself and from these; what is a file in the package itself is a room.
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "_oomph": set(),
     "_protocol": set(),
     "_random_states": set(),
+    "_says": set(),
     "_steady_gradients": set(),
     "_untraced": set(),
     "_user_code": set(),

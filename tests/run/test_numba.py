@@ -142,18 +142,35 @@ torch.cuda.init()
 gpu, function = ctypes.CDLL(None), ctypes.c_uint64()
 assert gpu.cuModuleGetFunction(ctypes.byref(function), None, b"kernel") == 0
 
-def launch(grid, block):
-    return gpu.cuLaunchKernel(function, *map(ctypes.c_uint32, (*grid, *block)), ctypes.c_uint32(0), None, None, None)
+def by_driver(grid, block, shared=0):
+    return gpu.cuLaunchKernel(function, *map(ctypes.c_uint32, (*grid, *block, shared)), None, None, None)
 
-print("takes", [launch((1 << 20, 1, 1), (32, 32, 1)), launch((1, 65535, 65535), (1, 1, 64))])
+class Dim3(ctypes.Structure):
+    _fields_ = [("x", ctypes.c_uint32), ("y", ctypes.c_uint32), ("z", ctypes.c_uint32)]
+
+def by_runtime(grid, block, shared=0):
+    return gpu.cudaLaunchKernel(function, Dim3(*grid), Dim3(*block), None, ctypes.c_size_t(shared), None)
+
+most = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+takes = [((1 << 20, 1, 1), (32, 32, 1)), ((1, 65535, 65535), (1, 1, 64)), ((1, 1, 1), (1, 1, 1), most)]
 shapes = [((1, 1, 1), (4096, 1, 1)), ((1, 1, 1), (64, 32, 1)), ((1, 1, 1), (1, 1, 65)), ((1, 1 << 16, 1), (1, 1, 1)), ((0, 1, 1), (1, 1, 1))]
-print("refuses", [launch(*shape) for shape in shapes])
+for launch in (by_driver, by_runtime):
+    print(launch.__name__, "takes", [launch(*shape) for shape in takes])
+    print("refuses", [launch(*shape) for shape in shapes], launch((1, 1, 1), (1, 1, 1), most + 1))
+print("last", gpu.cudaGetLastError(), gpu.cudaGetLastError())
 """
 
 
 def test_a_launch_that_no_gpu_takes_fails(oomph):
     run = oomph(LAUNCHES)
-    assert "takes [0, 0]" in run.out and "refuses [1, 1, 1, 1, 1]" in run.out, run.out + run.err
+    lines = run.out.splitlines()
+    # As CUDA says it: an invalid value to the driver, and of the runtime's an invalid configuration, if it is the shape.
+    assert lines[:2] == ["by_driver takes [0, 0, 0]", "refuses [1, 1, 1, 1, 1] 1"], (
+        run.out + run.err
+    )
+    assert lines[2:5] == ["by_runtime takes [0, 0, 0]", "refuses [9, 9, 9, 9, 9] 1", "last 1 0"], (
+        run.out
+    )
 
 
 REAL = """
@@ -182,3 +199,12 @@ def test_kernels_of_numba_are_launched_as_far_as_a_gpu_would(oomph):
     run = oomph(REAL)
     assert run.status == 0 and "out (1048576,)" in run.out and "refused True" in run.out, run.err
     assert run.json["peak"]["allocated_bytes"] == 8 << 20
+
+
+@pytest.mark.usefixtures("numba")
+def test_what_numba_lacks_is_named_with_its_package(oomph, tmp_path):
+    info = tmp_path / "packages" / "cuda_bindings-13.2.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cuda-bindings\nVersion: 13.2.0\n")
+    run = oomph("from numba import cuda\nraise RuntimeError('Missing libdevice file.')\n")
+    assert run.status == 1 and 'pip install "numba-cuda[cu13]"' in run.err, run.err

@@ -11,6 +11,8 @@ import subprocess
 import termios
 import time
 
+import pytest
+
 from tests.support.command import OOMPH
 
 STATUS = re.compile(rb"\r\x1b\[K(\x1b\[2m(.*?)\x1b\[0m)?")
@@ -95,10 +97,43 @@ def test_an_interrupt_reaches_the_script_and_the_record_is_kept(tmp_path):
     terminal.read(b"ready")
     os.killpg(terminal.process.pid, signal.SIGINT)
     status = terminal.finish()
-    assert status == 1
+    assert status == 130
     assert (tmp_path / "run" / "record.json").exists()
     assert '"script_failed"' in (tmp_path / "out.json").read_text()
-    assert "interrupted" in own_output(terminal.output)
+    shown = own_output(terminal.output)
+    assert "interrupted; this is its memory until then" in shown and "failed" not in shown
+
+
+def test_own_lines_are_as_narrow_as_the_terminal(tmp_path):
+    (tmp_path / "job.py").write_text(
+        "import torch\n"
+        "from oomph._says import say\n"
+        "say('a line that the script has oomph print, which is longer than the sixty columns that there are')\n"
+    )
+    words = [
+        OOMPH,
+        "run",
+        "--gpu",
+        "t4",
+        "--plan",
+        "no-such-plan-in-this-directory-or-anywhere.toml",
+        "job.py",
+    ]
+    refused = Terminal(words, tmp_path, columns=60)
+    assert refused.finish() == 2
+    ran = Terminal([OOMPH, "run", "--gpu", "t4", "job.py"], tmp_path, columns=60)
+    assert ran.finish() == 0
+    for output, begin in ((refused.output, "error: "), (ran.output, "oomph: a line")):
+        lines = own_output(output).splitlines()
+        [first] = [number for number, line in enumerate(lines) if line.startswith(begin)]
+        assert lines[first + 1].startswith("  ") and max(map(len, lines)) <= 60, lines
+
+
+@pytest.mark.parametrize(("columns", "lines"), [("60", 3), ("100", 1)])
+def test_programs_get_whole_lines_unless_they_ask_for_narrow_ones(tmp_path, columns, lines):
+    words = [OOMPH, "run", "--gpu", "t4", "a-script-that-is-not-there-under-this-name.py"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": columns})  # fmt: skip
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == lines, done.stderr
 
 
 def test_a_killed_script_is_said(tmp_path):

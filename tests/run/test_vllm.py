@@ -144,6 +144,14 @@ class Model:
 
 Model().save_aot_compiled_function()
 print("saved", "here" if os.path.exists("saved") else "elsewhere")
+from vllm.utils import jit_monitor
+jit_monitor.activate()
+
+from triton.runtime import cache
+for one in threading.enumerate():
+    if one.name == "oomph-ahead":
+        one.join()
+print("hashed", cache.triton_key.cache_info().currsize)
 print("samples", sampling.gen_sampling_module().build_and_load().softmax(torch.ones(1, device="cuda")))
 print("held", torch.cuda.memory_allocated() >> 20)
 
@@ -156,6 +164,14 @@ atexit.register(lambda: print("in the end", thread.is_alive()))
 thread = threading.Thread(target=time.sleep, args=(0.5,))
 thread.start()
 ctypes.CDLL(None).printf(b"in C")
+"""
+
+MONITORS = """
+def _setup_tilelang_jit_hook():
+    import tilelang
+
+def activate():
+    _setup_tilelang_jit_hook()
 """
 
 LOADS = """
@@ -216,6 +232,9 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
         "vllm/v1/engine/core.py": ENDS,
         "vllm/v1/worker/__init__.py": "",
         "vllm/v1/worker/gpu_worker.py": STARTS,
+        "vllm/utils/__init__.py": "",
+        "vllm/utils/jit_monitor.py": MONITORS,
+        "tilelang.py": "print('TileLang is imported')\n",
         "flashinfer/__init__.py": "",
         "flashinfer/sampling.py": refuses.format("gen_sampling_module"),
     }.items():
@@ -229,6 +248,7 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert "set 1 0 PASSIVE" in run.out and "looks here" in run.out and "samples None" in run.out
     assert "frozen True starts True" in run.out and "held 0" in run.out, run.out
     assert "collected 0 True 1" in run.out, run.out
+    assert "hashed 1" in run.out and "TileLang" not in run.out, run.out
     # No garbage is looked for while it imports, and in the script again afterwards.
     assert "imports False" in run.out and "in the script True" in run.out, run.out
     assert "saved elsewhere" in run.out and (tmp_path / "saved").read_text() != "", run.out

@@ -7,6 +7,8 @@ import os
 
 import pytest
 
+from tests.support.forked import FORKS
+
 OPENED = """
     import ctypes, torch
     torch.cuda.init()
@@ -200,9 +202,74 @@ def test_a_session_that_gets_no_memory_is_out_of_memory(oomph):
     assert os.path.basename(found.json["oom"]["location"]).startswith("script.py:")
 
 
-def test_onnx_runtime_without_pytorch_is_refused_in_a_line(oomph, tmp_path):
-    (tmp_path / "onnxruntime.py").write_text("")
-    run = oomph("import sys\nsys.modules['torch'] = None\nimport onnxruntime\nprint('went on')\n")
+ALONE = """
+    import sys
+
+    class NoTorch:
+        def find_spec(self, name, *rest):
+            if name == "torch":
+                raise ModuleNotFoundError("No module named 'torch'", name=name)
+
+    sys.meta_path.insert(0, NoTorch())
+    import onnxruntime
+    from onnxruntime.capi.onnxruntime_inference_collection import InferenceSession
+"""
+
+
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """ONNX Runtime's stand-in, for scripts in which torch is not to be had."""
+    monkeypatch.setenv(FORKS, "")
+    module = tmp_path / "onnxruntime" / "capi" / "onnxruntime_inference_collection.py"
+    module.parent.mkdir(parents=True)
+    module.write_text(STAND_IN.replace('"libcudart.so.13"', "None"))
+    (module.parent / "build_and_package_info.py").write_text("cuda_version = '13.0'\n")
+    (module.parent / "__init__.py").touch()
+    (module.parent.parent / "__init__.py").write_text(
+        "from onnxruntime.capi.build_and_package_info import cuda_version\n__version__ = '1.31.1'\n"
+    )
+    return module
+
+
+@pytest.mark.usefixtures("alone")
+def test_onnx_runtime_without_pytorch_is_recorded(oomph):
+    run = oomph(
+        ALONE + "    session = InferenceSession()\n    for _ in range(4):\n        session.run()\n"
+    )
+    assert run.status == 0, run.err
+    assert run.json["framework"]["name"] == "onnxruntime" and "onnxruntime 1.31.1" in run.out
+    assert run.json["peak"]["allocated_bytes"] == 192 << 20 and "192.0 MiB in its arena" in run.out
+    assert run.json["step_count"] == 4 and "ONNX Runtime's results are not computed" in run.out
+
+
+@pytest.mark.usefixtures("alone")
+def test_a_session_that_runs_out_is_run_without_a_limit_no_further_than_it_came(oomph):
+    code = (
+        ALONE
+        + """
+    import itertools
+    session = InferenceSession()
+    for number in itertools.count():
+        print("pass", number, flush=True)
+        session.run()
+    """
+    )
+    run = oomph(code, "--memory", "250MiB")
+    assert run.status == 3, run.err
+    assert run.json["oom"]["requested_bytes"] == 64 << 20 and run.json["oom"]["location"].endswith(
+        ":17"
+    )
+    assert run.json["oom"]["short_bytes"] > 0 and not run.json["peak"]["lower_bound"]
+
+
+def test_a_session_without_pytorch_that_falls_back_to_the_cpu_ends_the_run_in_a_line(oomph, alone):
+    alone.write_text(FALLS_BACK.format(available="'CUDAExecutionProvider', "))
+    run = oomph(
+        ALONE
+        + "    InferenceSession('m', providers=['CUDAExecutionProvider'])\n    print('went on')\n"
+    )
     assert run.status == 2 and "went on" not in run.out
-    [line] = run.err.splitlines()
-    assert "watches ONNX Runtime by means of PyTorch" in line and "pip install torch" in line
+    assert (
+        "needs NVIDIA's libraries for CUDA 13" in run.err
+        and "onnxruntime-gpu[cuda,cudnn]" in run.err
+    )

@@ -1,9 +1,9 @@
 //! The `oomph` command: one file per subcommand in [`commands`].
 
-/// Writes a line for people to stderr.
+/// Writes a line for people to stderr, broken at spaces where it is wider than the terminal.
 macro_rules! eprintln {
     ($($words:tt)*) => {
-        $crate::stderr(&format!("{}\n", format_args!($($words)*)))
+        $crate::stderr(&$crate::folded(&format!("{}\n", format_args!($($words)*))))
     };
 }
 
@@ -32,13 +32,13 @@ mod values;
 mod watched;
 
 use std::ffi::OsString;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::num::{IntErrorKind, ParseIntError};
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, ValueEnum as _};
 pub use oomph_job::host;
-use oomph_report::terminal::{ascii, harmless, knows_unicode, width};
+use oomph_report::terminal::{ascii, asked_width, columns, harmless, knows_unicode, width, wrap};
 use strsim::osa_distance;
 
 /// How the command ends; the number is the exit status of its process.
@@ -222,6 +222,29 @@ fn stdout(text: &str) -> anyhow::Result<()> {
 /// The same to stderr. Where nobody reads it, the command goes on.
 fn stderr(text: &str) {
     let _ = anstream::stderr().write_all(harmless(text).as_bytes());
+}
+
+/// `text` as wide as the terminal. A program that reads stderr gets whole lines, unless `COLUMNS` asks for less than any terminal has.
+fn folded(text: &str) -> String {
+    const LEAST_OF_TERMINALS: usize = 80;
+    let is_narrow = asked_width().is_some_and(|columns| columns < LEAST_OF_TERMINALS);
+    if is_narrow || std::io::stderr().is_terminal() {
+        fold(text, width())
+    } else {
+        text.to_owned()
+    }
+}
+
+fn fold(text: &str, width: usize) -> String {
+    const INDENT: usize = 2;
+    let fold = |line: &str| {
+        if columns(line) <= width {
+            line.to_owned()
+        } else {
+            wrap(line, width - INDENT, INDENT)
+        }
+    };
+    text.split('\n').map(fold).collect::<Vec<_>>().join("\n")
 }
 
 /// Writes text for programs to stdout.

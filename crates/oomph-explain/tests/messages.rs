@@ -67,7 +67,7 @@ struct File {
 }
 
 /// The tables, and how many messages each has.
-const FILES: [(&str, usize); 22] = [
+const FILES: [(&str, usize); 23] = [
     ("messages.toml", 120),
     ("set_aside.toml", 20),
     ("later.toml", 34),
@@ -90,6 +90,7 @@ const FILES: [(&str, usize); 22] = [
     ("figures.toml", 22),
     ("ruled_out.toml", 14),
     ("phases.toml", 22),
+    ("fits.toml", 45),
 ];
 
 fn file(name: &str) -> File {

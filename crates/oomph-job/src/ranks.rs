@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::ExitStatus;
 
 use anyhow::Context as _;
-use oomph_run::Record;
 use oomph_run::processes::Recorded;
 use oomph_run::ranks::{self, Culprit, RankSummary};
 use oomph_run::record::Engine;
 use oomph_run::summary::{Peak, Summary, Verdict, summarize};
+use oomph_run::{INTERRUPTED, Record};
 
 use crate::job::{Attempt, Job, Rehearsed, label_trace};
 use crate::run_directory::{RunDirectory, RunFile};
@@ -234,6 +234,7 @@ pub fn join(
             Some(culprit) => culprit.sentence(),
             None => match signals::received() {
                 Some(signal) => format!("ended by {signal}"),
+                None if signals::interrupted() => INTERRUPTED.to_owned(),
                 None => format!("the launcher ended with {status}"),
             },
         });

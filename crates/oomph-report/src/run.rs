@@ -8,7 +8,7 @@ use oomph_explain::{Explanation, Fix};
 use oomph_run::ranks::RankSummary;
 use oomph_run::record::Framework;
 use oomph_run::rhythm::Growth;
-use oomph_run::summary::{Basis, Share, Summary, Verdict};
+use oomph_run::summary::{Basis, INTERRUPTED, Share, Summary, Verdict};
 
 use crate::ending::account;
 use crate::finding::HeldFinding;
@@ -176,6 +176,11 @@ fn verdict(out: &mut String, summary: &Summary, columns: usize) {
             "the plan cannot be applied; oomph stopped the script".to_owned(),
             Vec::new(),
         ),
+        Verdict::ScriptFailed if summary.failure.as_deref() == Some(INTERRUPTED) => (
+            paint(BAD, "✗"),
+            "interrupted; this is its memory until then".to_owned(),
+            Vec::new(),
+        ),
         Verdict::ScriptFailed => {
             let failure = summary.failure.as_deref().unwrap_or("unknown");
             let first = failure.lines().next().unwrap_or("");
@@ -332,6 +337,9 @@ fn framework_peak(summary: &Summary, other: &Framework) -> String {
             "peak {in_use} in use, of the {pool} that {} takes in advance; the GPU gave {used} of {capacity}",
             other.title()
         ),
+        "arena" => {
+            format!("peak {in_use} in its arena and libraries; the GPU gave {used} of {capacity}")
+        }
         "default" | "pool" => {
             format!("peak {in_use} in use, in a pool of {pool}; the GPU gave {used} of {capacity}")
         }
@@ -346,6 +354,7 @@ fn categories(out: &mut String, summary: &Summary, columns: usize) {
         .iter()
         .map(|&(id, name)| {
             let name = match (&summary.framework, id) {
+                (Some(other), "other") if other.allocator == "arena" => "arena".to_owned(),
                 (Some(_), "other") => "in use".to_owned(),
                 (Some(other), "outside_allocator") if other.allocator == "driver" => {
                     "not in arrays".to_owned()
@@ -639,6 +648,9 @@ fn ranks(out: &mut String, summary: &Summary, verbose: bool, columns: usize) {
 }
 
 fn steps(out: &mut String, summary: &Summary) {
+    if summary.steps.is_empty() {
+        return;
+    }
     for step in &summary.steps {
         let name = if step.step == 0 {
             "setup".to_owned()

@@ -276,12 +276,15 @@ fn is_unit(word: &str) -> bool {
 /// terminal.
 pub fn width() -> usize {
     const WITHOUT_TERMINAL: usize = 100;
-    let columns = std::env::var("COLUMNS")
-        .ok()
-        .and_then(|columns| columns.parse::<usize>().ok())
+    let columns = asked_width()
         .or_else(|| terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)))
         .unwrap_or(WITHOUT_TERMINAL);
     columns.clamp(*WIDTHS.start(), *WIDTHS.end())
+}
+
+/// What `COLUMNS` asks for.
+pub fn asked_width() -> Option<usize> {
+    std::env::var("COLUMNS").ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -18,4 +18,4 @@ pub mod time;
 
 pub use attribution::{attribute, phase_named};
 pub use record::{Error, Record};
-pub use summary::{GpuSummary, Summary, Verdict};
+pub use summary::{GpuSummary, INTERRUPTED, Summary, Verdict};

@@ -401,11 +401,11 @@ pub struct Device {
     Debug, Clone, Default, PartialEq, Eq, Deserialize, serde::Serialize, schemars::JsonSchema,
 )]
 pub struct Framework {
-    /// `jax`, `cupy`, `numba` or `tensorflow`.
+    /// `jax`, `cupy`, `numba`, `onnxruntime` or `tensorflow`.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its allocator: `default` (JAX's pool), `platform` (the driver at each request), `cuda_async` (the driver's pool), `pool` (CuPy's), `driver` (Numba, which asks for each array).
+    /// Its allocator: `default` (JAX's pool), `platform` (the driver at each request), `cuda_async` (the driver's pool), `pool` (CuPy's), `driver` (Numba, which asks for each array), `arena` (ONNX Runtime's, and all that its libraries take).
     pub allocator: String,
     /// Whether the pool was taken as a whole when the script first used the GPU.
     pub preallocates: bool,
@@ -443,6 +443,7 @@ impl Framework {
         match self.name.as_str() {
             "cupy" => "cupy",
             "numba" => "numba",
+            "onnxruntime" => "onnxruntime",
             "tensorflow" => "tensorflow",
             _ => "jax",
         }
@@ -453,6 +454,7 @@ impl Framework {
         match self.name.as_str() {
             "cupy" => "CuPy",
             "numba" => "Numba",
+            "onnxruntime" => "ONNX Runtime",
             "tensorflow" => "TensorFlow",
             _ => "JAX",
         }

@@ -27,6 +27,9 @@ const UNRECORDED: f64 = 0.01;
 /// PyTorch's allocator rounds every request up to this.
 const ROUNDING: u64 = 512;
 
+/// How a script ended that Ctrl-C ended, in its record and as a failure.
+pub const INTERRUPTED: &str = "interrupted";
+
 /// How a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -320,6 +323,8 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
     let seen = match trace {
         _ if device.peak_reserved_bytes == 0 => counted,
         Some(trace) => rhythm(trace, record, device.index),
+        // Nor where another framework says nothing of its blocks.
+        None if record.framework.is_some() => counted,
         None => Rhythm::default(),
     };
     judge(&mut summary, record, seen);
@@ -445,7 +450,7 @@ pub(crate) fn failure(record: &Record) -> Option<String> {
     Some(match (&outcome.r#type, &outcome.message) {
         (_, Some(message)) if outcome.kind == "refused" => message.clone(),
         (Some(kind), Some(message)) => format!("{kind}: {message}"),
-        _ if outcome.kind == "interrupted" => "interrupted".to_owned(),
+        _ if outcome.kind == INTERRUPTED => INTERRUPTED.to_owned(),
         _ if outcome.kind == "terminated" => match outcome.status {
             129 => "ended by SIGHUP".to_owned(),
             _ => "ended by SIGTERM".to_owned(),

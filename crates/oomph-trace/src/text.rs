@@ -15,6 +15,7 @@ mod faults;
 mod general;
 mod kernel;
 mod llama;
+mod models;
 mod named;
 mod nccl;
 mod onnx;
@@ -44,6 +45,7 @@ use crate::units::Bytes;
 
 pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
+pub use models::Model;
 use origin::Origin;
 pub use phase::Phase;
 pub use program::{Hardware, Memory, Named, Program, Uses};
@@ -629,6 +631,10 @@ struct Log {
     signs: Vec<Sign>,
     /// The graphics cards that it names, with their lines.
     gpus: Vec<(usize, String)>,
+    /// The models whose size it tells.
+    models: Vec<Model>,
+    /// What it says works, with its line.
+    works: Option<(usize, String)>,
     /// Whether the last line with words asks for ONNX Runtime's provider.
     provider: bool,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
@@ -691,6 +697,10 @@ impl Log {
             && let Some(name) = cards::named(text)
         {
             self.gpus.push((number, name));
+        }
+        models::read(text, number, &mut self.models);
+        if self.works.is_none() {
+            self.works = signs::what_works(text).map(|words| (number, words));
         }
         Sign::read(text, &mut self.provider, &mut self.signs);
         origin.complete(&self.whole);
@@ -815,6 +825,7 @@ impl Log {
             }
             runs_in(last, text);
             said_below(last, text, self.parts);
+            last.progress = last.progress.or_else(|| phase::progress(text));
         }
         if self.recent.len() >= RECENT {
             self.recent.pop_front();
@@ -1032,9 +1043,15 @@ impl Log {
         {
             message.handled = true;
         }
-        // The thread that pins needs a context on the GPU, and pages of the host.
         if message.kind == MessageKind::Cuda && message.during == Some(Phase::Pinning) {
-            message.memory = Memory::Unknown;
+            // The `DataLoader`'s thread that pins needs a context on the GPU, and pages of the host.
+            let mut files = message.traceback.iter().map(|frame| &frame.file);
+            if files.any(|file| file.ends_with("_utils/pin_memory.py")) {
+                message.memory = Memory::Unknown;
+            } else {
+                message.memory = Memory::Host;
+                message.allocator = Some("pinned memory".to_owned());
+            }
         }
         let on_cpu =
             |line: &String| line.contains("alling back to cpu") || line.contains("TFRT_CPU");
@@ -1223,6 +1240,27 @@ impl Log {
         }
     }
 
+    /// Ranks of one job that ask for the same fail at the same line, though a log often has the traceback of one alone.
+    fn name_places(&mut self) {
+        let whole: Vec<OomMessage> = self
+            .messages
+            .iter()
+            .filter(|message| !message.traceback.is_empty() && message.requested.is_some())
+            .cloned()
+            .collect();
+        for message in &mut self.messages {
+            let same = whole.iter().find(|other| {
+                other.kind == message.kind
+                    && other.requested == message.requested
+                    && other.total == message.total
+            });
+            if let Some(other) = same.filter(|_| message.traceback.is_empty()) {
+                message.traceback.clone_from(&other.traceback);
+                message.during = message.during.or(other.during);
+            }
+        }
+    }
+
     /// A process that was ended just after a warning about the host's memory: the warning tells what it was at.
     fn name_warnings(&mut self) {
         for number in 1..self.messages.len() {
@@ -1283,10 +1321,14 @@ impl Log {
         self.name_memories();
         self.name_devices();
         self.name_warnings();
+        self.name_places();
         let mut tables = self.elsewhere.shown().clone();
         tables.figures = self.quotes.found();
         tables.signs = std::mem::take(&mut self.signs);
         tables.gpus = std::mem::take(&mut self.gpus);
+        tables.works = self.works.take();
+        tables.model = models::chosen(&self.models).cloned();
+        tables.signs.extend(self.elsewhere.signs());
         let tables = Arc::new(tables);
         for message in &mut self.messages {
             message.tables = Arc::clone(&tables);

@@ -756,7 +756,7 @@ export! {
     fn cuTensorMapEncodeIm2col() -> Status, or UNKNOWN; { SUCCESS }
 }
 
-/// Accounts a launch, unless no GPU takes one of its shape.
+/// Accounts a launch, unless this GPU takes none of its shape.
 fn launched(
     function: u64,
     grid: [c_uint; 3],
@@ -764,7 +764,7 @@ fn launched(
     shared: c_uint,
     stream: u64,
 ) -> Status {
-    if !crate::kernels::is_possible(grid, block) {
+    if crate::kernels::refusal(grid, block, shared as usize).is_some() {
         return INVALID_VALUE;
     }
     crate::kernels::run_shape(function, grid, block, shared, stream);

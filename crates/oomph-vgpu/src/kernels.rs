@@ -185,8 +185,17 @@ pub fn run_shape(
     unsafe { run(function, grid, block, shared, std::ptr::null(), stream) };
 }
 
-/// Whether a GPU takes a launch of this shape, by the limits that all have had since compute capability 3.0.
-pub fn is_possible(grid: [c_uint; 3], block: [c_uint; 3]) -> bool {
+/// Why this GPU does not take a launch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Impossible {
+    /// Its grid or its blocks, by the limits that all GPUs have had since compute capability 3.0.
+    Shape,
+    /// Its blocks want more shared memory than one may have.
+    Shared,
+}
+
+/// What keeps this GPU from a launch of this shape, whose blocks want `shared` bytes beside what their kernel declares.
+pub fn refusal(grid: [c_uint; 3], block: [c_uint; 3], shared: usize) -> Option<Impossible> {
     const GRID: [c_uint; 3] = [i32::MAX as c_uint, 65_535, 65_535];
     const BLOCK: [c_uint; 3] = [1_024, 1_024, 64];
     let within = |shape: [c_uint; 3], most: [c_uint; 3]| {
@@ -195,7 +204,38 @@ pub fn is_possible(grid: [c_uint; 3], block: [c_uint; 3]) -> bool {
             .zip(most)
             .all(|(&size, most)| (1..=most).contains(&size))
     };
-    within(grid, GRID) && within(block, BLOCK) && block.iter().product::<c_uint>() <= 1_024
+    if !within(grid, GRID) || !within(block, BLOCK) || block.iter().product::<c_uint>() > 1_024 {
+        Some(Impossible::Shape)
+    } else if shared as u64 > machine().properties.shared_per_block_optin {
+        Some(Impossible::Shared)
+    } else {
+        None
+    }
+}
+
+/// A launch by the runtime.
+///
+/// # Safety
+/// `arguments` must be null or what the launch of `function` was given.
+unsafe fn launch(
+    function: u64,
+    grid: Dim3,
+    block: Dim3,
+    shared: usize,
+    arguments: *mut *mut c_void,
+    stream: u64,
+) -> Error {
+    const INVALID_CONFIGURATION: Error = 9;
+    let (grid, block) = (grid.into(), block.into());
+    match refusal(grid, block, shared) {
+        Some(Impossible::Shape) => crate::runtime::fail(INVALID_CONFIGURATION),
+        Some(Impossible::Shared) => crate::runtime::fail(INVALID_VALUE),
+        None => {
+            // SAFETY: the caller's contract.
+            unsafe { run(function, grid, block, 0, arguments, stream) };
+            SUCCESS
+        }
+    }
 }
 
 /// The time of a launch whose arguments are not looked at.
@@ -328,26 +368,22 @@ export! {
         stream.put(top_stream);
         SUCCESS
     }
-    unsafe fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaLaunchKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, grid.into(), block.into(), 0, arguments, stream) };
-        SUCCESS
+        unsafe { launch(function, grid, block, shared, arguments, stream) }
     }
-    unsafe fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn __cudaLaunchKernel(kernel: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(kernel, grid.into(), block.into(), 0, arguments, stream) };
-        SUCCESS
+        unsafe { launch(kernel, grid, block, shared, arguments, stream) }
     }
-    unsafe fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, _shared: usize, stream: u64) -> Error, or UNKNOWN; {
+    unsafe fn cudaLaunchCooperativeKernel(function: u64, grid: Dim3, block: Dim3, arguments: *mut *mut c_void, shared: usize, stream: u64) -> Error, or UNKNOWN; {
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, grid.into(), block.into(), 0, arguments, stream) };
-        SUCCESS
+        unsafe { launch(function, grid, block, shared, arguments, stream) }
     }
     unsafe fn cudaLaunchKernelExC(config: In<RuntimeLaunchConfig>, function: u64, arguments: *mut *mut c_void) -> Error, or UNKNOWN; {
         let Some(config) = config.get() else { return INVALID_VALUE };
         // SAFETY: the arguments are those of the kernel that is launched, by the vendor's header.
-        unsafe { run(function, config.grid.into(), config.block.into(), 0, arguments, config.stream) };
-        SUCCESS
+        unsafe { launch(function, config.grid, config.block, config.shared, arguments, config.stream) }
     }
     fn cudaFuncGetAttributes(out: Out<FuncAttributes>, _function: *const c_void) -> Error, or UNKNOWN; {
         let binary = binary_version();

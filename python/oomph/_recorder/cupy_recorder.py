@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import re
 import sys
 import weakref
 from typing import Any
@@ -20,11 +19,6 @@ from oomph._recorder.cupy_setup import installed_cupy
 from oomph._recorder.traced_recorder import TracedRecorder
 
 VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true, and those whose size depends on values (unique, nonzero, sparse sums) are smaller"
-_MISSING = re.compile(
-    r"lib\w+\.so\.\d+: cannot open|No such file: lib\w+\.so\.\d+( or lib\w+\.so\.\d+)*"
-)
-"""A library that is not found, as the loader and `cuda.pathfinder` name it."""
-_LIBRARY = re.compile(r"lib\w+\.so\.\d+")
 
 
 class CupyRecorder(TracedRecorder):
@@ -94,20 +88,10 @@ class CupyRecorder(TracedRecorder):
             error
         )
 
-    def failed_with(self, error: BaseException) -> None:
-        """The script ended with `error`: for want of NVIDIA's libraries, say."""
-        lacks = _MISSING.search(str(error))
-        if lacks is not None and isinstance(error, ImportError):
-            major = installed_cupy()
-            package = f"cupy-cuda{major}x"
-            # `cuda.pathfinder` names one for each release of CUDA.
-            names = _LIBRARY.findall(lacks[0])
-            library = next((name for name in names if name.endswith(f".{major}")), names[0])
-            print(
-                f'oomph: {package} needs {library}, which is in none of the packages here. Install it: pip install "{package}[ctk]".',
-                file=sys.stderr,
-            )  # fmt: skip
-        super().failed_with(error)
+    def needs(self) -> tuple[str, str, int] | None:
+        """The package, its extra with NVIDIA's libraries, and the release of CUDA that they are of."""
+        major = installed_cupy()
+        return None if major is None else (f"cupy-cuda{major}x", "ctk", major)
 
     def devices(self) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         """What each GPU held, in bytes, and which CuPy it is."""

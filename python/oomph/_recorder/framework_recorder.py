@@ -11,6 +11,7 @@ from typing import Any
 
 from oomph._protocol import File, RunDirectory
 from oomph._recorder.sources import sources
+from oomph._says import say
 from oomph._user_code import is_user_file, user_line
 from oomph._virtual_gpu import library
 from oomph._virtual_gpu.assumptions import Assumptions
@@ -20,6 +21,15 @@ FORMAT = "oomph.record/1"
 
 _SIZE = re.compile(r"(?:allocate|allocating) ([\d.,]+) ?(bytes|[KMGT]i?B)?")
 _UNITS = {"": 1, "bytes": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+_MISSING = re.compile(
+    r"lib\w+\.so\.\d+: cannot open|No such file: lib\w+\.so\.\d+( or lib\w+\.so\.\d+)*|Missing libdevice"
+)
+"""A library that is not found, as the loader, `cuda.pathfinder` and Numba name it."""
+_LIBRARY = re.compile(r"lib\w+\.so\.\d+")
+
+_SEEN = "_oomph_seen"
+"""What marks an error that was counted."""
 
 _TOOLS = (3, 4)
 """Numbers of tools that `sys.monitoring` gives to nobody in particular."""
@@ -48,6 +58,12 @@ class FrameworkRecorder:
     fell_back = ""
     """Why the framework computes on the CPU, if it does."""
 
+    passes = 0
+    """How often the script let the framework compute, where that is seen."""
+
+    stopped = False
+    """Whether the script was stopped after as many passes as `--steps` asks for."""
+
     assumed: tuple[tuple[str, str], ...] = ()
     """What every run assumes: kind and words."""
 
@@ -61,8 +77,6 @@ class FrameworkRecorder:
         self._oom: dict[str, Any] | None = None
         self._count = 0
         self._launches = 0
-        self._last = 0
-        """Which error was seen last, as it passes many frames: its identity alone, as it holds what its frames hold."""
 
     # ---- what a framework adds ----
 
@@ -78,6 +92,10 @@ class FrameworkRecorder:
     def uses_gpu(self) -> bool:
         """Whether the framework has opened the GPU."""
         raise NotImplementedError
+
+    def needs(self) -> tuple[str, str, int] | None:
+        """The package, its extra with NVIDIA's libraries, and the release of CUDA that they are of."""
+        return None
 
     def settle(self) -> None:
         """See errors that have not reached the script."""
@@ -105,32 +123,46 @@ class FrameworkRecorder:
 
     def raises(self, error: BaseException) -> None:
         """The thread that calls raises `error`."""
-        if id(error) != self._last and self.is_full(error):
+        if not hasattr(error, _SEEN) and self.is_full(error):
             self.runs_out(error)
 
-    def runs_out(self, error: BaseException) -> None:
-        """Memory ran out in a call of the thread that calls."""
-        self._last = id(error)
-        self.note(error, user_line())
+    def runs_out(self, error: BaseException, asked: int | None = None) -> None:
+        """Memory ran out in a call of the thread that calls, which asked for so many bytes; None: as `error` says."""
+        # It passes many frames. Its identity would be another error's once it is gone.
+        setattr(error, _SEEN, True)
+        self.note(error, user_line(), asked)
 
-    def note(self, error: BaseException, location: str) -> None:
+    def note(self, error: BaseException, location: str, asked: int | None = None) -> None:
         """Memory ran out at `location`."""
         self._count += 1
         used = library.usage(0)
         self._launches = library.busy()[2]
         self._oom = dict(
-            device=0, requested_bytes=requested(str(error)), step=0, phase="", module="", location=location,
+            device=0, requested_bytes=requested(str(error)) if asked is None else asked, step=0, phase="", module="", location=location,
             free_bytes=used.limit - used.allocated - used.context if used else 0, raised=False,
         )  # fmt: skip
 
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
+        self._says_what_is_missing(str(error))
         if not self.is_full(error):
             return
-        if id(error) != self._last:
+        if not hasattr(error, _SEEN):
             self.note(error, _line_of(error))
         if self._oom is not None:
             self._oom["raised"] = True
+
+    def _says_what_is_missing(self, message: str) -> None:
+        lacks, needs = _MISSING.search(message), self.needs()
+        if lacks is None or needs is None:
+            return
+        package, extra, major = needs
+        # `cuda.pathfinder` names one for each release of CUDA.
+        names = _LIBRARY.findall(lacks[0]) or ["libdevice"]
+        library = next((name for name in names if name.endswith(f".{major}")), names[0])
+        say(
+            f'{package} needs {library}, which is in none of the packages here. Install it: pip install "{package}[{extra}]".'
+        )
 
     # ---- the end ----
 
@@ -158,7 +190,7 @@ class FrameworkRecorder:
             dict(
                 format=FORMAT, torch="", framework=about, cuda=cuda, python=sys.version.split()[0],
                 argv=sys.argv, process=self.process, virtual=True, seconds=time.monotonic() - self._began,
-                outcome=outcome, used_cuda=bool(used), devices=found, steps=0, inferences=0,
+                outcome=outcome, used_cuda=bool(used), devices=found, steps=0, inferences=self.passes, stopped=self.stopped,
                 oom=self._oom, oom_count=self._count, scopes=[], marks=[], boundaries=[], has_scopes=False, max_events=events,
                 assumptions=self.assumptions.as_list(), library=library.report(),
                 sources=sources(os.path.realpath(self.directory.run.path)),

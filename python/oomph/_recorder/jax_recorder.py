@@ -16,6 +16,7 @@ from oomph._protocol import Refused, RunDirectory
 from oomph._recorder.framework_recorder import FrameworkRecorder
 from oomph._recorder.jax_advice import JaxAdvice
 from oomph._recorder.jax_setup import Jax, lacks, missing_libraries
+from oomph._says import say
 from oomph._virtual_gpu import library
 
 VALUES = "JAX's results are not computed: arrays read as zeros, and loops whose number of passes depends on values make none"
@@ -29,6 +30,10 @@ _KNOW_FLAG = ("0.10.", "0.11.")
 """Versions of JAX that have the flag. XLA ends the process for one that it does not know."""
 
 NONE_WORKED = "XLA's autotuner says NOT_FOUND where it finds no memory to try kernels in, too: then the job needs more memory"
+
+_WAITS = (
+    "JAX waits 10 s for memory at each request that fails, here and on a GPU, before it says so"
+)
 
 FULL = "RESOURCE_EXHAUSTED"
 """Begins the message of what XLA found no memory for."""
@@ -97,6 +102,12 @@ class JaxRecorder(FrameworkRecorder):
         """Whether `error` is JAX's, and says that memory ran out."""
         return is_full(error)
 
+    def note(self, error: BaseException, location: str, asked: int | None = None) -> None:
+        """Memory ran out at `location`. A script that goes on learns why it is slow."""
+        super().note(error, location, asked)
+        if self._count == 2 and _allocator() == "default":
+            say(_WAITS)
+
     def failed_with(self, error: BaseException) -> None:
         """The script ended with `error`."""
         if "NOT_FOUND" in str(error) and "configs" in str(error):
@@ -104,7 +115,7 @@ class JaxRecorder(FrameworkRecorder):
         # XLA opens the GPU without its assembler, and misses it when it compiles: its error names all the places.
         missing = lacks(self._jax) if "ptxas" in str(error) else None
         if missing is not None:
-            print(f"oomph: {missing}", file=sys.stderr)
+            say(missing)
         super().failed_with(error)
 
     def settle(self) -> None:
@@ -144,10 +155,14 @@ class JaxRecorder(FrameworkRecorder):
                 )
             )  # fmt: skip
         return result, dict(
-            name="jax", version=self._jax.version, cuda=f"{self._jax.cuda}", allocator=os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") or "default",
+            name="jax", version=self._jax.version, cuda=f"{self._jax.cuda}", allocator=_allocator(),
             preallocates=os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("0", "false"), limit_bytes=limit,
             moved_bytes=self._advice.moved, advice=self._advice.as_list(),
         )  # fmt: skip
+
+
+def _allocator() -> str:
+    return os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default") or "default"
 
 
 def _cuda_backend() -> Any:

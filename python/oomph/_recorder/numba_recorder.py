@@ -47,9 +47,7 @@ class NumbaRecorder(TracedRecorder):
             except Exception as error:
                 if self.is_full(error):
                     # A script may catch it.
-                    self.runs_out(error)
-                    if self._oom is not None:
-                        self._oom["requested_bytes"] = size
+                    self.runs_out(error, size)
                 raise
             device, address = manager.context.device.id, _address(made.device_pointer)
             self.chunk(device, address, size)
@@ -71,6 +69,11 @@ class NumbaRecorder(TracedRecorder):
             return add(deallocations, freed, place, *rest)
 
         manager.memalloc, pending.add_item = memalloc, add_item
+
+    def needs(self) -> tuple[str, str, int] | None:
+        """The package, its extra with NVIDIA's libraries, and the release of CUDA that they are of."""
+        major = installed_bindings()
+        return None if major is None else ("numba-cuda", f"cu{major}", major)
 
     def is_full(self, error: BaseException) -> bool:
         """Whether `error` is Numba's, and says that memory ran out."""

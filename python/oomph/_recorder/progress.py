@@ -12,6 +12,7 @@ import torch
 from oomph._older_python import pairwise
 from oomph._protocol import PHASES, RING_LENGTH, BoxWord, Fewer, RunDirectory, Status
 from oomph._recorder.planned_steps import planned_steps
+from oomph._recorder.script import StepsDone
 
 SETUP, LOAD, FORWARD, BACKWARD, OPTIMIZER, INFERENCE = (
     "setup",
@@ -42,14 +43,6 @@ allocations tell what they are."""
 
 NEWEST_STEPS = 65
 """Steps whose ends are kept for the time of a step: the newest."""
-
-
-class StepsDone(SystemExit):
-    """Ends the script after the requested number of steps, as `sys.exit(0)` would, so that it cleans up."""
-
-    def __init__(self) -> None:
-        """Exit status 0."""
-        super().__init__(0)
 
 
 _LEAF = torch.zeros(0, device="cpu", requires_grad=True)

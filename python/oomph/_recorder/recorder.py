@@ -142,7 +142,7 @@ class Recorder:
         on_import("transformers.generation.utils", self.passes.watch_generation)
         on_import(
             "onnxruntime.capi.onnxruntime_inference_collection",
-            lambda module: onnx_sessions.watch(module, self),
+            lambda module: onnx_sessions.watch(module, onnx_sessions.BesidePyTorch(self)),
         )
         if self.virtual:
             vllm_engine.watch(self)

@@ -12,12 +12,21 @@ import types
 from collections.abc import Iterator
 
 from oomph._protocol import Refused
+from oomph._says import say
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class NotPython(Refused):
     """The script cannot be read as Python; the message says where and why."""
+
+
+class StepsDone(SystemExit):
+    """Ends the script after the requested number of steps, as `sys.exit(0)` would, so that it cleans up."""
+
+    def __init__(self) -> None:
+        """Exit status 0."""
+        super().__init__(0)
 
 
 def run(argv: list[str], text: str | None = None) -> None:
@@ -94,7 +103,7 @@ def _cells(path: str, main: types.ModuleType) -> Iterator[types.CodeType]:
         raise NotPython(f"{path}: {error}") from None
     if left_out:
         words = ", ".join(f"{what} (cell {number})" for number, what in left_out)
-        print(f"oomph: left out of {path}, as only IPython knows it: {words}", file=sys.stderr)
+        say(f"left out of {path}, as only IPython knows it: {words}")
     # What a kernel offers without an import.
     main.__dict__["display"] = print
     for number, source in cells:

@@ -26,8 +26,11 @@ from oomph._recorder.process_groups import (
     watch_ranks,
 )
 from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
+from oomph._says import say
 from oomph._virtual_gpu.library import Unusable, library
 
+_STEPS_LATER = ("Numba", "ONNX Runtime")
+"""Beside these `--steps` has an effect: another framework may follow, or passes are counted."""
 _TERMINATING = (signal.SIGTERM, signal.SIGHUP)
 _PAUSE = 5
 """How long the script stands still while its record is written after one of them, in seconds."""
@@ -64,12 +67,13 @@ class Session:
         try:
             self._torch = check_torch(settings.virtual, settings.unsupported)
         except Refused as refused:
-            # A script that uses JAX, CuPy, Numba or TensorFlow needs no torch.
+            # A script that uses JAX, CuPy, Numba, TensorFlow or ONNX Runtime needs no torch.
             others = (
                 jax_setup.is_installed(),
                 installed_cupy() is not None,
                 importlib.util.find_spec("numba") is not None,
                 importlib.util.find_spec("tensorflow") is not None,
+                importlib.util.find_spec("onnxruntime") is not None,
             )
             if not settings.virtual or self.in_parts or not any(others):
                 raise
@@ -147,14 +151,19 @@ class Session:
             self._begin(NumbaRecorder(self.directory, self.hard_exit), "Numba")
 
     def _onnx_begins(self) -> None:
-        """The script imports ONNX Runtime, which works without torch; all that watches it is made of torch."""
+        """The script imports ONNX Runtime. Where torch is installed, its recorder sees more: each pass, and memory beside it."""
         try:
             importlib.import_module("torch")
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
-            why = f"oomph watches ONNX Runtime by means of PyTorch, which is not installed in {sys.prefix}. Install it: pip install torch."
-            self.hard_exit(self.directory.refuse(Refused(why)))
+            if not self.settings.virtual or self.in_parts:
+                return
+            from oomph._recorder.onnx_recorder import OnnxRecorder
+
+            if self._is_alone("ONNX Runtime"):
+                recorder = OnnxRecorder(self.directory, self.hard_exit, self.settings.steps)
+                self._begin(recorder, "ONNX Runtime")
 
     def _tensorflow_begins(self) -> None:
         """The script imports TensorFlow, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""
@@ -181,11 +190,12 @@ class Session:
 
     def _begin(self, recorder: Any, name: str) -> None:
         """Record what a framework does that the script is about to import."""
-        if "torch" not in sys.modules and self.settings.steps is not None and name != "Numba":
-            print(
-                f"oomph: --steps has no effect: a script that uses {name} runs to its end",
-                file=sys.stderr,
-            )
+        if (
+            "torch" not in sys.modules
+            and self.settings.steps is not None
+            and name not in _STEPS_LATER
+        ):
+            say(f"--steps has no effect: a script that uses {name} runs to its end")
         if not os.path.isdir(self.directory.path):
             self.directory.make()
         self.framework = recorder
@@ -283,7 +293,7 @@ class Session:
             )
             self.hard_exit(self.directory.refuse(refusal))
         if os.environ.get("RANK", "0") == "0":
-            print(f"oomph: {warning(torch)}", file=sys.stderr)
+            say(warning(torch))
 
     def _exit_at_once(self, status: int) -> None:
         recorder = self.recorder or self.framework
@@ -372,7 +382,7 @@ class Session:
             self.directory.remove(File.SNAPSHOT)
             self.directory.refuse(Refused(reason))
         except OSError:
-            print(f"oomph: {reason}", file=sys.stderr)
+            say(reason)
 
     def _watch_exec(self) -> None:
         """Write the record before another program takes this process over."""

@@ -15,7 +15,7 @@ import os
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -100,21 +100,32 @@ def _prepares(recorder: Any) -> None:
     _passes_over_imports()
     for module in _HEAVY:
         on_import(module, lambda _: _passes_over_imports())
-    on_import("triton.backends.nvidia.driver", _builds_beside)
+    # Triton has a C compiler build a part of its driver when it first asks it; it and Inductor hash their sources, and Triton's
+    # library of 400 MB, when they first compile. That goes on while others import.
+    on_import("triton.backends.nvidia.driver", lambda module: _ahead(lambda: module.CudaUtils()))
+    on_import("triton.runtime.cache", lambda module: _ahead(lambda: module.triton_key()))
+    on_import("torch._inductor.codecache", lambda module: _ahead(lambda: module.torch_key()))
+    on_import("vllm.utils.jit_monitor", _monitors_no_tilelang)
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
         on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
 
 
-def _builds_beside(driver: Any) -> None:
-    """Triton has a C compiler build a part of its driver when it first asks it: now, while imports go on."""
+def _ahead(work: Callable[[], Any]) -> None:
+    """Do in a thread what the program asks for later."""
 
-    def build() -> None:
-        # Where it cannot be built, the program says so when it needs it.
+    def run() -> None:
+        # What fails here, the program says when it needs it.
         with contextlib.suppress(Exception):
-            driver.CudaUtils()
+            work()
 
-    threading.Thread(target=build, name="oomph-triton-driver", daemon=True).start()
+    threading.Thread(target=run, name="oomph-ahead", daemon=True).start()
+
+
+def _monitors_no_tilelang(monitor: Any) -> None:
+    """vLLM imports TileLang, which takes more than a second, only to say when one of its kernels is compiled late."""
+    original = getattr(monitor, "_setup_tilelang_jit_hook", None)
+    monitor._setup_tilelang_jit_hook = lambda: "tilelang" in sys.modules and original and original()
 
 
 class _NoCode:
@@ -265,8 +276,8 @@ def _sees_sizes(worker: Any, recorder: Any, beside: Beside) -> None:
             took = warm_up(self, *args)
         finally:
             del runner.capture_model
-        # A server kills its engine in the end.
-        beside.do(recorder.keeping(dict(kind="finished", status=0)), lambda: True)
+        # A server kills its engine in the end. One that ends by itself writes its whole record.
+        beside.do(recorder.keeping(dict(kind="finished", status=0)), lambda: True, passing=True)
         return took
 
     worker.determine_available_memory = profiled

@@ -22,6 +22,7 @@ from torch.optim.optimizer import (
 )
 
 from oomph._older_python import pairwise
+from oomph._says import say
 from oomph._training.errors import is_out_of_memory
 from oomph._training.memory_model import GpuMemory
 from oomph._training.release import format_bytes
@@ -375,7 +376,7 @@ class Watch:
             print(f"snapshot: {path} (oomph explain {path})", file=sys.stderr)
         except (OSError, RuntimeError, subprocess.SubprocessError) as problem:
             # The job's own error is what matters.
-            print(f"oomph: could not keep a snapshot of the error: {problem}", file=sys.stderr)
+            say(f"could not keep a snapshot of the error: {problem}")
 
 
 class _Growth:

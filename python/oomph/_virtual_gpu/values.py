@@ -76,6 +76,8 @@ _ENGINE = torch.autograd.graph._engine_run_backward.__code__
 
 def _by_engine() -> bool:
     """Whether autograd's engine called the operator that runs, and no Python in between: recomputation is called by Python."""
+    if torch._C._current_autograd_node() is None:
+        return False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_BELOW):
         frame = frame.f_back

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import sys
 from typing import TYPE_CHECKING, Any
+
+from oomph._says import say
 
 if TYPE_CHECKING:
     from oomph.levers._shared.base import CannotApply, Lever
@@ -80,7 +81,7 @@ class Levers:
         for lever in self.levers:
             places = getattr(lever, "places", None)
             if places is not None and (problem := places.problem()):
-                print(f"oomph: {lever.name}: {problem}", file=sys.stderr)
+                say(f"{lever.name}: {problem}")
 
     @property
     def refusal(self) -> CannotApply | None:

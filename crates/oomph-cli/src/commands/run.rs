@@ -174,6 +174,15 @@ fn of_fit(argument: clap::Arg) -> clap::Arg {
 impl Args {
     /// Runs the script, and prints where its memory went.
     pub fn run(self) -> anyhow::Result<ExitStatus> {
+        let status = self.run_script()?;
+        // A script that Ctrl-C ended did not fail. One that handles it may still end well, or out of memory.
+        Ok(match status {
+            ExitStatus::Failed if signals::interrupted() => ExitStatus::Interrupted,
+            status => status,
+        })
+    }
+
+    fn run_script(self) -> anyhow::Result<ExitStatus> {
         self.script.warn_of_strays();
         json::expect_place(self.json.as_deref())?;
         let rehearsal = match self.rehearse()? {
@@ -548,6 +557,8 @@ impl Args {
         let held = &attempt.processes.cards.processes;
         if let Some(signal) = signals::received() {
             eprintln!("oomph: {signal} ended the script before there was a record");
+        } else if signals::interrupted() {
+            eprintln!("oomph: Ctrl-C ended the script before there was a record");
         } else if status.code().is_none() {
             let call = held.iter().find_map(|one| one.failed_call.as_deref());
             let call = call.map_or_else(String::new, |call| {
@@ -582,9 +593,9 @@ impl Args {
         match status.code() {
             // The script imported nothing that is recorded, or failed before.
             Some(0) => {
-                // JAX, CuPy and TensorFlow are recorded on virtual GPUs only.
+                // All but torch are recorded on virtual GPUs only.
                 let frameworks = if self.gpu.is_some() {
-                    "torch, JAX, CuPy or TensorFlow"
+                    "torch, JAX, TensorFlow, CuPy, Numba or ONNX Runtime"
                 } else {
                     "torch"
                 };

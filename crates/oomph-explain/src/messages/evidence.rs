@@ -25,7 +25,7 @@ fn is_of_a_part(message: &OomMessage) -> bool {
 }
 
 /// Of the host's memory what could still be had, and all, where that is at least half and twice what was asked for.
-fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
+pub(super) fn plenty(message: &OomMessage) -> Option<(Bytes, Bytes)> {
     if message.memory != Memory::Host || is_of_a_part(message) || message.handled {
         return None;
     }
@@ -261,6 +261,48 @@ pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
             total - used
         )
     })
+}
+
+/// That other ranks of the job hold what lies outside this process, as the end of a sentence.
+pub(super) fn of_ranks(message: &OomMessage, outside: Bytes) -> Option<String> {
+    if let Some((count, each)) = contexts(message) {
+        return Some(format!(
+            "by {count} other processes, about {each} each: that is a context of CUDA's and little more, as of ranks or workers that \
+             belong on other GPUs and touch this one as well"
+        ));
+    }
+    let ranks = ranks_on_one(message, outside)?;
+    Some(format!(
+        "outside it, as much as {ranks} more {} of this job would hold: most likely they use the same GPU",
+        if ranks == 1 { "rank" } else { "ranks" }
+    ))
+}
+
+/// The processes on a GPU that hold alike and little, as a context of CUDA's is, and how much each does.
+fn contexts(message: &OomMessage) -> Option<(usize, Bytes)> {
+    const CONTEXT: Bytes = Bytes::mib(1600);
+    let held = || message.others.iter().map(|other| other.used);
+    let (least, most) = (held().min()?, held().max()?);
+    let alike = most <= CONTEXT && most.0 - least.0 <= most.0 / 4 && least.0 > 0;
+    (alike && message.others.len() > 2).then_some((message.others.len(), most))
+}
+
+/// How many more ranks of the job hold about as much as this one of the same GPU, where the text says that there are more.
+fn ranks_on_one(message: &OomMessage, outside: Bytes) -> Option<u64> {
+    /// A context, and the libraries', of each.
+    const CONTEXT: Bytes = Bytes::gib(1);
+    let ranks = message
+        .tables
+        .ranks
+        .or(Some(message.ranks.len() as u64))
+        .filter(|ranks| *ranks > 1)?;
+    let own = message.reserved.filter(|held| *held >= CONTEXT)?;
+    // In a list of processes each is one.
+    let largest = message.others.iter().map(|other| other.used).max();
+    let each = largest.map_or(own + CONTEXT, |largest| largest.max(own));
+    let more = (outside.0 as f64 / each.0 as f64).round() as u64;
+    let near = outside.0.abs_diff(more * each.0) <= outside.0 / 4;
+    (near && (1..ranks).contains(&more)).then_some(more)
 }
 
 /// Another's process that the text names and that holds a good part of the GPU which was full.

@@ -175,10 +175,149 @@ pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
 }
 
+/// The size that the text gives beside a name: `initial_memory_usage=68.01GiB`.
+pub(super) fn stated(message: &OomMessage, name: &str) -> Option<Bytes> {
+    let mut figures = message.tables.figures.iter();
+    figures
+        .find(|figure| figure.text.contains(name))?
+        .sizes
+        .first()
+        .copied()
+}
+
+/// What XLA says of the memory of a program that it could not make smaller.
+pub(super) struct Plan {
+    /// What the program needs.
+    need: Bytes,
+    /// What it may use beside what it takes in and gives back; how much is lacking even for that.
+    limit: Result<Bytes, Bytes>,
+}
+
+/// `Can't reduce memory use below -25.62GiB (…) by rematerialization; only reduced to 48.25GiB (…)`.
+pub(super) fn plan(message: &OomMessage) -> Option<Plan> {
+    let figures = &message.tables.figures;
+    let at = figures
+        .iter()
+        .position(|figure| figure.text.contains("reduce memory use below"))?;
+    let need = figures
+        .get(at + 1)
+        .filter(|figure| figure.text.contains("reduced to"))?;
+    let limit = figures[at].sizes.first().copied()?;
+    let negative = figures[at].text.contains("below -");
+    Some(Plan {
+        need: *need.sizes.first()?,
+        limit: if negative { Err(limit) } else { Ok(limit) },
+    })
+}
+
+impl Plan {
+    /// Whether what the program takes in and gives back is already too much.
+    pub(super) fn is_of_the_state(&self) -> bool {
+        self.limit.is_err()
+    }
+
+    /// The end of a sentence.
+    fn sentence(&self) -> String {
+        match self.limit {
+            Ok(limit) => format!(
+                "; by XLA's warning the compiled program needs {}, and may use {limit}: {} too much, after all that it could compute again",
+                self.need,
+                self.need.saturating_sub(limit)
+            ),
+            Err(short) => format!(
+                "; by XLA's warning the compiled program needs {}, and its limit is {short} below zero: what it takes in and gives back \
+                 (weights, the optimizer's state) is alone more than the GPU may hold, and computing again cannot make that smaller",
+                self.need
+            ),
+        }
+    }
+}
+
+/// The end of a sentence about a program that XLA could not make smaller.
+pub(super) fn of_the_plan(message: &OomMessage) -> Option<String> {
+    plan(message)
+        .filter(|_| message.program == Program::Jax)
+        .map(|plan| plan.sentence())
+}
+
+/// What a program that XLA compiled needs in all, by the sums of its own list, as the end of a sentence.
+pub(super) fn of_the_assignment(message: &OomMessage) -> Option<String> {
+    let part = |name: &str| {
+        let mut parts = message.parts.iter();
+        parts.find_map(|(known, bytes)| known.starts_with(name).then_some(*bytes))
+    };
+    let whole = part("total allocation")?;
+    let named = [
+        ("parameter allocation", "for what it takes in"),
+        ("maybe_live_out", "for what it gives back"),
+        ("preallocated temp", "for what it computes between"),
+    ];
+    let parts: Vec<String> = named
+        .into_iter()
+        .filter_map(|(name, what)| {
+            Some(format!(
+                "{} {what}",
+                part(name).filter(|bytes| bytes.0 > 0)?
+            ))
+        })
+        .collect();
+    Some(format!(
+        "; by XLA's list the compiled program needs {whole}: {}",
+        parts.join(", ")
+    ))
+}
+
+/// The operator and the name of the node of ONNX Runtime that asked: `while running Softmax node. Name:'/attn1/Softmax'`.
+pub(super) fn node(message: &OomMessage) -> Option<(&str, &str)> {
+    let (_, rest) = message.text.split_once("while running ")?;
+    let (operator, rest) = rest.split_once(" node. Name:")?;
+    let name = rest
+        .trim_start_matches(['\'', '"', '\\'])
+        .split(['\'', '"', '\\'])
+        .next()?;
+    (operator.len() < 40 && !operator.contains(' ')).then_some((operator, name))
+}
+
+/// Whether a node makes the scores of attention, for each pair of tokens.
+pub(super) fn makes_scores((operator, name): (&str, &str)) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let products = [
+        "Softmax",
+        "MatMul",
+        "FusedMatMul",
+        "Mul",
+        "Div",
+        "Add",
+        "Where",
+    ];
+    let named = ["attn", "attention", "att/"]
+        .iter()
+        .any(|word| lower.contains(word));
+    operator == "Softmax"
+        || name.contains("MatMulAndScale")
+        || (named && products.contains(&operator))
+}
+
+/// The end of a sentence about the node that asked.
+pub(super) fn of_the_node(message: &OomMessage) -> Option<String> {
+    let node = node(message)?;
+    let what = if makes_scores(node) {
+        ": the scores of attention, for each pair of tokens in one buffer, so twice the tokens are four times as much"
+    } else {
+        ""
+    };
+    Some(format!(
+        "; {} asked for it, the node {}{what}",
+        node.0, node.1
+    ))
+}
+
 /// The buffers that a log of llama.cpp has on the GPU of a message: `CUDA0 KV buffer size = 3280.00 MiB`.
 fn buffers(message: &OomMessage) -> Vec<(&'static str, Bytes)> {
-    const KINDS: [(&str, &str); 3] = [
+    const KINDS: [(&str, &str); 4] = [
         (" model buffer size", "weights"),
+        // Before 2025.
+        (" buffer size", "weights"),
         (" KV buffer size", "keys and values"),
         (" compute buffer size", "computing"),
     ];
@@ -200,9 +339,31 @@ fn buffers(message: &OomMessage) -> Vec<(&'static str, Bytes)> {
             figure.line < message.line && owner.is_some_and(own)
         });
         let size = figures.next_back()?.sizes.iter().max()?;
-        Some((name, *size))
+        // A buffer for computing whose size is announced is the one that is asked for.
+        (name != "computing" || Some(*size) != message.requested).then_some((name, *size))
     };
     KINDS.into_iter().filter_map(held).collect()
+}
+
+/// The memory of the GPU that a message is about, by the message, a table, a sentence or the name of the card.
+pub(super) fn memory(message: &OomMessage) -> Option<Bytes> {
+    let all = message.total.or(message.around.total);
+    let stated = all.or_else(|| device_memory(message).map(|(_, size)| size));
+    stated.or_else(|| Some(Bytes(card(message)?.1.memory.total_bytes)))
+}
+
+/// Whether the weights of llama.cpp fill most of a GPU.
+pub(super) fn weights_fill(message: &OomMessage) -> bool {
+    let held = buffers(message);
+    let weights = held.iter().find(|(name, _)| *name == "weights");
+    weights
+        .zip(memory(message))
+        .is_some_and(|((_, weights), all)| weights.0 >= all.0 / 5 * 4)
+}
+
+/// Whether a log of llama.cpp has what lies on the GPU.
+pub(super) fn lists_buffers(message: &OomMessage) -> bool {
+    !buffers(message).is_empty()
 }
 
 /// What a message's request makes together with what the text says is on that GPU already, and how that compares with
@@ -212,9 +373,12 @@ pub(super) fn sum(message: &OomMessage) -> Option<String> {
     if message.memory != Memory::Device {
         return None;
     }
-    let all = message.total.or(message.around.total);
-    let all = all.or_else(|| device_memory(message).map(|(_, size)| size));
-    let held = buffers(message);
+    let all = memory(message);
+    let mut held = buffers(message);
+    // An engine lies on the GPU when its context is made.
+    let engine =
+        stated(message, "Loaded engine size").filter(|_| message.program == Program::TensorRt);
+    held.extend(engine.map(|size| ("the engine", size)));
     if held.is_empty() {
         let used = message.used().filter(|_| message.total.is_some())?;
         let over = (used + asked).saturating_sub(all?);

@@ -6,7 +6,9 @@ mod figures;
 mod next;
 mod other;
 mod settings;
+mod sharing;
 mod ways;
+mod weights;
 
 use oomph_trace::Bytes;
 use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
@@ -423,17 +425,26 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     if let Some(verdict) = other::absurd(message) {
         return vec![simple(message, verdict)];
     }
+    if let Some(weights) = weights::never_fit(message) {
+        let sentence = format!("the model can never fit so: {}", weights.sentence());
+        return vec![simple(message, ("model_too_large", 0.9, sentence))];
+    }
     if !is_pytorchs(message) {
         return vec![simple(message, other::verdict(message))];
     }
     if message.handled && message.setting.is_none() && message.kind != MessageKind::Warning {
         let sentence = if message.tables.shows(Sign::LeavesOut) {
             "the GPU was full at this line, and the program went on without this batch: it learns nothing from what is left out"
+                .to_owned()
+                + &message.tables.failures.map_or_else(String::new, |times| {
+                    format!(" ({times} times so far, by the allocator's summary)")
+                })
         } else {
             "a shortage that the program got over, not a failure: the GPU was full at this line, and the program went on with less \
              or elsewhere"
+                .to_owned()
         };
-        return vec![simple(message, ("device_memory", 0.8, sentence.to_owned()))];
+        return vec![simple(message, ("device_memory", 0.8, sentence))];
     }
     if message.setting == Some("device_map") {
         let sentence = "the weights do not fit into the GPUs' free memory, so a part of them would go to the CPU or the disk, \
@@ -490,6 +501,15 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
                 .map(|allowed| own_limit(message, allowed)),
         ),
     };
+    let training = weights::training(message)
+        .filter(|_| causes.iter().all(|cause| cause.id != "other_process"));
+    causes.extend(training.map(|training| {
+        let confidence = if training.never_fits() { 0.9 } else { 0.6 };
+        simple(
+            message,
+            ("model_too_large", confidence, training.sentence()),
+        )
+    }));
     causes.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
     causes
 }
@@ -507,6 +527,15 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     ));
     quote.stack = places(message);
     evidence.push(quote);
+    let library = matches!(
+        message.kind,
+        MessageKind::NoAlgorithm | MessageKind::Cudnn | MessageKind::Cublas | MessageKind::Cuda
+    );
+    evidence.extend(
+        weights::small(message)
+            .filter(|_| library)
+            .map(Evidence::new),
+    );
     Cause {
         id,
         confidence,
@@ -568,6 +597,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 .unwrap_or_default();
             let attributed = mine > others && mine.0 > LIBRARIES;
             let own = attributed && message.inside.is_none() && others == Bytes::ZERO;
+            let alike = evidence::of_ranks(message, outside);
             if attributed {
                 evidence.push(Evidence::of(
                     mine.0,
@@ -586,7 +616,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 verdict: format!(
                     "the GPU is full although PyTorch holds only {}: {outside} of {total} are held {}",
                     message.reserved.unwrap_or_default(),
-                    if own {
+                    if let Some(ranks) = &alike {
+                        ranks
+                    } else if own {
                         "outside it, which the driver counts as this process's own: another engine or framework \
                          inside it, or (in a container) another process"
                     } else if counted {
@@ -601,7 +633,9 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 fixes: vec![
                     Fix::advice(
                         "free_the_gpu",
-                        if own {
+                        if alike.is_some() {
+                            "one GPU for each rank: what all of them hold there adds up"
+                        } else if own {
                             "what else runs in this process: a server's own engine, JAX or TensorFlow takes a share by a \
                              setting of its own; in a container also end other processes"
                         } else if counted || outside.0 > 2 << 30 {
@@ -616,6 +650,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                     )
                     .apply(
                         evidence::holder(message)
+                            .or_else(|| alike.is_some().then(next::own_gpu_for_each_rank))
+                            .or_else(|| next::who_holds_most(message))
                             .unwrap_or_else(|| next::others_on_the_gpu(message))
                             .command
                             .unwrap_or_default(),
@@ -725,8 +761,14 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         causes.push(Cause {
             id: "optimizer_state",
             confidence: 0.7,
-            verdict: "memory ran out inside optimizer.step, which allocates the optimizer's state"
-                .to_owned(),
+            verdict: format!(
+                "memory ran out inside optimizer.step, which allocates the optimizer's state{}",
+                if message.tables.shows(Sign::MultiTensor) {
+                    ", and here works on all parameters at once, with temporaries as large"
+                } else {
+                    ""
+                }
+            ),
             evidence: request_evidence(message),
             fixes: vec![Fix::lever(
                 lever::OPTIMIZER_8BIT,
@@ -945,6 +987,11 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
     );
     evidence.extend(too_few(message));
     evidence.extend(of_others(message));
+    let loads = matches!(message.during, Some(Phase::Loading | Phase::Moving));
+    let weights = weights::of(message).filter(|_| loads);
+    evidence.extend(
+        weights.map(|weights| Evidence::new(format!("by its size: {}", weights.sentence()))),
+    );
     let figures = message
         .allocated
         .zip(message.total)
@@ -1119,7 +1166,8 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     } else {
         "are neither free nor in use by tensors (blocks that PyTorch keeps, its context, or other processes)"
     };
-    if let Some(others) = others_are_enough(message) {
+    let share = sharing::beside_share(message);
+    if let Some(others) = others_are_enough(message).filter(|_| share.is_none()) {
         let pids: Vec<String> = message
             .others
             .iter()
@@ -1157,7 +1205,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .map(|(bytes, what)| Evidence::of(bytes.0, what)),
     );
     let known = next::of_a_phase(message)
-        || matches!(message.during, Some(Phase::Optimizing | Phase::Capturing));
+        || matches!(
+            message.during,
+            Some(Phase::Optimizing | Phase::Capturing | Phase::Decoding)
+        );
     let buckets = message.tables.shows(Sign::DataParallel);
     if buckets {
         evidence.push(Evidence::new(
@@ -1174,9 +1225,17 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              it smaller",
         ));
     }
-    let serves = message.inside.is_some_and(Program::serves);
-    let steps = !matches!(message.during, Some(Phase::Evaluating | Phase::Generating));
-    let unknown = steps && !buckets && !serves && message.reserved != Some(Bytes::ZERO);
+    let steps = !matches!(
+        message.during,
+        Some(Phase::Evaluating | Phase::Generating | Phase::Decoding)
+    );
+    let unknown =
+        steps && !buckets && message.inside.is_none() && message.reserved != Some(Bytes::ZERO);
+    evidence.extend(
+        weights::small(message)
+            .filter(|_| unknown)
+            .map(Evidence::new),
+    );
     evidence.extend(by_progress(message).filter(|_| unknown).map(Evidence::new));
     evidence.extend((unknown && by_progress(message).is_none()).then(|| {
         Evidence::new(
@@ -1187,14 +1246,21 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         )
     }));
     Cause {
-        id: "not_enough_evidence",
-        confidence: 1.0,
+        id: if share.is_some() {
+            "memory_budget"
+        } else {
+            "not_enough_evidence"
+        },
+        confidence: if share.is_some() { 0.8 } else { 1.0 },
         verdict: match (
             message.allocated,
             message.total,
             message.requested,
             message.free,
         ) {
+            (Some(used), Some(total), Some(asked), _) if let Some(share) = &share => format!(
+                "memory was full when {asked} were asked for, with {used} of {total} in tensors: {share}"
+            ),
             (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
                 "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \
                  that tensors (the weights first) held, of {total}"

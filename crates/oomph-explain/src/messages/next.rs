@@ -22,9 +22,18 @@ pub struct NextStep {
     /// The ways that it consists of, or what its command changes. Not in the JSON.
     #[serde(skip)]
     pub(crate) ways: Vec<Way>,
+    /// Whether its values come from the text's own figures, so that none beyond what is set is better. Not in the JSON.
+    #[serde(skip)]
+    pub(crate) computed: bool,
 }
 
 impl NextStep {
+    /// The same, with values that come from the text's own figures.
+    pub(super) fn computed(mut self) -> Self {
+        self.computed = true;
+        self
+    }
+
     /// The same, with what it changes.
     fn changing(mut self, change: Change) -> Self {
         self.ways = ways("", &[(change, "")]).ways;
@@ -37,6 +46,7 @@ pub(super) fn step(command: impl Into<String>, what: impl Into<String>) -> NextS
         what: what.into(),
         command: Some(command.into()),
         ways: Vec::new(),
+        computed: false,
     }
 }
 
@@ -45,6 +55,7 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
         what: what.into(),
         command: None,
         ways: Vec::new(),
+        computed: false,
     }
 }
 
@@ -56,6 +67,11 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         steps.insert(0, step);
     }
     let mut steps = super::settings::beyond(steps, &message.settings);
+    if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
+        steps.push(advice(format!(
+            "line {line} tells what works: \"{words}\"; the difference to that is where to look"
+        )));
+    }
     if message.tables.shows(Sign::Windows) {
         steps = steps.into_iter().map(on_windows).collect();
     }
@@ -92,7 +108,7 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     }
     if message.handled && message.memory == Memory::Device && message.setting.is_none() {
         let mut steps = vec![advice(if message.tables.shows(Sign::LeavesOut) {
-            "see how often that happens: each time, what the batch would have taught is lost. Fewer samples or tokens at once (fairseq: \
+            "each time, what the batch would have taught is lost: see how often that happens. Fewer samples or tokens at once (fairseq: \
              a smaller --max-tokens, with --update-freq raised in turn), or the longest samples left out"
         } else {
             "nothing has to be done if the results are right; start with what it went on with (the smaller batch, the other \
@@ -117,6 +133,11 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
             }),
         ];
     }
+    if super::sharing::of(message).is_none()
+        && let Some(weights) = super::weights::too_large(message)
+    {
+        return super::weights::steps(message, &weights);
+    }
     let mut steps = of_program(message);
     if super::other::free_near_it(message).is_some() {
         steps.insert(
@@ -129,6 +150,7 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
         && message
             .requested
             .is_some_and(super::other::is_larger_than_gpus)
+        && !message.tables.shows(Sign::Pipelined)
     {
         steps.insert(
             0,
@@ -734,7 +756,7 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
                 others_on_the_gpu(message),
             ];
         }
-        return vec![
+        let mut steps = vec![
             step(
                 "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
                 "a shorter context has a smaller cache (in a session: /set parameter num_ctx 4096)",
@@ -754,6 +776,15 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             ),
             advice("a smaller model, or a smaller quantisation of it"),
         ];
+        if message.tables.shows(Sign::SecondServer) {
+            let one = step(
+                "OLLAMA_MAX_LOADED_MODELS=1 ollama serve",
+                "one model at a time: the text has another one loaded beside this one (OLLAMA_KEEP_ALIVE=0 unloads it at once)",
+            );
+            steps.rotate_right(2);
+            steps.insert(0, one);
+        }
+        return steps;
     }
     if message.setting == Some("one allocation") {
         let vulkan = message.hardware == Hardware::Vulkan;
@@ -791,11 +822,15 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         )
         .changing(Change::CacheBits),
     ];
+    if message.during == Some(Phase::ComputeBuffers) && message.tables.shows(Sign::Pipelined) {
+        return [of_the_pipeline(), vec![steps.swap_remove(1)]].concat();
+    }
     if message.during == Some(Phase::ComputeBuffers) {
         steps.swap(0, 1);
     }
+    let fills = super::figures::weights_fill(message);
     // Whatever the layers hold, one request may be too large by itself.
-    let cache = matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
+    let cache = !fills && matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
     // What is set far above the usual is the first to make smaller.
     let large = message.settings.iter().any(|setting| {
         let value = setting
@@ -821,8 +856,28 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             "fewer layers on the GPU; count down until it loads",
         ),
     );
+    if fills {
+        steps.insert(
+            1,
+            advice("a smaller quantisation of the model: its weights fill the GPU"),
+        );
+    }
     steps.push(others_on_the_gpu(message));
     steps
+}
+
+/// llama.cpp keeps several copies of a buffer for computing where it works in a pipeline over GPUs.
+fn of_the_pipeline() -> Vec<NextStep> {
+    vec![
+        step(
+            "cmake -B build -DGGML_CUDA=ON -DGGML_SCHED_MAX_COPIES=1",
+            "build it so that it keeps one copy of the buffers for computing, not several for a pipeline over GPUs",
+        ),
+        step(
+            "--split-mode none",
+            "one GPU (with --main-gpu), and so no pipeline; what does not fit there stays on the CPU (-ot, --n-cpu-moe)",
+        ),
+    ]
 }
 
 /// The memory in a sentence, as the makers of its hardware call it.
@@ -967,22 +1022,25 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Sglang) => return inside_sglang(message),
         Some(Program::TextGenerationInference) => return inside_tgi(message),
         Some(Program::ComfyUi) => {
-            return vec![
-                step(
-                    "python main.py --lowvram",
-                    "keep only a part of the model on the GPU at a time",
-                ),
-                advice("a smaller image, fewer images or frames at once, tiled decoding"),
-                advice("a model in fewer bits (fp8, GGUF)"),
-                advice("the console's log has the figures that a report lacks"),
-            ];
+            return comfy(message);
         }
         Some(Program::StableDiffusion) => {
             return vec![
-                step(
-                    "--medvram",
-                    "keep only a part of the model on the GPU at a time (--lowvram: even less)",
-                ),
+                if message
+                    .settings
+                    .iter()
+                    .any(|setting| setting.name == "medvram")
+                {
+                    step(
+                        "--lowvram",
+                        "keep even less of the model on the GPU at a time than with --medvram",
+                    )
+                } else {
+                    step(
+                        "--medvram",
+                        "keep only a part of the model on the GPU at a time (--lowvram: even less)",
+                    )
+                },
                 advice("a smaller image, fewer images at once, upscaling in tiles; fewer LoRAs"),
                 advice(
                     "a model in fewer bits (fp8, GGUF, NF4); in Forge also less under \"GPU Weights\"",
@@ -1022,6 +1080,13 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     }
     let mut steps = run_it(message);
+    if let Some(training) = super::weights::training(message) {
+        let run = steps
+            .into_iter()
+            .filter(|step| step.command.is_some())
+            .take(1);
+        return training.steps().into_iter().chain(run).collect();
+    }
     match super::Limit::of(message) {
         super::Limit::Misreported { size, .. } => return wrong_capacity(message, size),
         super::Limit::OwnCap(allowed) => {
@@ -1048,6 +1113,16 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         steps.extend(load_on_the_cpu(message));
     } else if super::is_full_of_others(message) && message.allowed.is_none() {
         steps.insert(0, others_on_the_gpu(message));
+        steps.splice(0..0, who_holds_most(message));
+        let outside = message.outside_pytorch().unwrap_or_default();
+        if super::evidence::of_ranks(message, outside).is_some() {
+            // What the job needs by itself is not known before each rank has its own.
+            steps.truncate(1);
+            steps.insert(0, own_gpu_for_each_rank());
+            if message.tables.shows(Sign::SpreadsOut) {
+                steps.insert(0, one_copy_for_each_rank());
+            }
+        }
     } else if super::others_are_enough(message).is_some() {
         steps.insert(0, own_gpu_for_each_rank());
         steps.insert(1, others_on_the_gpu(message));
@@ -1111,12 +1186,89 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+fn comfy(message: &OomMessage) -> Vec<NextStep> {
+    let set = |name: &str| message.settings.iter().any(|setting| setting.name == name);
+    let mut steps = vec![if set("lowvram") {
+        step(
+            "python main.py --novram",
+            "keep next to nothing of the model on the GPU (now: --lowvram)",
+        )
+    } else {
+        step(
+            "python main.py --lowvram",
+            "keep only a part of the model on the GPU at a time",
+        )
+    }];
+    if message.during == Some(Phase::Decoding) {
+        steps.push(ways(
+            "{}",
+            &[
+                (
+                    Change::Tiles,
+                    "the node VAE Decode (Tiled) in place of VAE Decode",
+                ),
+                (
+                    Change::SmallerTiles,
+                    "smaller tiles (tile_size of VAE Decode (Tiled))",
+                ),
+                (
+                    Change::Other,
+                    "python main.py --cpu-vae: decode on the CPU, which is slow",
+                ),
+            ],
+        ));
+    } else {
+        steps.push(step(
+            "python main.py --reserve-vram 2",
+            "leave so many GiB free beside the weights, for what sampling makes",
+        ));
+    }
+    steps.push(advice("a smaller image, fewer images or frames at once"));
+    steps.push(advice("a model in fewer bits (fp8, GGUF)"));
+    if message.requested.is_none() {
+        steps.push(advice(
+            "the console's log has the figures that a report lacks",
+        ));
+    }
+    steps
+}
+
+/// The process that a message names as the holder of a good part of the GPU.
+pub(super) fn who_holds_most(message: &OomMessage) -> Option<NextStep> {
+    let most = message.others.iter().max_by_key(|other| other.used)?;
+    // A table of the text says more.
+    let known = message
+        .tables
+        .holders
+        .iter()
+        .any(|held| held.pid == most.pid);
+    (most.used.0 >= message.total?.0 / 8 && !known).then(|| {
+        step(
+            format!("ps -fp {}", most.pid),
+            format!(
+                "what process {} is, which holds {}: end it, wait for it, or use another GPU (CUDA_VISIBLE_DEVICES); in a container the \
+                 number may be one of the host",
+                most.pid, most.used
+            ),
+        )
+    })
+}
+
 /// Several processes on one GPU are mostly the ranks of one job.
-fn own_gpu_for_each_rank() -> NextStep {
+pub(super) fn own_gpu_for_each_rank() -> NextStep {
     step(
         "torch.cuda.set_device(local_rank)",
         "before anything else uses CUDA, or CUDA_VISIBLE_DEVICES for each rank: the other processes on this GPU may be \
          ranks that belong on others",
+    )
+}
+
+/// A copy of the model that each rank spreads over all GPUs.
+fn one_copy_for_each_rank() -> NextStep {
+    step(
+        "device_map={\"\": local_rank}",
+        "in place of device_map=\"auto\", which spreads each rank's copy over all GPUs: one copy on the rank's own (in 16 or fewer bits, \
+         if it has to be smaller), or one process alone with device_map=\"auto\"",
     )
 }
 
@@ -1173,7 +1325,10 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
     };
     let by_hand = by_hand(message);
     let run = step(format!("oomph run{memory} {script}"), what);
-    if of_a_phase(message) {
+    let shows = |sign| message.tables.shows(sign);
+    let infers = shows(Sign::Infers) && !shows(Sign::Trains);
+    let decides = matches!(message.during, Some(Phase::Optimizing | Phase::Decoding));
+    if of_a_phase(message) || infers || decides {
         return vec![by_hand, run];
     }
     vec![
@@ -1311,7 +1466,7 @@ fn one_piece(message: &OomMessage) -> NextStep {
 fn by_hand(message: &OomMessage) -> NextStep {
     use Change::{
         Batch, Bits, EvaluationBatch, Graph, Halves, Inputs, OptimizerBits, Other, Recomputing,
-        Trained,
+        SmallerTiles, Temporaries, Tiles, Trained,
     };
     const STATE: (Change, &str) = (OptimizerBits, "the optimizer's state in 8 bits");
     const ADAPTERS: (Change, &str) = (Trained, "fewer parameters that are trained (LoRA)");
@@ -1408,6 +1563,21 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 "results moved to the CPU after each batch (.cpu(), .item())",
             ),
         ],
+        Some(Phase::Decoding) => &[
+            (
+                Tiles,
+                "pipe.vae.enable_tiling() and pipe.vae.enable_slicing(): decode in pieces",
+            ),
+            (
+                SmallerTiles,
+                "smaller tiles of the VAE (tile_sample_min_height, tile_sample_min_width)",
+            ),
+            (
+                Other,
+                "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): nothing but the VAE on the GPU then",
+            ),
+            (Inputs, "fewer frames, or a smaller picture"),
+        ],
         Some(Phase::Generating) => &[
             (Batch, "fewer prompts or beams at once"),
             (
@@ -1421,6 +1591,11 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ),
         ],
         Some(Phase::Optimizing) => &[
+            (
+                Temporaries,
+                "foreach=False in the optimizer, or a fused one (fused=True, DeepSpeed's FusedAdam): no temporaries as large as all its \
+                 parameters",
+            ),
             STATE,
             OFFLOADED,
             (Other, "it sharded over more ranks (ZeRO, FSDP)"),
@@ -1447,12 +1622,12 @@ fn by_hand(message: &OomMessage) -> NextStep {
             STATE,
         ],
         _ if message.tables.shows(Sign::Infers) => &[
-            (Batch, "a smaller batch"),
-            (Inputs, "a smaller image or shorter sequence"),
             (
                 Graph,
-                "torch.inference_mode() around it, so that no graph is kept",
+                "torch.no_grad() around the forward pass, if it is not there yet, so that no graph is kept",
             ),
+            (Inputs, "a smaller image or shorter sequence"),
+            (Batch, "a smaller batch"),
             (Halves, "weights in 16 or fewer bits"),
         ],
         _ => &[
@@ -1631,6 +1806,35 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
             batch,
         ];
     }
+    if super::figures::plan(message).is_some_and(|plan| plan.is_of_the_state()) {
+        return vec![
+            advice(
+                "shard what is kept over the devices (weights, the optimizer's state: FSDP, jax.sharding.NamedSharding) in place of a whole \
+                 copy on each",
+            ),
+            advice(
+                "fewer copies of the weights: no moving average (EMA), an optimizer with less state (Adafactor, moments in bfloat16), \
+                 adapters (LoRA) in place of all weights",
+            ),
+            step(
+                "jax.jit(…, donate_argnums=(0,))",
+                "where a step takes the old state and gives a new one: the new one then takes the old one's place",
+            ),
+            advice("GPUs with more memory, or more of them"),
+            profile,
+        ];
+    }
+    if message.hardware == Hardware::Tpu && !message.tables.shows(Sign::Trains) {
+        let alive = step(
+            "jax.live_arrays()",
+            "just before that line: what is alive already, as of an earlier run in the same notebook (restart its runtime; `del` arrays)",
+        );
+        let trained = step(
+            "jax.checkpoint",
+            "if it trains: recompute activations in the backward pass instead of keeping them",
+        );
+        return vec![alive, batch, trained, profile];
+    }
     if message.hardware == Hardware::Tpu {
         return vec![recompute, batch, profile];
     }
@@ -1704,7 +1908,13 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
     };
     let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
     let others = others_on_the_gpu(message);
-    if message.tables.shows(Sign::Trains) {
+    // From 0.75 to 0.92 of a GPU is a sixth of it.
+    let total = message.total.or(message.around.total);
+    let gained = total.map_or(Bytes::gib(4), |total| Bytes(total.0 / 6));
+    let too_little = message.requested.is_some_and(|asked| asked > gained);
+    if message.tables.shows(Sign::Trains) && too_little {
+        vec![recompute, batch, share, profile, others]
+    } else if message.tables.shows(Sign::Trains) {
         vec![share, recompute, batch, profile, others]
     } else {
         vec![
@@ -1792,8 +2002,15 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     }
     // A library beside the pool, or the pool's own start, wants what other processes or the pool took.
-    if message.setting == Some("what is free") {
-        vec![others, first, growth, smaller]
+    if message.setting == Some("what is free") && message.tables.shows(Sign::SharesGpu) {
+        // Both are the reader's own.
+        let share = step(
+            "per_process_gpu_memory_fraction=0.4",
+            "or a fixed share for each (set_logical_device_configuration in TensorFlow 2)",
+        );
+        vec![growth, share, others]
+    } else if message.setting == Some("what is free") {
+        vec![others, first, growth]
     } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
         vec![smaller, pieces, others, growth]
     } else {
@@ -1843,35 +2060,73 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
             ),
         ];
     }
-    let mut steps = vec![
-        step(
-            "provider_options=[{\"gpu_mem_limit\": 8 << 30, \"arena_extend_strategy\": \"kSameAsRequested\"}]",
-            "on the GPU: an arena that grows by what is asked for, not by powers of two, up to a limit of your choice",
-        ),
-        step(
+    let node = super::figures::node(message);
+    let scores = node.is_some_and(super::figures::makes_scores);
+    let convolves = node.is_none_or(|(operator, _)| operator.contains("Conv"));
+    // No arena has room for one buffer that large.
+    let large = message
+        .requested
+        .is_some_and(|asked| asked >= Bytes::gib(1));
+    let mut steps = vec![step(
+        "provider_options=[{\"arena_extend_strategy\": \"kSameAsRequested\"}]",
+        "on the GPU: an arena that grows by what is asked for, not by powers of two",
+    )];
+    if convolves {
+        steps.push(step(
             "provider_options=[{\"cudnn_conv_use_max_workspace\": \"0\"}]",
             "on the GPU: convolutions that need less workspace",
-        ),
-    ];
+        ));
+    }
     if message.memory == Memory::Unknown {
         steps.push(step(
             "session_options.enable_cpu_mem_arena = False",
             "on the CPU: give memory back after each run; `free -h` shows what is left",
         ));
     }
-    steps.push(ways(
+    let inputs = ways(
         "",
         &[
+            (
+                Change::Inputs,
+                if scores {
+                    "smaller inputs: half as many tokens need a quarter, and half the side of a picture a sixteenth"
+                } else {
+                    "smaller inputs, with a bound where their size varies"
+                },
+            ),
             (Change::Batch, "a smaller batch"),
-            (Change::Inputs, "a bound on inputs whose size varies"),
         ],
-    ));
+    );
+    let place = if scores || large { 0 } else { steps.len() };
+    steps.insert(place, inputs);
+    if scores {
+        steps.insert(
+            1,
+            step(
+                "python -m onnxruntime.transformers.optimizer --input model.onnx --output fused.onnx --opt_level 1",
+                "attention as one node (MultiHeadAttention), which keeps no matrix of all scores; or export it so",
+            ),
+        );
+    }
     steps
 }
 
 fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("TensorRT-LLM") {
         let split = step("--tp_size 2", "split the engine over more GPUs");
+        if message.tables.shows(Sign::Builds) && message.during != Some(Phase::Engine) {
+            return vec![
+                step(
+                    "--max_batch_size 8 --max_num_tokens 2048",
+                    "an engine for fewer tokens at once: what the builder tries is as large as they allow",
+                ),
+                split,
+                advice(
+                    "an engine with weights in fewer bits (FP8, INT4), or a GPU with more memory for the build",
+                ),
+                others_on_the_gpu(message),
+            ];
+        }
         if message.during == Some(Phase::Engine) {
             return vec![
                 split,
@@ -1921,8 +2176,8 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         // What a context needs is fixed when the engine is built.
         steps = vec![
             advice(
-                "build the engine again for smaller shapes: the maxima of its profile (--maxShapes, a static batch and size) set \
-                 what its context needs, whatever is run",
+                "build the engine again for smaller shapes: the maxima of its profile (--maxShapes, a static batch and size; of \
+                 TensorRT-LLM --max_batch_size, --max_num_tokens, --max_input_len) set what its context needs, whatever is run",
             ),
             others_on_the_gpu(message),
             step(
@@ -1971,6 +2226,7 @@ fn larger_share(message: &OomMessage) -> NextStep {
                     "a share that fits by the text's figures: more than {need:.2} is needed (if nothing else holds the GPU)"
                 ),
             )
+            .computed()
             .changing(Change::Share);
         }
         return advice(format!(
@@ -1985,6 +2241,9 @@ fn larger_share(message: &OomMessage) -> NextStep {
 }
 
 fn vllm(message: &OomMessage) -> Vec<NextStep> {
+    if let Some(shared) = super::sharing::of(message) {
+        return shared.steps(message);
+    }
     if message.setting == Some("--max-num-seqs") {
         return inside_vllm(message);
     }
@@ -1999,6 +2258,11 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
             "shorter requests need a smaller cache"
         };
         let length = step(format!("--max-model-len {length}"), what);
+        let length = if message.fits.or(by_figures).is_some() {
+            length.computed()
+        } else {
+            length
+        };
         if let Some(asked) = message
             .requested
             .filter(|_| message.tables.shows(Sign::FixedCache))
@@ -2064,10 +2328,8 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
     // What fits, and a hundredth less, as other processes do not stand still.
     let share = (free.0 as f64 / total.0.max(1) as f64 * 100.0).floor() / 100.0 - 0.01;
     if share >= 0.1 {
-        steps.push(step(
-            format!("--gpu-memory-utilization {share:.2}"),
-            format!("a share that fits into the {free} that are free"),
-        ));
+        let what = format!("a share that fits into the {free} that are free");
+        steps.push(step(format!("--gpu-memory-utilization {share:.2}"), what).computed());
     }
     if held_by_others(message) {
         steps.insert(0, others_on_the_gpu(message));
@@ -2130,12 +2392,16 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     vec![
-        others_on_the_gpu(message),
+        spill,
+        advice(
+            "less at once: columns that are needed, smaller types, data in partitions (dask-cudf), intermediate results deleted; a join or a \
+             group may give far more rows than it takes",
+        ),
         step(
             "rmm.reinitialize(pool_allocator=True, initial_pool_size=…, maximum_pool_size=…)",
             "a pool of a size of its own from the start: one that grows asks the driver for more than the request",
         ),
-        spill,
+        others_on_the_gpu(message),
     ]
 }
 
@@ -2246,16 +2512,21 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
                     "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
                 )
             }));
-            steps.push(ways(
-                "leave headroom: {}",
-                &[
-                    (Change::Batch, "a smaller batch"),
-                    (
-                        Change::Other,
-                        "set_per_process_memory_fraction(0.95) in PyTorch",
-                    ),
-                ],
-            ));
+            // Room beside the framework's allocator is of no use to an algorithm, whose scratch memory is the allocator's.
+            steps.push(if message.kind == MessageKind::NoAlgorithm {
+                ways("less on the GPU: {}", &SMALLER)
+            } else {
+                ways(
+                    "leave headroom: {}",
+                    &[
+                        (Change::Batch, "a smaller batch"),
+                        (
+                            Change::Other,
+                            "set_per_process_memory_fraction(0.95) in PyTorch",
+                        ),
+                    ],
+                )
+            });
             steps
         }
         _ => vec![
@@ -2571,10 +2842,7 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         Program::Cuda | Program::Tensorflow | Program::Jax
             if message.allocator.as_deref() == Some("pinned memory") =>
         {
-            vec![
-                look_at_the_host(),
-                advice("less pinned memory: smaller host buffers, fewer workers with pin_memory"),
-            ]
+            pinned(message)
         }
         Program::Tensorflow
             if message
@@ -2666,6 +2934,42 @@ fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
     }
 }
 
+/// Memory of the host that was to be pinned: each user of it has a setting of its own.
+fn pinned(message: &OomMessage) -> Vec<NextStep> {
+    let shows = |sign| message.tables.shows(sign);
+    let mut steps = Vec::new();
+    if message.inside == Some(Program::Vllm) {
+        steps.push(step(
+            "--swap-space 0",
+            "no cache of keys and values in pinned host memory (the default was 4 GiB; LLM(swap_space=0))",
+        ));
+    } else if shows(Sign::DeepSpeed) {
+        steps.push(step(
+            "\"pin_memory\": false",
+            "beside \"device\" in offload_optimizer and offload_param: the same memory, not pinned, which copies slower",
+        ));
+    } else if message.during == Some(Phase::Pinning) {
+        steps.push(advice(
+            "do not pin at that line (pin_memory=False, no .pin_memory()), or keep what it moves on the GPU (no offload to the CPU)",
+        ));
+    } else {
+        steps.push(advice(
+            "less pinned memory: smaller host buffers, fewer workers with pin_memory",
+        ));
+    }
+    if shows(Sign::Wsl) {
+        steps.push(advice(
+            "Windows' subsystem for Linux lets a process pin only a part of the RAM, whatever is free: less of it, or Linux itself",
+        ));
+    }
+    steps.push(step(
+        "ulimit -l; sysctl vm.max_map_count",
+        "what a process may lock, and its mappings: many small pinned pieces reach the second (1048576 is enough)",
+    ));
+    steps.push(look_at_the_host());
+    steps
+}
+
 fn ray(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![
         advice(match super::other::largest_part(message) {
@@ -2748,6 +3052,7 @@ fn needs_less(message: &OomMessage) -> &'static str {
             .any(|word| text.contains(word))
     };
     let python = !message.traceback.is_empty()
+        || message.tables.shows(Sign::LoaderWorker)
         || matches!(
             message.program,
             Program::Torchrun | Program::DeepSpeed | Program::Pytorch
@@ -2767,9 +3072,17 @@ fn needs_less(message: &OomMessage) -> &'static str {
 fn slurm(message: &OomMessage) -> Vec<NextStep> {
     // What was measured last may be below the limit that was reached.
     let most = message.in_use.max(message.total);
+    let by_core = message
+        .settings
+        .iter()
+        .any(|setting| setting.name == "mem_per_cpu");
     let mut steps = vec![step(
         format!("#SBATCH --mem={}", more_than(most)),
-        "ask for more of the node's memory (0: all of it)",
+        if by_core {
+            "ask for more of the node's memory (0: all of it), in place of --mem-per-cpu, which counts for each core"
+        } else {
+            "ask for more of the node's memory (0: all of it)"
+        },
     )];
     let job: String = message
         .job
@@ -2787,6 +3100,17 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// A worker of the `DataLoader` was ended: all of them hold as much.
+fn fewer_workers(message: &OomMessage) -> NextStep {
+    let each = message.in_use.map_or_else(String::new, |held| {
+        format!(" (this one held {held}, and each of the others holds about as much)")
+    });
+    step(
+        "num_workers=2",
+        format!("in the DataLoader, or half as many as now{each}; then a smaller prefetch_factor"),
+    )
+}
+
 /// The unit of systemd that a group of processes is, if it is no container's.
 fn unit_of(group: &str) -> Option<&str> {
     let unit = group.rsplit('/').next()?;
@@ -2796,7 +3120,13 @@ fn unit_of(group: &str) -> Option<&str> {
 
 fn kernel(message: &OomMessage) -> Vec<NextStep> {
     let Some(group) = message.allocator.as_deref() else {
-        return vec![
+        let loads = message.tables.shows(Sign::LoaderWorker)
+            || message
+                .process
+                .as_deref()
+                .is_some_and(|name| name.starts_with("pt_data"));
+        let mut steps = Vec::from_iter(loads.then(|| fewer_workers(message)));
+        steps.extend([
             look_at_the_host(),
             step(
                 "dmesg -T | grep -A400 'invoked oom-killer'",
@@ -2811,7 +3141,9 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 }
                 _ => needs_less(message),
             }),
-        ];
+        ]);
+        steps.truncate(3);
+        return steps;
     };
     if group.contains("kubepods") || group.ends_with("of a pod") {
         return vec![

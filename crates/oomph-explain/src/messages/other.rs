@@ -8,7 +8,7 @@ use oomph_trace::text::{
 
 use super::next::{held_by_others, memory_name, program_name};
 use super::ways::no_share_fits;
-use super::{evidence, figures};
+use super::{evidence, figures, sharing, weights};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
@@ -22,8 +22,14 @@ pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
         }
         _ => {
             let sum = [
-                figures::never_fits(message),
+                figures::of_the_plan(message).or_else(|| {
+                    figures::never_fits(message).filter(|_| !figures::lists_buffers(message))
+                }),
+                figures::of_the_assignment(message)
+                    .filter(|_| figures::never_fits(message).is_none()),
+                sharing::of_models(message),
                 figures::of_the_estimate(message),
+                figures::of_the_node(message),
             ];
             let sum: String = sum.into_iter().flatten().collect();
             let sum = if sum.is_empty() && message.setting != Some("one allocation") {
@@ -135,6 +141,19 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                  on the GPU, so most likely the weights did not fit into pinned memory of the host{}",
                 if message.tables.shows(Sign::Wsl) {
                     ", of which Windows' subsystem for Linux gives only a part of its RAM"
+                } else {
+                    ""
+                }
+            ),
+        ),
+        MessageKind::Cuda if message.memory == Memory::Host && message.allocator.as_deref() == Some("pinned memory") => (
+            "host_memory",
+            0.8,
+            format!(
+                "memory of the host could not be pinned{}: CUDA has the same words for it as for a full GPU. What a process may pin is \
+                 limited by the system (locked memory, its mappings, Windows' subsystem for Linux), whatever is free",
+                if message.inside == Some(Program::Vllm) {
+                    " for vLLM's cache of keys and values on the CPU (its swap space)"
                 } else {
                     ""
                 }
@@ -632,8 +651,12 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
                 0.7,
                 format!(
                     "{sentence}: its pool asks at its start for what the driver says is free, and then for less and less, \
-                     so another process took memory at the same time, or the driver kept a part; the program may have \
-                     gone on with less"
+                     so {}; the program may have gone on with less",
+                    if message.tables.shows(Sign::SharesGpu) {
+                        "of the processes that the text has on the GPU another one took memory at the same time"
+                    } else {
+                        "another process took memory at the same time, or the driver kept a part"
+                    }
                 ),
             );
         }
@@ -657,8 +680,12 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             "huge_request",
             0.8,
             format!(
-                "{sentence}: next to no GPU has so much, so the request itself is too large (a length, a batch, a \
-                 shape), however empty the GPU is"
+                "{sentence}: next to no GPU has so much, so the request itself is too large ({}), however empty the GPU is",
+                if message.tables.shows(Sign::Pipelined) {
+                    "a buffer for computing, of which a pipeline over several GPUs keeps a few copies: n_copies in the log"
+                } else {
+                    "a length, a batch, a shape"
+                }
             ),
         );
     }
@@ -761,6 +788,9 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    if let Some(shared) = sharing::of(message) {
+        return ("other_process", 0.85, shared.sentence(name));
+    }
     if message.setting == Some("workspace") {
         let whose = message.allocator.as_deref().unwrap_or("a library's buffer");
         return (
@@ -824,7 +854,13 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                     (Some(weights), Some(left)) => format!(
                         " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
                     ),
-                    _ => " and what its trial run needs".to_owned(),
+                    _ => match weights::of(message) {
+                        Some(weights) => format!(
+                            " (about {} of weights on each GPU, by its size) and what its trial run needs",
+                            weights.each()
+                        ),
+                        None => " and what its trial run needs".to_owned(),
+                    },
                 },
                 match (short_of_share(message), message.allowed, message.total) {
                     (Some(short), Some(share), Some(total)) =>
@@ -1124,6 +1160,9 @@ fn killed(message: &OomMessage) -> String {
             )
             .trim_end_matches('.')
             .to_owned()
+                + &evidence::plenty(message).map_or_else(String::new, |(free, total)| {
+                    format!("; the machine itself had {free} of {total} to be had, by the text's table, so it is the job's limit that counts")
+                })
         }
         Program::Kubernetes if message.setting == Some("eviction") => {
             let used = message
@@ -1322,7 +1361,8 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         return super::faults::unsaid(fault);
     }
     let mut unsaid = Vec::new();
-    if message.memory == Memory::Unknown {
+    // No algorithm of a library for the GPU runs elsewhere.
+    if message.memory == Memory::Unknown && message.kind != MessageKind::NoAlgorithm {
         unsaid.push("whether it was the GPU's memory or the host's");
     }
     if message.kind == MessageKind::OnChip {
@@ -1374,7 +1414,8 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         .parts
         .iter()
         .any(|(name, _)| name.starts_with("process "));
-    if message.memory == Memory::Device && !known && message.others.is_empty() && !listed {
+    let told = message.tables.shows(Sign::SharesGpu) || message.tables.shows(Sign::SecondServer);
+    if message.memory == Memory::Device && !known && message.others.is_empty() && !listed && !told {
         unsaid.push("whether other processes held a part of it");
     }
     let all = message.total.or(message.around.total);

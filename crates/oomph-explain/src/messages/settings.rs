@@ -27,7 +27,7 @@ pub(super) fn beyond(steps: Vec<NextStep>, set: &[Setting]) -> Vec<NextStep> {
             else {
                 return Some(step);
             };
-            let found = further(command, &step.what, set, &mut left_out)?;
+            let found = further(command, step.computed, set, &mut left_out)?;
             let what = if found.now.is_empty() {
                 step.what.clone()
             } else {
@@ -78,12 +78,10 @@ fn is_variable(word: &str) -> bool {
 /// The command with values beyond those that are set; `None` if nothing of it is left.
 fn further(
     command: &str,
-    what: &str,
+    computed: bool,
     set: &[Setting],
     left_out: &mut Vec<String>,
 ) -> Option<Further> {
-    // What was computed from the text's own figures stands.
-    let computed = what.starts_with("a share that fits") || what.starts_with("the longest request");
     let mut words = command.split_whitespace().peekable();
     let mut kept: Vec<String> = Vec::new();
     let mut settings = 0;

@@ -40,6 +40,12 @@ pub(crate) enum Change {
     Share,
     /// Other processes on the GPU.
     Processes,
+    /// Tiles in which a picture is decoded.
+    Tiles,
+    /// The size of such tiles.
+    SmallerTiles,
+    /// What an optimizer that works on all parameters at once makes beside them.
+    Temporaries,
     /// Anything else, which no text rules out.
     Other,
 }
@@ -109,14 +115,17 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     match change {
         Change::Batch => useless(
             without_samples
-                || during(&[Phase::Collecting, Phase::Capturing])
+                || during(&[Phase::Collecting, Phase::Capturing, Phase::Optimizing])
                 || is_smallest_batch(message)
                 || shows(Sign::BatchTried),
         ),
         Change::EvaluationBatch => useless(message.settings.iter().any(|setting| {
             setting.name.ends_with("eval_batch_size") && setting.value.as_deref() == Some("1")
         })),
-        Change::Inputs => useless(without_samples),
+        Change::Inputs => useless(without_samples || during(&[Phase::Optimizing])),
+        Change::Tiles => useless(shows(Sign::Tiles)),
+        Change::SmallerTiles => useless(!shows(Sign::Tiles)),
+        Change::Temporaries => useless(!shows(Sign::MultiTensor)),
         Change::Halves => on(is_set(
             message,
             &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"],
@@ -126,11 +135,15 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         )),
         Change::Singles => useless(!shows(Sign::Doubles)),
         Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])),
-        Change::Recomputing => on(is_set(message, &["gradient_checkpointing"])).or(useless(
-            without_samples || evaluates || (shows(Sign::Infers) && !shows(Sign::Trains)),
-        )),
+        Change::Recomputing => {
+            on(shows(Sign::Recomputes) || is_set(message, &["gradient_checkpointing"])).or(useless(
+                without_samples || evaluates || (shows(Sign::Infers) && !shows(Sign::Trains)),
+            ))
+        }
         Change::Graph => on(shows(Sign::NoGraph)).or(useless(
-            without_samples || during(&[Phase::Backward, Phase::Optimizing]),
+            message.inside.is_some()
+                || without_samples
+                || during(&[Phase::Backward, Phase::Optimizing]),
         )),
         Change::Trained => on(shows(Sign::Adapters)),
         Change::OptimizerBits => on(shows(Sign::SmallOptimizer)),

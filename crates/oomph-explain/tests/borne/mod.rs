@@ -32,7 +32,7 @@ fn stands_in(text: &str, bytes: u64) -> bool {
     let sum = |one: f64| parts.iter().any(|other| near(one + other));
     let less = |size: &f64| sizes.iter().any(|less| near(size - less));
     sizes.iter().any(|size| near(*size))
-        || has(&["shape", "dim {", "0x"])
+        || has(&["shape", "dim {", "0x", "mem-per-cpu"])
         || (has(&["(total ", "private pools"]) && sizes.iter().any(less))
         || (has(&["-rss:"])
             && parts

@@ -21,8 +21,23 @@ pub(super) fn named(line: &str) -> Option<String> {
     if line.len() > LONGEST || !line.bytes().any(|byte| byte.is_ascii_digit()) {
         return None;
     }
+    // `2xA100` counts them.
+    let counted = |word: &str| {
+        let rest = word.trim_start_matches(|c: char| c.is_ascii_digit());
+        let rest = rest
+            .strip_prefix(['x', 'X'])
+            .filter(|_| rest.len() < word.len());
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_alphabetic()))
+    };
     let words: Vec<&str> = line
         .split(|c: char| !c.is_ascii_alphanumeric())
+        .map(|word| {
+            if counted(word) {
+                word.split_once(['x', 'X']).map_or(word, |(_, name)| name)
+            } else {
+                word
+            }
+        })
         .filter(|word| !word.is_empty())
         .collect();
     let lower: Vec<String> = words.iter().map(|word| word.to_ascii_lowercase()).collect();
@@ -64,6 +79,7 @@ pub(super) fn named(line: &str) -> Option<String> {
         suffix(word)
             || word
                 .strip_suffix("gb")
+                .or_else(|| word.strip_suffix('g'))
                 .is_some_and(|size| size.parse::<u32>().is_ok())
     };
     while lower.get(end).is_some_and(goes_on) {
@@ -72,9 +88,34 @@ pub(super) fn named(line: &str) -> Option<String> {
     Some(words[at..end].join(" "))
 }
 
+/// How many GPUs a line counts: `found 2 CUDA devices`, `with 8 GPUs`; 0 if none.
+pub(super) fn count(line: &str) -> u64 {
+    /// No machine has more.
+    const MOST: u64 = 64;
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let counted = words.windows(2).filter_map(|pair| {
+        let name = pair[1].trim_matches(|c: char| !c.is_ascii_alphabetic());
+        let of = name.eq_ignore_ascii_case("GPUs") || (name == "CUDA" && line.contains("devices"));
+        pair[0].parse().ok().filter(|count| of && *count <= MOST)
+    });
+    counted.max().unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::named;
+    use super::{count, named};
+
+    #[test]
+    fn counts_of_cards() {
+        for (line, number) in [
+            ("ggml_cuda_init: found 2 CUDA devices:", 2),
+            ("on a machine with 8 GPUs (80 GB)", 8),
+            ("all GPUs, GPU 3", 0),
+            ("took 4096 GPUs", 0),
+        ] {
+            assert_eq!(count(line), number, "{line}");
+        }
+    }
 
     #[test]
     fn names_of_cards() {
@@ -84,6 +125,7 @@ mod tests {
             ("GPU 0: Tesla K80", Some("Tesla K80")),
             ("on T4 GPU with 15.1GB VRAM", Some("T4")),
             ("NVIDIA A100-SXM4-80GB", Some("A100 SXM4 80GB")),
+            ("run it on 2xA100 80G", Some("A100 80G")),
             (
                 "an NVIDIA GeForce RTX 4070 Ti SUPER",
                 Some("RTX 4070 Ti SUPER"),

@@ -36,6 +36,7 @@ const ALIASES: &[&[&str]] = &[
         "num_shard",
         "tensor_parallel",
     ],
+    &["pipeline_parallel_size", "pp", "pp_size"],
     &["gpu_memory_utilization"],
     &["max_model_len"],
     &["max_num_seqs"],
@@ -66,7 +67,11 @@ const ALIASES: &[&[&str]] = &[
     &["cache_type_k", "ctk"],
     &["cache_type_v", "ctv"],
     &["attn_implementation"],
+    &["torch_dtype"],
 ];
+
+/// Settings of which each value is kept: those of several servers on one GPU.
+const OF_EACH: &[&str] = &["gpu_memory_utilization", "mem_fraction_static", "port"];
 
 /// Beginnings of environment variables that are about memory.
 const VARIABLES: &[&str] = &[
@@ -91,6 +96,8 @@ const MARKS: &[&str] = &[
     " -ngl ",
     " -c ",
     " -ub ",
+    " -ctk ",
+    " -ctv ",
     "ReqMem",
     "MaxRSS",
     "MEM(GB)",
@@ -159,6 +166,8 @@ pub(super) struct Elsewhere {
     peak: Option<Bytes>,
     /// TensorRT built no engine.
     no_engine: bool,
+    /// Programs that a shell starts in the background.
+    background: usize,
 }
 
 impl Elsewhere {
@@ -191,13 +200,18 @@ impl Elsewhere {
         if self.columns.iter().any(Option::is_some) {
             self.job_row(line);
         }
+        self.background += usize::from(line.ends_with('&') && line.contains("python"));
         if FINDER.first(line).is_none() {
             return;
         }
         self.tables(line);
         for setting in settings(line) {
             if self.settings.len() < MOST
-                && self.settings.iter().all(|known| known.name != setting.name)
+                && self.settings.iter().all(|known| {
+                    known.name != setting.name
+                        || (OF_EACH.contains(&setting.name.as_str())
+                            && known.value != setting.value)
+                })
             {
                 self.settings.push(setting);
             }
@@ -271,6 +285,12 @@ impl Elsewhere {
         if matches!(message.program, Program::Jax | Program::OnnxRuntime) {
             message.inside = message.inside.or(self.application);
         }
+        if message.program == Program::LlamaCpp && message.tables.shows(Sign::Ollama) {
+            message.inside = message.inside.or(Some(Program::Ollama));
+        }
+        // It leaves the batch out and goes on.
+        message.handled |=
+            message.kind == MessageKind::Native && message.tables.shows(Sign::LeavesOut);
         // A program of C++ with libtorch in it.
         if message.program == Program::Pytorch && message.traceback.is_empty() {
             message.inside = message.inside.or(self.application);
@@ -302,7 +322,9 @@ impl Elsewhere {
         };
         if is("slurm") {
             let named = self.settings.iter().find(|setting| setting.name == "mem");
-            let asked = named.and_then(|setting| job_memory(setting.value.as_deref()?));
+            let asked = named
+                .and_then(|setting| job_memory(setting.value.as_deref()?))
+                .or_else(|| self.of_each_core());
             message.total = message
                 .total
                 .or(self.job[0])
@@ -422,6 +444,33 @@ impl Elsewhere {
             }
             _ => {}
         }
+    }
+
+    /// What a job of SLURM's gets that asks for memory by the core.
+    fn of_each_core(&self) -> Option<Bytes> {
+        let value = |name: &str| {
+            let setting = self.settings.iter().find(|setting| setting.name == name)?;
+            setting.value.as_deref()
+        };
+        let cores = value("cpus_per_task").map_or(Some(1), integer)?;
+        let each = job_memory(value("mem_per_cpu")?)?;
+        Some(Bytes(each.0.checked_mul(cores)?))
+    }
+
+    /// What its commands show together: several programs, or several servers.
+    pub(super) fn signs(&self) -> Vec<Sign> {
+        let ports = self
+            .settings
+            .iter()
+            .filter(|setting| setting.name == "port");
+        let several = [
+            (self.background > 1, Sign::SharesGpu),
+            (ports.count() > 1, Sign::SecondServer),
+        ];
+        several
+            .into_iter()
+            .filter_map(|(is, sign)| is.then_some(sign))
+            .collect()
     }
 
     /// What the tables of the text show.
@@ -578,7 +627,12 @@ fn setting<'a>(
     }
     let known = |name: &str| ALIASES.iter().any(|names| names.contains(&name));
     if let Some(flag) = word.strip_prefix('-') {
-        let value = next.filter(|next| next.bytes().all(|byte| byte.is_ascii_digit()))?;
+        // Letters alone are words of a sentence: `-c`, `-b`.
+        let long = flag.len() > 2;
+        let value = next.filter(|next| {
+            let number = next.bytes().all(|byte| byte.is_ascii_digit());
+            number || (long && !next.starts_with('-') && is_value(next))
+        })?;
         return known(flag).then_some((word, Some(value)));
     }
     let (name, rest) = word.split_once(['=', ':']).unwrap_or((word, ""));
@@ -596,6 +650,7 @@ fn setting<'a>(
         (false, _) if matches!(next, Some(":" | "=")) => second?,
         _ => return None,
     };
+    let value = value.strip_prefix("torch.").unwrap_or(value);
     is_literal(value).then_some((name, Some(value)))
 }
 
@@ -655,6 +710,10 @@ mod tests {
     #[test]
     fn settings_in_all_their_forms() {
         let pair = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+        assert_eq!(
+            set("llama-server -ctk q8_0 -ngl 99"),
+            [pair("cache_type_k", "q8_0"), pair("n_gpu_layers", "99")]
+        );
         assert_eq!(
             set("$ python -m server --tp 2 --mem-fraction-static=0.78 -c 4096"),
             [

@@ -710,6 +710,8 @@ pub(super) fn near<'a>(
             let mut figures = roles(line, BESIDE, message.memory);
             // A line of the message itself, which was wrapped.
             figures.retain(|(_, bytes)| !own.contains(&Some(*bytes)));
+            // `13B` is a model.
+            figures.retain(|(_, bytes)| bytes.0 == 0 || *bytes >= Bytes(1 << 10));
             around.fill(&figures);
         }
     }

@@ -28,6 +28,8 @@ pub enum Phase {
     Capturing,
     /// A server measured what a run needs.
     Profiling,
+    /// A picture or a film was decoded from its latents.
+    Decoding,
     /// Attention ran.
     Attending,
     /// Weights were read.
@@ -65,6 +67,7 @@ impl Phase {
             Self::Compiling => "it compiled the program",
             Self::Capturing => "CUDA graphs were captured",
             Self::Profiling => "it measured what it needs",
+            Self::Decoding => "the VAE decoded what was made",
             Self::Attending => "attention ran",
             Self::Loading => "weights were loaded",
             Self::Moving => "the model was moved to the GPU",
@@ -87,7 +90,18 @@ impl Phase {
 
 /// Words of calls, functions and files.
 const CALLS: &[(Phase, &[&str])] = &[
-    (Phase::Pinning, &["pin_memory(", "_utils/pin_memory.py"]),
+    (
+        Phase::Pinning,
+        &[
+            "pin_memory(",
+            "_utils/pin_memory.py",
+            "allocate_cpu_cache",
+            "cudaHostAlloc",
+            "cudaMallocHost",
+            "cuMemHostAlloc",
+            "CachingHostAllocator",
+        ],
+    ),
     (
         Phase::Context,
         &["cuCtxCreate", "PrimaryCtxRetain", "cuInit", "_cuda_init"],
@@ -150,6 +164,10 @@ const CALLS: &[(Phase, &[&str])] = &[
             "load_single_module",
             "get_sharded",
             "get_partial_sharded",
+            "utils/weights.py",
+            "QKVParallelLinear",
+            "ColumnParallelLinear(",
+            "RowParallelLinear(",
             "_state_dict_into",
             "torch.load(",
             "oading weights",
@@ -228,6 +246,17 @@ const CALLS: &[(Phase, &[&str])] = &[
         ],
     ),
     (
+        Phase::Decoding,
+        &[
+            "vae.decode",
+            "vae_decode",
+            "VAEDecode",
+            "decode_first_stage",
+            "first_stage_model.decode",
+            "decode_tiled",
+        ],
+    ),
+    (
         Phase::Attending,
         &[
             "scaled_dot_product_attention",
@@ -247,7 +276,10 @@ const CALLS: &[(Phase, &[&str])] = &[
             "optimizer state",
         ],
     ),
-    (Phase::Backward, &[".backward(", "autograd/__init__.py"]),
+    (
+        Phase::Backward,
+        &[".backward(", " backward(", "autograd/__init__.py"],
+    ),
     (Phase::Generating, &[".generate("]),
     (
         Phase::Communicating,
@@ -319,6 +351,11 @@ fn is_over(line: &str) -> bool {
 
 /// `43%|████▎     | 1300/3021 [58:12<…`: the steps done, and all.
 pub(super) fn progress(line: &str) -> Option<(u64, u64)> {
+    /// What other bars than those of steps are of.
+    const OTHERS: [&str; 5] = ["shards", "oading", "Map", "okeniz", "Fetching"];
+    if OTHERS.iter().any(|word| line.contains(word)) {
+        return None;
+    }
     let (_, bar) = line.rsplit_once("%|")?;
     let (_, rest) = bar.split_once('|')?;
     let (done, rest) = rest.trim_start().split_once('/')?;
@@ -390,6 +427,10 @@ mod tests {
                 Some((0, 7000)),
             ),
             ("|  43% of 12/24 |", None),
+            (
+                "Loading checkpoint shards:  53%|█████  | 8/15 [00:14<00:12]",
+                None,
+            ),
         ] {
             assert_eq!(progress(line), steps, "{line}");
         }

@@ -76,6 +76,22 @@ pub enum Sign {
     NotAtLimit,
     /// A container says that it ended at its limit.
     AtLimit,
+    /// A model is spread over all GPUs that its process sees.
+    SpreadsOut,
+    /// llama.cpp works in a pipeline over several GPUs, with a buffer for computing for each copy of the graph.
+    Pipelined,
+    /// Another server, or another model of one, was to use the GPU at the same time.
+    SecondServer,
+    /// Activations are computed again in the backward pass.
+    Recomputes,
+    /// An optimizer works on all its parameters at once, with temporaries as large.
+    MultiTensor,
+    /// A picture is decoded in tiles.
+    Tiles,
+    /// Ollama is used.
+    Ollama,
+    /// TensorRT builds an engine.
+    Builds,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -99,7 +115,8 @@ const WORDS: &[(Sign, &[&str])] = &[
             "training_step",
             "trainer.",
             "--do_train",
-            "--train",
+            "--train ",
+            "--train=",
             "finetun",
             "fine-tun",
             "train(",
@@ -119,6 +136,9 @@ const WORDS: &[(Sign, &[&str])] = &[
             "evaluate(",
             "sampling",
             "pipeline(",
+            "infer(",
+            "demo.py",
+            "detect.py",
             "no_grad",
             "alphafold",
             "af2",
@@ -336,6 +356,73 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (
+        Sign::SpreadsOut,
+        &[
+            "device_map=\"auto\"",
+            "device_map='auto'",
+            "device_map=auto",
+            "device_map: auto",
+            "device_map \"auto\"",
+            "infer_auto_device",
+            "balanced_low_0",
+        ],
+    ),
+    (
+        Sign::Ollama,
+        &[
+            "ollama run",
+            "ollama serve",
+            "ollama server",
+            "ollama[",
+            "ollama.service",
+        ],
+    ),
+    (
+        Sign::Builds,
+        &[
+            "trtllm-build",
+            "engine building failed",
+            "build.py",
+            "buildserializednetwork",
+        ],
+    ),
+    (Sign::Pipelined, &["pipeline parallelism enabled"]),
+    (
+        Sign::SecondServer,
+        &[
+            "second model",
+            "2nd model",
+            "second instance",
+            "second server",
+            "second vllm",
+            "another instance",
+            "two instance",
+            "two models",
+            "both models",
+            "2 instances",
+            "multiple instances",
+            "expiring loaded models",
+        ],
+    ),
+    (
+        Sign::Recomputes,
+        &[
+            "utils/checkpoint.py",
+            "utils\\checkpoint.py",
+            "activation_checkpointing/",
+        ],
+    ),
+    (Sign::MultiTensor, &["_multi_tensor_", "_foreach_"]),
+    (
+        Sign::Tiles,
+        &[
+            "decode_tiled",
+            "tiled_decode",
+            "vae_tiling",
+            "enable_tiling",
+        ],
+    ),
+    (
         Sign::AtLimit,
         &[
             "\"oomkilled\": true",
@@ -384,6 +471,70 @@ fn is_smallest_batch(line: &str) -> bool {
         })
 }
 
+/// What a line of prose says works, where it says so: "Runs fine with `offload_device=None`".
+pub(super) fn what_works(line: &str) -> Option<String> {
+    const WORDS: &[&str] = &[
+        "works fine",
+        "runs fine",
+        "work just fine",
+        "works just fine",
+        "run just fine",
+        "runs just fine",
+        "works well with",
+        "works with ",
+        "works when ",
+        "works if ",
+        "works without",
+        "runs without",
+        "works perfectly",
+        "runs perfectly",
+        "run perfectly",
+        "is able to work",
+        "succeeds with",
+        "no issue with",
+        "no problem with",
+        "no error when",
+    ];
+    /// Words of prose at the least, and letters around the phrase.
+    const PROSE: usize = 5;
+    const LONGEST: usize = 4 << 10;
+    const BEFORE: usize = 120;
+    const BEHIND: usize = 90;
+    const NOT: &[&str] = &[
+        "not ",
+        "n't ",
+        "how ",
+        "should ",
+        "would ",
+        "if it works",
+        "hope",
+        "never ",
+    ];
+    static FINDER: LazyLock<Vocabulary<()>> =
+        LazyLock::new(|| Vocabulary::new([((), WORDS)], true));
+    if line.len() > LONGEST {
+        return None;
+    }
+    let ((), start, end) = FINDER.all(line).next()?;
+    let head = line.get(line.floor_char_boundary(start.saturating_sub(BEFORE))..start)?;
+    let head = head
+        .rsplit_once(". ")
+        .map_or(head, |(_, sentence)| sentence);
+    let lower = head.to_ascii_lowercase();
+    if line.split_whitespace().count() < PROSE || NOT.iter().any(|word| lower.contains(word)) {
+        return None;
+    }
+    let tail = line.get(end..line.floor_char_boundary((end + BEHIND).min(line.len())))?;
+    let tail = [". ", ", but", ", however"]
+        .iter()
+        .fold(tail, |tail, stop| tail.split(stop).next().unwrap_or(tail));
+    Some(
+        format!("{head}{}{tail}", line.get(start..end)?)
+            .trim()
+            .to_owned(),
+    )
+}
+
 impl Sign {
     /// Adds what a line shows. `before_is_provider`: whether the heading that asks for the provider stands above.
     pub(super) fn read(line: &str, before_is_provider: &mut bool, found: &mut Vec<Self>) {
@@ -418,6 +569,27 @@ impl Sign {
 #[cfg(test)]
 mod tests {
     use super::Sign;
+
+    #[test]
+    fn what_works_is_quoted_from_prose_alone() {
+        for (line, words) in [
+            (
+                "It fails with both. Runs fine with `offload_device=None` or without torchrun. See below.",
+                Some("Runs fine with `offload_device=None` or without torchrun"),
+            ),
+            (
+                "With `--split-mode none` it is able to work just fine on one GPU, but not on two",
+                Some("With `--split-mode none` it is able to work just fine on one GPU"),
+            ),
+            (
+                "It does not even look as if that works with two of them",
+                None,
+            ),
+            ("works with 2", None),
+        ] {
+            assert_eq!(super::what_works(line).as_deref(), words, "{line}");
+        }
+    }
 
     #[test]
     fn signs_stand_anywhere() {

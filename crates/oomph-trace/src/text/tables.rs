@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use super::models::Model;
 use super::quoted::Figure;
 use super::signs::Sign;
 use super::words::{Vocabulary, after, index, integer, size};
@@ -174,6 +175,14 @@ const JOBS: &[&str] = &[
     "nproc_per_node",
     "nproc-per-node",
     "ntasks-per-node",
+    "num_processes",
+    "num_local_procs",
+    "sharding model on",
+    "store_based_barrier_key",
+    "--gpus",
+    "gpus",
+    "cuda devices",
+    "cuda ooms",
 ];
 
 /// What the tables of a text show.
@@ -209,6 +218,14 @@ pub struct Tables {
     pub gpus: Vec<(usize, String)>,
     /// What the text shows of where and how the program ran.
     pub signs: Vec<Sign>,
+    /// The model that was run, where the text tells its size and leaves no doubt.
+    pub model: Option<Model>,
+    /// What people say works, with its line.
+    pub works: Option<(usize, String)>,
+    /// GPUs that the text counts.
+    pub count: u64,
+    /// How often PyTorch's allocator had found no memory, by its own summary.
+    pub failures: Option<u64>,
 }
 
 impl Tables {
@@ -389,17 +406,31 @@ impl Reader {
             "nproc_per_node",
             "nproc-per-node",
             "ntasks-per-node",
+            "num_processes",
+            "num_local_procs",
+            "Sharding model on",
+            "store_based_barrier_key:1 with",
             " -np ",
             " -n ",
         ] {
             let launched = name.len() > 5 || line.contains("mpirun") || line.contains("mpiexec");
-            let number = after(line, name).map(|rest| rest.trim_start_matches([' ', '=']));
+            let number = after(line, name).map(|rest| rest.trim_start_matches([' ', '=', ':']));
             self.found.ranks = self
                 .found
                 .ranks
                 .or_else(|| number.filter(|_| launched).and_then(integer));
         }
-        for name in ["CUDA_VISIBLE_DEVICES=", "HIP_VISIBLE_DEVICES=", "-gpu_id "] {
+        let ooms = after(line, "CUDA OOMs:").and_then(|rest| integer(rest.trim_start()));
+        self.found.failures = self.found.failures.or(ooms);
+        self.found.count = self.found.count.max(super::cards::count(line));
+        for name in [
+            "CUDA_VISIBLE_DEVICES=",
+            "HIP_VISIBLE_DEVICES=",
+            "-gpu_id ",
+            "--gpus '\"device=",
+            "--gpus \"device=",
+            "--gpus device=",
+        ] {
             if let Some(list) = after(line, name).filter(|_| self.found.visible.is_empty()) {
                 let list = list.split([' ', ';', '\n']).next().unwrap_or_default();
                 let list = list.trim_matches(['"', '\'']);
@@ -903,7 +934,12 @@ pub(super) fn row_of_free(line: &str, command: &str) -> Option<Vec<Bytes>> {
         () if option('b') => "B",
         () if option('m') => "MiB",
         () if option('g') => "GiB",
-        () => "KiB",
+        // Where the command is not shown, no machine has so few of the smaller unit.
+        () => match rest.split_whitespace().next().and_then(integer)? {
+            0..4096 => "GiB",
+            4096..262_144 => "MiB",
+            _ => "KiB",
+        },
     };
     let figures: Vec<Bytes> = rest
         .split_whitespace()
