@@ -23,7 +23,7 @@ COMMANDS = [
     (["gpus", "rtx-4090"], 0, "RTX 4090"),
     (["explain", SNAPSHOT], 3, "the graphs of 16 earlier steps are still alive"),
     (["replay", SNAPSHOT], 3, "replayed 11131 events of device 0: exact"),
-    (["lint", ROOT / "examples"], 3, "OOM416"),
+    (["lint", "--select", "OOM416", ROOT / "examples"], 3, "OOM416"),
     (["completions", "bash"], 0, "complete"),
     (["run", "--gpu", "t4", ROOT / "examples" / "train_gpt.py"], 2, "torch is not installed"),
     (["doctor"], 1, "torch is not installed"),

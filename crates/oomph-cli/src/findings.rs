@@ -18,6 +18,9 @@ use crate::lint_settings::Choices;
 /// Number of files to lint for a trace; those that hold most come first.
 const MAX_FILES: usize = 64;
 
+/// Families and rules about memory of the GPU.
+const ABOUT_MEMORY: [&str; 7] = ["OOM1", "OOM2", "OOM3", "OOM4", "OOM5", "OOM703", "OOM801"];
+
 /// The findings whose lines hold memory, those that hold most first.
 ///
 /// Skips files that do not exist (a snapshot from another machine), cannot be parsed,
@@ -79,9 +82,9 @@ fn lint_file(file: &str, last_line: u32) -> Vec<oomph_lint::Finding> {
     if source.code().lines().count() < last_line as usize {
         return Vec::new();
     }
-    // That a line holds its scores is measured here.
+    // What a line holds is measured here, so all rules about memory speak.
     let choices = Choices {
-        extend_select: vec!["OOM801".to_owned()],
+        extend_select: ABOUT_MEMORY.map(str::to_owned).to_vec(),
         ..Choices::default()
     };
     // `oomph lint` reports wrong settings.

@@ -10,6 +10,8 @@ use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
 
 const BAD: &str = "import torch\n\ntorch.no_grad()\n";
+/// Selects the rules of `BAD` and of late calls of `zero_grad()`, which are off by default.
+const MORE: &str = "--extend-select=OOM203,OOM416";
 /// Selects the rule that mends `FIXABLE`, which is off by default.
 const DEPRECATED: &str = "--extend-select=OOM811";
 const FIXABLE: &str = "import torch\n\nwith torch.cuda.amp.autocast():\n    pass\n";
@@ -24,8 +26,13 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
     folder
 }
 
-/// In this process: the exit status.
+/// In this process, with the rules that tests here are about: the exit status.
 fn status(args: &[&str], path: &Path) -> i32 {
+    plain_status(&[&[MORE], args].concat(), path)
+}
+
+/// In this process: the exit status.
+fn plain_status(args: &[&str], path: &Path) -> i32 {
     let mut all: Vec<OsString> = vec!["lint".into(), "--quiet".into()];
     all.extend(args.iter().map(OsString::from));
     all.push(path.into());
@@ -110,9 +117,10 @@ fn exit_status_says_clean_findings_or_error() {
     assert_eq!(status(&[], bad.path()), 3);
     assert_eq!(status(&["--exit-zero"], bad.path()), 0);
     assert_eq!(status(&["--ignore", "OOM203"], bad.path()), 0);
-    assert_eq!(status(&["--select", "OOM1"], bad.path()), 0);
+    assert_eq!(plain_status(&[], bad.path()), 0, "it is off by default");
+    assert_eq!(plain_status(&["--select", "OOM1"], bad.path()), 0);
     assert_eq!(
-        status(&["--select", "no-grad-without-effect"], bad.path()),
+        plain_status(&["--select", "no-grad-without-effect"], bad.path()),
         3
     );
     assert_eq!(
@@ -180,7 +188,7 @@ fn fixes_are_written_and_only_the_safe_ones_unless_asked() {
 fn a_diff_shows_what_would_change_here_and_changes_nothing() {
     let project = folder(&[("a.py", FIXABLE), ("b.py", BAD)]);
     // Without a path: everything below this directory.
-    let output = run(&["lint", "--diff", DEPRECATED], project.path(), None);
+    let output = run(&["lint", "--diff", MORE, DEPRECATED], project.path(), None);
     assert_eq!(output.status.code(), Some(3));
     let diff = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -192,7 +200,7 @@ fn a_diff_shows_what_would_change_here_and_changes_nothing() {
     let kept = fs::read_to_string(project.path().join("a.py")).unwrap();
     assert_eq!(kept, FIXABLE);
     fs::remove_file(project.path().join("a.py")).unwrap();
-    let output = run(&["lint", "--diff", DEPRECATED], project.path(), None);
+    let output = run(&["lint", "--diff", MORE, DEPRECATED], project.path(), None);
     assert!(output.stdout.is_empty());
 }
 
@@ -202,6 +210,7 @@ fn standard_input_is_linted_and_fixed() {
     let output = run(
         &[
             "lint",
+            MORE,
             "-",
             "--stdin-filename",
             "x/train.py",
@@ -237,7 +246,7 @@ fn standard_input_is_linted_and_fixed() {
 fn text_goes_to_stdout_and_the_summary_to_stderr() {
     let project = folder(&[("a.py", BAD), ("b.py", FIXABLE), ("c.py", "def f(:\n")]);
     let output = run(
-        &["lint", "--isolated", DEPRECATED, "."],
+        &["lint", "--isolated", MORE, DEPRECATED, "."],
         project.path(),
         None,
     );
@@ -268,7 +277,10 @@ fn rules_explain_themselves() {
 fn where_no_thread_can_be_started_one_does_the_work() {
     let project = folder(&[("a.py", BAD), ("b.py", BAD)]);
     let output = Command::new("sh")
-        .args(["-c", "ulimit -v 4000000; exec \"$0\" lint --quiet"])
+        .args([
+            "-c",
+            "ulimit -v 4000000; exec \"$0\" lint --quiet --extend-select=OOM203",
+        ])
         .arg(command())
         .env("RAYON_NUM_THREADS", "4")
         .env("RUST_MIN_STACK", (1_u64 << 40).to_string())

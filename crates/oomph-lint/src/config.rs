@@ -73,7 +73,7 @@ impl Default for Selection {
     /// The rules that are on by default.
     fn default() -> Self {
         Self {
-            on: ALL.iter().map(|rule| rule.default).collect(),
+            on: ALL.iter().map(|rule| rule.is_default()).collect(),
         }
     }
 }
@@ -116,7 +116,7 @@ impl Selection {
         for rule in ALL {
             let base = match select {
                 Some(select) => longest(select, rule),
-                None => rule.default.then_some(0),
+                None => rule.is_default().then_some(0),
             };
             let wanted = base.max(longest(extend, rule));
             selection.on.push(match (wanted, longest(ignore, rule)) {

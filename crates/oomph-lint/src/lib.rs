@@ -13,7 +13,7 @@
 //! use oomph_lint::{Selection, Source, lint};
 //!
 //! let source = Source::python("import torch\ntorch.no_grad()\n".to_string())?;
-//! let linted = lint(&source, &Selection::default());
+//! let linted = lint(&source, &Selection::all());
 //! assert_eq!(linted.findings[0].rule.code, "OOM203");
 //! # Ok::<(), oomph_lint::Problem>(())
 //! ```
@@ -43,7 +43,7 @@ pub use oomph_python_source::{Edit, Position, Problem, Source};
 pub use pins::{Newest, may_pin, newest_torch, newest_torch_for_python};
 use project::Assumptions;
 pub use project::{Around, FileFacts, Project};
-pub use rule::{FixAvailability, Rule};
+pub use rule::{FixAvailability, Fresh, Rule};
 pub use rules::{ALL, by_code};
 pub use scope::Scope;
 

@@ -29,12 +29,34 @@ pub struct Rule {
     pub docs: &'static str,
     /// Whether findings carry fixes.
     pub fix: FixAvailability,
-    /// On without being selected.
-    pub default: bool,
+    /// How it was judged: see [`Fresh`].
+    pub fresh: Fresh,
     pub(crate) check: fn(&Model<'_>, &mut Vec<Report>),
 }
 
+/// Findings in repositories that a rule had not seen, each as its reader judged it first: those of the sets forty and newer that the
+/// rule of today still reports, and, if these are fewer than ten, all of older sets. `bench/lint/fresh.py` counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fresh {
+    /// True, and worth the change.
+    pub right: u32,
+    /// All: also wrong ones, and what is true and matters little.
+    pub judged: u32,
+}
+
+impl Fresh {
+    /// Whether they suffice to report a rule's findings to somebody who did not ask for it: nine of ten, of at least ten.
+    pub const fn suffice(self) -> bool {
+        self.judged >= 10 && self.right * 10 >= self.judged * 9
+    }
+}
+
 impl Rule {
+    /// Whether it is on without being selected.
+    pub const fn is_default(&self) -> bool {
+        self.fresh.suffice()
+    }
+
     /// The first line of the page.
     pub fn summary(&self) -> &'static str {
         self.docs.lines().next().unwrap_or_default().trim()
@@ -87,11 +109,19 @@ impl Rule {
     pub fn page(&self) -> String {
         let mut page = format!("# {} `{}`\n\n", self.code, self.name);
         let _ = write!(page, "*{}.*", self.family());
-        page.push_str(if self.default {
-            " On by default."
+        page.push_str(if self.is_default() {
+            " On by default:"
         } else {
-            " Off by default: `--extend-select` it."
+            " Off by default, `--extend-select` it:"
         });
+        let Fresh { right, judged } = self.fresh;
+        let _ = match judged {
+            0 => write!(page, " no finding in unseen code was judged yet."),
+            _ => write!(
+                page,
+                " right in {right} of {judged} findings in unseen code."
+            ),
+        };
         if self.fix == FixAvailability::Sometimes {
             page.push_str(" Some findings carry a fix.");
         }
@@ -146,7 +176,7 @@ impl Report {
 macro_rules! declare_rule {
     (
         $(#[doc = $doc:literal])+
-        $code:ident $name:literal { fix: $fix:ident, default: $default:literal }
+        $code:ident $name:literal { fix: $fix:ident, fresh: [$right:literal, $judged:literal] }
     ) => {
         $(#[doc = $doc])+
         pub(crate) static RULE: $crate::rule::Rule = $crate::rule::Rule {
@@ -154,7 +184,7 @@ macro_rules! declare_rule {
             name: $name,
             docs: concat!($($doc, "\n"),+),
             fix: $crate::rule::FixAvailability::$fix,
-            default: $default,
+            fresh: $crate::rule::Fresh { right: $right, judged: $judged },
             check,
         };
     };

@@ -6,10 +6,14 @@ use std::path::PathBuf;
 
 use oomph_lint::{FileFacts, FirstLook, Linted, Project, Selection, Source, lint, lint_in};
 
-/// The default rules, and those that tests here are about.
+/// All rules but some that speak of trade-offs.
 fn with_more() -> Selection {
-    let more = ["OOM505", "OOM511", "OOM701", "OOM811"].map(str::to_owned);
-    Selection::new(None, &more, &[]).unwrap()
+    let others = [
+        "OOM302", "OOM402", "OOM415", "OOM506", "OOM612", "OOM704", "OOM801", "OOM802", "OOM804",
+        "OOM815",
+    ]
+    .map(str::to_owned);
+    Selection::all().without(&others).unwrap()
 }
 
 /// The codes found in the first file.
@@ -60,7 +64,7 @@ with torch.no_grad():
     let source = Source::python(code.to_owned()).unwrap();
     let settled = |other: &str| {
         let other = Source::python(other.to_owned()).unwrap();
-        let (facts, look) = FirstLook::at(&source, &Selection::default());
+        let (facts, look) = FirstLook::at(&source, &with_more());
         let facts = [
             (PathBuf::from("main.py"), facts),
             (PathBuf::from("net.py"), FileFacts::of(&other)),
@@ -94,7 +98,7 @@ def restore(net, path):
     let calls = format!("{TRAIN}restore(net, 'last.pth')\n");
     assert_eq!(
         found(&[("tools.py", tools), ("train.py", &calls)]),
-        ["OOM502"]
+        ["OOM505"]
     );
     assert_eq!(found(&[("tools.py", tools), ("train.py", TRAIN)]), [""; 0]);
 }
@@ -335,7 +339,10 @@ main('last.pth')
 }
 
 const LOADS: &str = "net = torch.nn.Linear(2, 2).cuda()
-net.load_state_dict(torch.load('last.pth'))
+state = torch.load('last.pth')
+net.load_state_dict(state)
+with torch.no_grad():
+    net(torch.ones(1, 2).cuda())
 torch.save(net.state_dict(), 'last.pth')
 ";
 
@@ -422,9 +429,7 @@ fn a_module_that_was_not_read_may_be_there_all_the_same() {
         .collect();
     let count = |is_there: &dyn Fn(&std::path::Path) -> bool| {
         let around = Project::new(&facts, is_there).around(0);
-        lint_in(&sources[0].1, &Selection::default(), &around)
-            .findings
-            .len()
+        lint_in(&sources[0].1, &with_more(), &around).findings.len()
     };
     assert_eq!(count(&|_| false), 0);
     assert_eq!(count(&|path| path.ends_with("nets/compiled")), 1);
@@ -704,7 +709,10 @@ train(*make())
 #[test]
 fn nothing_follows_a_line_at_which_python_stops() {
     let rest = "net = Net().cuda()
-net.load_state_dict(torch.load('last.pth'))
+state = torch.load('last.pth')
+net.load_state_dict(state)
+with torch.no_grad():
+    net(torch.ones(1, 2).cuda())
 ";
     let nets = "import torch
 class Net(torch.nn.Linear): pass
@@ -901,7 +909,10 @@ fn a_star_may_mean_any_file_of_its_name() {
 from tools.all import *
 net = torch.nn.Linear(1, 1).cuda()
 net.load_state_dict(load('last.pth'))
-net.load_state_dict(torch.load('last.pth'))
+state = torch.load('last.pth')
+net.load_state_dict(state)
+with torch.no_grad():
+    net(torch.ones(1, 1).cuda())
 torch.save(net.state_dict(), 'last.pth')
 ";
     let with = |config: &str| {
@@ -934,7 +945,7 @@ fn weights_that_another_file_saves_from_the_cpu_load_to_the_cpu() {
     };
     assert_eq!(
         with("torch.save(net.state_dict(), 'last.pth')\n"),
-        ["OOM501"]
+        ["OOM505"]
     );
     let moved = "state = net.state_dict()
 for key, value in state.items():
@@ -1244,10 +1255,7 @@ def train(net, optimizer, kind):
         net(x.cuda()).mean().backward()
         optimizer.step()
 ";
-    let linted = lint(
-        &Source::python(code.to_owned()).unwrap(),
-        &Selection::default(),
-    );
+    let linted = lint(&Source::python(code.to_owned()).unwrap(), &with_more());
     let named: Vec<bool> = (linted.findings.iter())
         .zip(["`Photos`", "`Scans`"])
         .map(|(finding, name)| finding.message.contains(name))
@@ -1646,4 +1654,33 @@ class Gpt(torch.nn.Module):
     assert_eq!(of("lm_head", ""), ["OOM303"]);
     assert_eq!(of("lm_head", "        del logits\n"), [""; 0]);
     assert_eq!(of("classifier", ""), [""; 0]);
+}
+
+/// Its trainer would turn gradients off, and a script that calls the hook itself does not.
+#[test]
+fn what_lightning_loads_is_a_model() {
+    let script = |quiet: &str| {
+        format!(
+            "import torch
+from torch.utils.data import DataLoader
+from net import Net
+def main(path, data):
+    net = Net.load_from_checkpoint(path).cuda()
+    net.eval()
+{quiet}
+    for index, batch in enumerate(DataLoader(data)):
+        print(net.predict_step(batch.cuda(), index).shape)
+main('last.ckpt', [])
+"
+        )
+    };
+    let net = "import lightning
+import torch
+class Net(lightning.LightningModule):
+    def predict_step(self, batch, index):
+        return self.layers(batch)
+";
+    let found = |quiet: &str| found(&[("evaluate.py", &script(quiet)), ("net.py", net)]);
+    assert_eq!(found(""), ["OOM205"]);
+    assert_eq!(found("    torch.set_grad_enabled(False)"), [""; 0]);
 }

@@ -15,7 +15,7 @@ pub fn rules() -> String {
             family = rule.family();
             let _ = writeln!(out, "\n{family}");
         }
-        let default = if rule.default {
+        let default = if rule.is_default() {
             ""
         } else {
             " (off by default)"

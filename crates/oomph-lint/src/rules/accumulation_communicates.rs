@@ -64,7 +64,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the last `backward()` of an accumulation has to communicate.
-    OOM708 "accumulation-communicates" { fix: None, default: true }
+    OOM708 "accumulation-communicates" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -59,7 +59,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the right denominator depends on the loss.
-    OOM402 "accumulation-not-scaled" { fix: None, default: false }
+    OOM402 "accumulation-not-scaled" { fix: None, fresh: [5, 9] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -56,7 +56,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: a NaN in a gradient no longer raises.
-    OOM111 "anomaly-detection-left-on" { fix: Sometimes, default: true }
+    OOM111 "anomaly-detection-left-on" { fix: Sometimes, fresh: [10, 13] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

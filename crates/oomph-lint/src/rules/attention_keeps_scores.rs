@@ -47,7 +47,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: masks and biases have to become `attn_mask`.
-    OOM801 "attention-keeps-scores" { fix: None, default: false }
+    OOM801 "attention-keeps-scores" { fix: None, fresh: [51, 64] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

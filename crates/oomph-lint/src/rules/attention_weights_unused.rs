@@ -56,7 +56,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: the other kernel may differ in the last bits.
-    OOM804 "attention-weights-unused" { fix: Sometimes, default: false }
+    OOM804 "attention-weights-unused" { fix: Sometimes, fresh: [47, 70] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

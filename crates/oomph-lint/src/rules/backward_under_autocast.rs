@@ -54,7 +54,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the block may hold more than the forward pass.
-    OOM815 "backward-under-autocast" { fix: None, default: false }
+    OOM815 "backward-under-autocast" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -61,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the name may be read later on.
-    OOM503 "checkpoint-kept-while-training" { fix: None, default: true }
+    OOM503 "checkpoint-kept-while-training" { fix: None, fresh: [68, 77] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -41,7 +41,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: the two forms differ for functions with side effects and nested checkpoints.
-    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, default: false }
+    OOM511 "checkpoint-reentrant-unset" { fix: Sometimes, fresh: [48, 60] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: training changes.
-    OOM814 "clip-before-unscale" { fix: Sometimes, default: true }
+    OOM814 "clip-before-unscale" { fix: Sometimes, fresh: [8, 9] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the generator has to be a new function.
-    OOM604 "cycle-keeps-batches" { fix: None, default: true }
+    OOM604 "cycle-keeps-batches" { fix: None, fresh: [9, 13] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

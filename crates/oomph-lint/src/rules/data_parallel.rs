@@ -51,7 +51,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the script has to be started once per GPU.
-    OOM701 "data-parallel" { fix: None, default: false }
+    OOM701 "data-parallel" { fix: None, fresh: [186, 242] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

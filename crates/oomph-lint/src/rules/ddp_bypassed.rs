@@ -57,7 +57,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the method has to become the model's `forward`.
-    OOM707 "ddp-bypassed" { fix: None, default: true }
+    OOM707 "ddp-bypassed" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

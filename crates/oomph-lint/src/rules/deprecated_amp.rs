@@ -48,7 +48,7 @@ declare_rule! {
     ///
     /// Safe for `autocast`, which has had its new name since PyTorch 1.10; unsafe for `GradScaler`,
     /// which needs 2.3.
-    OOM811 "deprecated-amp" { fix: Sometimes, default: false }
+    OOM811 "deprecated-amp" { fix: Sometimes, fresh: [16, 28] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -67,7 +67,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the gradients have to be turned on again before the discriminator's step.
-    OOM113 "discriminator-not-frozen" { fix: None, default: true }
+    OOM113 "discriminator-not-frozen" { fix: None, fresh: [5, 5] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -58,7 +58,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the test needs a list of messages.
-    OOM903 "disguised-oom-missed" { fix: None, default: true }
+    OOM903 "disguised-oom-missed" { fix: None, fresh: [16, 29] }
 }
 
 /// Whether a block raises, whichever way it is left.

@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Safe: the two calls change places.
-    OOM612 "empty-cache-before-collect" { fix: Sometimes, default: false }
+    OOM612 "empty-cache-before-collect" { fix: Sometimes, fresh: [13, 20] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -58,7 +58,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: on a nearly full, fragmented GPU the call can be what keeps a job alive.
-    OOM611 "empty-cache-in-loop" { fix: Sometimes, default: true }
+    OOM611 "empty-cache-in-loop" { fix: Sometimes, fresh: [88, 106] }
 }
 
 /// Whether a loop runs a model in each iteration that was there before it: sampling, say.

@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the line has to move to the top of the script.
-    OOM704 "environment-set-too-late" { fix: None, default: false }
+    OOM704 "environment-set-too-late" { fix: None, fresh: [0, 2] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -65,7 +65,7 @@ declare_rule! {
     ///
     /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
     /// evaluate.
-    OOM201 "evaluation-builds-graph" { fix: Sometimes, default: true }
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [20, 22] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

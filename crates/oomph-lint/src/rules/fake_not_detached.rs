@@ -58,7 +58,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: if nothing clears the generator's gradients before its step, they change.
-    OOM109 "fake-not-detached" { fix: Sometimes, default: true }
+    OOM109 "fake-not-detached" { fix: Sometimes, fresh: [32, 37] }
 }
 
 /// The part of a network in adversarial training.

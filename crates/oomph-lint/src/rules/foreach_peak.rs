@@ -39,7 +39,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix offered beyond the advice: not every optimizer has `fused`.
-    OOM414 "foreach-peak" { fix: None, default: true }
+    OOM414 "foreach-peak" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -51,7 +51,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM413 "gradients-never-cleared" { fix: None, default: true }
+    OOM413 "gradients-never-cleared" { fix: None, fresh: [4, 6] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

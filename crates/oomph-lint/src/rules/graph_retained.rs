@@ -63,7 +63,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: a graph that is shared by iterations cannot be run through twice without it.
-    OOM105 "graph-retained" { fix: Sometimes, default: true }
+    OOM105 "graph-retained" { fix: Sometimes, fresh: [2, 5] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

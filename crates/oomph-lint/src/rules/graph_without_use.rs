@@ -69,7 +69,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, default: true }
+    OOM207 "graph-without-use" { fix: None, fresh: [29, 46] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -60,7 +60,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: only you know what belongs inside the block.
-    OOM205 "inference-builds-graph" { fix: None, default: true }
+    OOM205 "inference-builds-graph" { fix: None, fresh: [130, 172] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the last group needs its own denominator.
-    OOM403 "last-accumulation-dropped" { fix: None, default: true }
+    OOM403 "last-accumulation-dropped" { fix: None, fresh: [28, 33] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

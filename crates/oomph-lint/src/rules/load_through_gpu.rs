@@ -9,23 +9,23 @@ use crate::semantic::value::Kind;
 use crate::semantic::{Call, Model};
 use super::checkpoint_kept_while_training::names_published_weights;
 use super::load_to_gpu::loads_to_gpu;
-use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, saves_from_cpu, stays_beside};
+use super::load_to_saved_device::{fills_a_model, keeps_a_copy, saves_from_cpu, stays_beside};
 
 declare_rule! {
-    /// Weights go through the GPU to a model that may not be there.
+    /// Weights go through the GPU to a model.
     ///
     /// ## What it does
     ///
     /// Looks for `torch.load` to the GPU, or without `map_location` in a project that saves from the GPU, whose
-    /// result goes into `load_state_dict` of a model that is still on the CPU, or that other code made, or is only
-    /// looked up, shown or saved again. Where the model is known to be on the GPU it is OOM501 or OOM502. A file that names
+    /// result goes into `load_state_dict`, or is only looked up, shown or saved again, and is freed before the model runs.
+    /// What keeps its name longer is OOM501 and OOM502. A file that names
     /// no device itself, one that saves but trains nothing, and a function that nothing in the project calls, are left
     /// out.
     ///
     /// ## Why it costs memory
     ///
-    /// Everything in the file takes room on the GPU, an optimizer's state and other networks too, though
-    /// `load_state_dict` only copies from it. A name keeps it there beside the model, once that is moved. With
+    /// Everything in the file takes room on the GPU for a moment, an optimizer's state and other networks too, though
+    /// `load_state_dict` only copies from it. It matters where little else is there yet, as for a model that just fits. With
     /// several processes, and in scripts that do not use the first GPU, it is GPU 0 that fills up.
     ///
     /// ## Example
@@ -56,13 +56,12 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When the file was saved from the CPU, or the model is on the meta device (`assign=True`). Off by default: of 558
-    /// findings in code that it had not seen 82 % were right.
+    /// When the file was saved from the CPU, or the model is on the meta device (`assign=True`).
     ///
     /// ## Fix safety
     ///
     /// Unsafe: other uses of what was loaded may expect it on the GPU.
-    OOM505 "load-through-gpu" { fix: Sometimes, default: false }
+    OOM505 "load-through-gpu" { fix: Sometimes, fresh: [460, 558] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -86,29 +85,28 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             None => saved_from_gpu && !names_published_weights(model, call),
             Some(location) => loads_to_gpu(model, call, location),
         };
-        // On the GPU already: OOM501 and OOM502.
-        if !to_gpu || becomes_arrays(model, call) || goes_into_state_dict(model, call).is_some() || stays_beside(model, call) {
+        // What stays is OOM501 and OOM502.
+        let stays = || match location {
+            None => keeps_a_copy(model, call).is_some(),
+            Some(_) => stays_beside(model, call).is_some(),
+        };
+        if !to_gpu || becomes_arrays(model, call) || stays() {
             continue;
         }
         let fills = fills_a_model(model, call).is_some();
         let is_only_read =
-            || location.is_none() && is_checkpoint(model, call) && Flow::of_loaded(model).is_cut_off(call);
+            || is_checkpoint(model, call) && Flow::of_loaded(model).is_cut_off(call);
         if !fills && !is_only_read() {
             continue;
         }
-        let (message, edit) = match location {
-            _ if !fills => (
-                "a checkpoint is loaded to the GPU, and only looked up or saved again there",
-                model.module.add_keyword(call.node, "map_location=\"cpu\""),
-            ),
-            None => (
-                "the weights are loaded to the GPU that they were saved from, and only copied from there",
-                model.module.add_keyword(call.node, "map_location=\"cpu\""),
-            ),
-            Some(location) => (
-                "the weights are loaded to the GPU, and only copied from there",
-                Edit::replace(location, "\"cpu\""),
-            ),
+        let message = match location {
+            _ if !fills => "a checkpoint is loaded to the GPU, and only looked up or saved again there",
+            None => "the weights are loaded to the GPU that they were saved from, and only copied from there",
+            Some(_) => "the weights are loaded to the GPU, and only copied from there",
+        };
+        let edit = match location {
+            None => model.module.add_keyword(call.node, "map_location=\"cpu\""),
+            Some(location) => Edit::replace(location, "\"cpu\""),
         };
         out.push(
             Report::new(call.node, message)

@@ -3,38 +3,38 @@ use oomph_python_source::{Edit, Ranged, dotted_name, last_name, last_part};
 
 use crate::fix::Fix;
 use crate::queries::devices::on_cpu_only;
-use crate::queries::flow::Flow;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::{Call, FuncId, Model};
 use crate::semantic::value::Device;
-use super::load_through_gpu::is_checkpoint;
-use super::load_to_saved_device::{fills_a_model, goes_into_state_dict, is_freed_before_training, stays_beside};
+use super::load_to_saved_device::{Beside, stays_beside};
 
 declare_rule! {
     /// Weights are loaded straight to the GPU.
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model
-    /// that is on the GPU by then, or that moves there and runs while what was loaded keeps its name, and for checkpoints that
-    /// are only looked up. The function has to be one that something in the project calls. Models that are certainly below 16 MB (see
-    /// OOM416) are left out, and loads without a name for a model that an optimizer trains: what was loaded is freed with the
-    /// statement, and training holds more than that.
+    /// Looks for `torch.load(path, map_location="cuda")` whose result goes into `load_state_dict` of a model that is on the
+    /// GPU, or that moves there later, and keeps its name while the model runs: its function trains or evaluates with the
+    /// model, or hands it to one that does, and neither deletes nor rebinds the name before. The function has to be one that
+    /// something in the project calls. Models that are certainly below 16 MB (see OOM416) are left out. What is freed at once is OOM505.
     ///
     /// ## Why it costs memory
     ///
-    /// The model already has its parameters on the GPU. The loaded ones are a second copy beside
-    /// them until the dictionary is dropped; with an optimizer's state in the file, three or four.
+    /// The model has its parameters on the GPU. The loaded ones are a second copy beside them for as long as the name
+    /// lives, that is until the function returns; with an optimizer's state in the file, three or four.
     ///
     /// ## Example
     ///
     /// ```python
     /// import torch
     ///
-    /// def restore(model, path):
+    /// def evaluate(model, loader, path):
     ///     device = torch.device("cuda")
     ///     model.to(device)
-    ///     model.load_state_dict(torch.load(path, map_location=device))
+    ///     state = torch.load(path, map_location=device)
+    ///     model.load_state_dict(state)
+    ///     with torch.no_grad():
+    ///         return [model(x.to(device)).cpu() for x in loader]
     /// ```
     ///
     /// ## Use instead
@@ -42,10 +42,13 @@ declare_rule! {
     /// ```python
     /// import torch
     ///
-    /// def restore(model, path):
+    /// def evaluate(model, loader, path):
     ///     device = torch.device("cuda")
     ///     model.to(device)
-    ///     model.load_state_dict(torch.load(path, map_location="cpu"))
+    ///     state = torch.load(path, map_location="cpu")
+    ///     model.load_state_dict(state)
+    ///     with torch.no_grad():
+    ///         return [model(x.to(device)).cpu() for x in loader]
     /// ```
     ///
     /// ## When it is wrong
@@ -55,7 +58,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: other uses of the dictionary may expect it on the GPU.
-    OOM502 "load-to-gpu" { fix: Sometimes, default: true }
+    OOM502 "load-to-gpu" { fix: Sometimes, fresh: [336, 377] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -66,18 +69,13 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let Some(location) = call.arg("map_location", 1) else {
             continue;
         };
-        if !loads_to_gpu(model, call, location) || is_freed_before_training(model, call) {
+        if !loads_to_gpu(model, call, location) {
             continue;
         }
-        let is_only_read = || is_checkpoint(model, call) && fills_a_model(model, call).is_none() && Flow::of_loaded(model).is_cut_off(call);
-        let says = if goes_into_state_dict(model, call).is_some() {
-            "a second copy of the weights is loaded to the GPU"
-        } else if stays_beside(model, call) {
-            "what is loaded stays on the GPU beside the model, which moves there later"
-        } else if is_only_read() {
-            "a checkpoint is loaded to the GPU, and only looked up there"
-        } else {
-            continue;
+        let says = match stays_beside(model, call) {
+            Some(Beside::OnGpu) => "what is loaded stays on the GPU beside the model that it fills",
+            Some(Beside::MovedLater) => "what is loaded stays on the GPU beside the model, which moves there later",
+            None => continue,
         };
         out.push(
             Report::new(call.node, says)

@@ -1,36 +1,34 @@
 use oomph_python_source::ast::{ArgOrKeyword, Expr, Stmt};
-use oomph_python_source::{Ranged, TextSize, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
-use crate::queries::purpose::{in_unit_test, is_eval_name};
+use crate::queries::purpose::in_unit_test;
 use crate::queries::sizes::has_few_parameters;
 use crate::queries::whereabouts::{is_on_gpu, moved_after};
-use crate::reach::goes_no_further;
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
 use super::checkpoint_kept_while_training::{excludes, names_published_weights};
-use crate::semantic::{Call, FuncId, Model};
+use crate::semantic::{Assign, Call, FuncId, Model};
 
 declare_rule! {
     /// Weights are loaded to the GPU that they were saved from.
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.load(path)` without `map_location` whose result goes into
-    /// `load_state_dict` of a model that is on the GPU by then: this file has moved it. Only
-    /// where the file, or one that imports connect it with, trains or saves: others load published weights, and
-    /// nothing says from which device those were saved. Loads in a function that nothing in the project calls, and those
-    /// of weights that a name, a test or the module itself calls pretrained, are left out. So is a model that moves to
-    /// the GPU after it was filled, unless what was loaded keeps its name while the model runs. Models that are certainly below 16 MB
-    /// (see OOM416) and, in a single process, loads without a name for a model that an optimizer trains are left out as well: what
-    /// was loaded is freed with the statement, and training holds more than that.
+    /// Looks for `torch.load(path)` without `map_location` whose result goes into `load_state_dict` of a model that is on
+    /// the GPU, or that moves there later, and keeps its name while the model runs: its function trains or evaluates with
+    /// the model, or hands it to one that does, and neither deletes nor rebinds the name before. Where processes train
+    /// together, loads without a name count as well: they all go to GPU 0. Only where the file, or one that imports connect
+    /// it with, trains or saves: others load published weights, and nothing says from which device those were saved. Loads
+    /// in a function that nothing in the project calls, and those of weights that a name, a test or the module itself calls
+    /// pretrained, are left out, as are models that are certainly below 16 MB (see OOM416). What is freed at once is OOM505.
     ///
     /// ## Why it costs memory
     ///
     /// `torch.load` puts every tensor where it was when it was saved: a second copy of the model
-    /// (and of the optimizer's state) on the GPU while `load_state_dict` copies it into the first.
-    /// With several processes, all of them load to GPU 0.
+    /// (and of the optimizer's state) on the GPU, for as long as it has a name.
+    /// With several processes, all of them load to GPU 0, where each makes a context as well.
     ///
     /// ## Example
     ///
@@ -40,9 +38,12 @@ declare_rule! {
     /// def save(model, path):
     ///     torch.save(model.state_dict(), path)
     ///
-    /// def restore(model, path):
+    /// def evaluate(model, loader, path):
     ///     model.cuda()
-    ///     model.load_state_dict(torch.load(path))
+    ///     state = torch.load(path)
+    ///     model.load_state_dict(state)
+    ///     with torch.no_grad():
+    ///         return [model(x.cuda()).cpu() for x in loader]
     /// ```
     ///
     /// ## Use instead
@@ -53,9 +54,12 @@ declare_rule! {
     /// def save(model, path):
     ///     torch.save(model.state_dict(), path)
     ///
-    /// def restore(model, path):
+    /// def evaluate(model, loader, path):
     ///     model.cuda()
-    ///     model.load_state_dict(torch.load(path, map_location="cpu"))
+    ///     state = torch.load(path, map_location="cpu")
+    ///     model.load_state_dict(state)
+    ///     with torch.no_grad():
+    ///         return [model(x.cuda()).cpu() for x in loader]
     /// ```
     ///
     /// ## When it is wrong
@@ -66,7 +70,7 @@ declare_rule! {
     ///
     /// Safe where the result goes straight into `load_state_dict`, which copies to wherever the
     /// parameters are. Unsafe where it has a name: other uses may expect it on the GPU.
-    OOM501 "load-to-saved-device" { fix: Sometimes, default: true }
+    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [10, 12] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -97,17 +101,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
             || names_published_weights(model, call)
-            || !communicates(model) && is_freed_before_training(model, call)
         {
             continue;
         }
-        let found = goes_into_state_dict(model, call).map(|direct| {
-            let says = "a second copy of the weights is loaded to the GPU that they were saved from";
-            (direct, says)
-        });
-        let says = "what is loaded stays on the GPU that it was saved from, beside the model, which moves there later";
-        let beside = || stays_beside(model, call).then_some((false, says));
-        let Some((direct, says)) = found.or_else(beside) else {
+        let Some((direct, says)) = keeps_a_copy(model, call) else {
             continue;
         };
         let applicability = if direct {
@@ -131,9 +128,23 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     }
 }
 
+/// What a `torch.load` of the weights that it was saved from keeps on a GPU for longer than its statement, and whether it goes straight
+/// into `load_state_dict`.
+pub(super) fn keeps_a_copy(model: &Model<'_>, load: &Call<'_>) -> Option<(bool, &'static str)> {
+    if let Some(beside) = stays_beside(model, load) {
+        let says = match beside {
+            Beside::OnGpu => "what is loaded stays on the GPU that it was saved from, beside the model that it fills",
+            Beside::MovedLater => "what is loaded stays on the GPU that it was saved from, beside the model, which moves there later",
+        };
+        return Some((false, says));
+    }
+    let direct = goes_into_state_dict(model, load).filter(|_| communicates(model))?;
+    Some((direct, "every process loads the weights to the GPU that they were saved from"))
+}
+
 /// Whether what `torch.load` returned goes into `load_state_dict` of a model that is on the GPU by then: at
 /// once, or by a name.
-pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option<bool> {
+fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option<bool> {
     let loads = loads_of(model, load);
     loads
         .iter()
@@ -143,111 +154,85 @@ pub(super) fn goes_into_state_dict(model: &Model<'_>, load: &Call<'_>) -> Option
 
 /// Whether processes train together: each loads to the GPU that the file names.
 fn communicates(model: &Model<'_>) -> bool {
-    ["DistributedDataParallel", "init_process_group", "DDP("].iter().any(|word| model.module.text().contains(word))
-}
-
-/// Whether a load has no name, and fills a model that the same job trains: what was loaded is freed when the statement ends, and is
-/// no larger than the gradients, the optimizer's state and the activations that training holds beside the weights.
-pub(super) fn is_freed_before_training(model: &Model<'_>, load: &Call<'_>) -> bool {
-    let only_runs = model.func_name(load.ctx).is_some_and(|name| {
-        is_eval_name(name) || name.split('_').any(|word| is_eval_name(word) || matches!(word, "sample" | "generate" | "demo"))
-    });
-    let loads = loads_of(model, load);
-    !only_runs
-        && !is_loaded_to_run(model, load)
-        && !loads.is_empty()
-        && loads.iter().all(|(call, direct)| *direct && is_optimized(model, call))
-}
-
-/// Whether a test around a load asks for something else than training, or the branch stops after it: `if args.test: …; return`.
-fn is_loaded_to_run(model: &Model<'_>, load: &Call<'_>) -> bool {
-    model.stmts_around(load.node.range()).any(|info| {
-        let Stmt::If(branch) = info.node else { return false };
-        let asked = model.text(&*branch.test).to_ascii_lowercase();
-        let stops = |body: &[Stmt]| {
-            body.iter().any(|stmt| stmt.range().contains_range(load.node.range())) && body.last().is_some_and(goes_no_further)
-        };
-        ["test", "eval", "infer", "sampl", "generat", "demo"].iter().any(|word| asked.contains(word))
-            || stops(&branch.body)
-            || branch.elif_else_clauses.iter().any(|clause| stops(&clause.body))
+    model.calls.iter().any(|call| {
+        matches!(last_name(&call.node.func), Some("DistributedDataParallel" | "DDP" | "init_process_group"))
     })
 }
 
-/// Whether an optimizer has the parameters of what a `load_state_dict` fills, in its function or its class.
-fn is_optimized(model: &Model<'_>, load: &Call<'_>) -> bool {
-    let Some(place) = load.recv_place() else { return false };
-    let near = |other: &Call<'_>| {
-        if place.starts_with("self.") {
-            model.ctx(other.ctx).class == model.ctx(load.ctx).class
-        } else {
-            model.func_of(other.ctx) == model.func_of(load.ctx)
-        }
-    };
-    let gives_parameters = model.calls.iter().any(|call| {
-        matches!(call.method, Some("parameters" | "named_parameters"))
-            && near(call)
-            && call.recv_place().is_some_and(|recv| recv == place || recv.starts_with(&format!("{place}.")))
-    });
-    gives_parameters && model.calls.iter().any(|call| call.result.kind == Kind::Optimizer && near(call))
+/// Where a model is that was filled from what keeps its name while it runs.
+pub(super) enum Beside {
+    OnGpu,
+    /// On the CPU, and moved to the GPU since.
+    MovedLater,
 }
 
-/// Whether what `torch.load` returned keeps its name while the model runs that it filled on the CPU, and that has moved to
-/// the GPU since.
-pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> bool {
+/// Whether what `torch.load` returned keeps its name while the model runs that it filled.
+pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> Option<Beside> {
     let func = model.func_of(load.ctx);
-    let named = model
-        .assigns
-        .iter()
-        .find(|assign| assign.expr.is_some_and(|expr| expr.range() == load.node.range()));
-    let Some(Expr::Name(target)) = named.map(|assign| assign.target) else {
-        return false;
+    let named = (model.assigns.iter()).find(|assign| assign.expr.is_some_and(|expr| is_of(expr, load)))?;
+    let Expr::Name(target) = named.target else {
+        return None;
     };
-    let name = target.id.as_str();
     let loads = loads_of(model, load);
-    let Some((place, moved)) = loads
+    let (place, since, beside) = loads
         .iter()
         .filter(|(call, _)| !keeps_its_state(model, call) && !fills_a_small_model(model, call))
-        .find_map(|(call, _)| call.recv_place().zip(moved_after(model, call)))
-    else {
-        return false;
-    };
-    let loops = |trains: bool| {
-        model.loops.iter().any(|each| {
-            (each.contains_backward == trains && (trains || each.data))
-                && model.func_of(each.ctx) == func
-                && each.range.start() > moved
-                && !excludes(model, load.node.range(), each.range)
-        })
-    };
-    // Where the loop of this function trains, it is OOM503.
-    let runs = loops(false) || !loops(true) && runs_after(model, func, &place, moved);
-    let dropped = || {
-        model
-            .assigns_to(func, name)
-            .any(|other| other.target.start() > target.end())
-            || model.stmts.iter().any(|info| match info.node {
-                Stmt::Delete(delete) if model.func_of(info.ctx) == func => delete
-                    .targets
-                    .iter()
-                    .any(|each| dotted_name(each).as_deref() == Some(name)),
-                _ => false,
-            })
-    };
-    runs && !dropped()
+        .find_map(|(call, _)| {
+            let on_gpu = || (is_on_gpu(model, call) == Tri::Yes).then(|| (call.node.end(), Beside::OnGpu));
+            let moved = || moved_after(model, call).map(|at| (at, Beside::MovedLater));
+            let (since, beside) = on_gpu().or_else(moved)?;
+            Some((call.recv_place()?, since, beside))
+        })?;
+    let works = first_work(model, func, &place, since, load.node.range())?;
+    (!loses_its_name(model, named, target.id.as_str(), works)).then_some(beside)
 }
 
-/// Whether a function runs a model, or hands it to somebody who may, after an offset.
-fn runs_after(model: &Model<'_>, func: Option<FuncId>, place: &str, after: TextSize) -> bool {
-    const OTHERS: &[&str] = &["print", "DataParallel", "DistributedDataParallel", "compile", "watch", "summary"];
-    model.calls_in_function(func).filter(|call| call.node.start() > after).any(|call| {
-        let hands_over = || {
-            let args = call.node.arguments.iter_source_order();
-            args.map(ArgOrKeyword::value).any(|arg| dotted_name(arg).as_deref() == Some(place))
-                && !last_name(&call.node.func).is_some_and(|name| OTHERS.contains(&name))
-        };
-        let is_pass = || dotted_name(&call.node.func).as_deref() == Some(place) || call.recv_place().as_deref() == Some(place) && matches!(call.method, Some("generate" | "sample" | "forward" | "predict"));
-        is_pass() || hands_over()
-    })
+/// `torch.load(path)`, `torch.load(path)["model"]`
+fn is_of(expr: &Expr, load: &Call<'_>) -> bool {
+    match expr {
+        Expr::Subscript(item) => is_of(&item.value, load),
+        _ => expr.range() == load.node.range(),
+    }
+}
+
+/// Where a function first works with a model after an offset: a loop that trains or reads batches, a pass, or a call that it is given to.
+fn first_work(model: &Model<'_>, func: Option<FuncId>, place: &str, after: TextSize, load: TextRange) -> Option<TextSize> {
+    let loops = model.loops.iter().filter(|each| {
+        (each.contains_backward || each.data)
+            && model.func_of(each.ctx) == func
+            && each.range.start() > after
+            && !excludes(model, load, each.range)
+    });
+    let calls = model
+        .calls_in_function(func)
+        .filter(|call| call.node.start() > after && runs(model, call, place) && !excludes(model, load, call.node.range()));
+    loops.map(|each| each.range.start()).chain(calls.map(|call| call.node.start())).min()
+}
+
+/// Whether a name is deleted, or bound anew, between where it is bound and an offset.
+fn loses_its_name(model: &Model<'_>, named: &Assign<'_>, name: &str, works: TextSize) -> bool {
+    let func = model.func_of(named.ctx);
+    let is_between = |at: TextSize| named.target.end() < at && at < works;
+    model.assigns_to(func, name).any(|other| is_between(other.target.start()))
+        || model.stmts.iter().any(|info| match info.node {
+            Stmt::Delete(delete) if model.func_of(info.ctx) == func && is_between(delete.start()) => {
+                delete.targets.iter().any(|each| dotted_name(each).as_deref() == Some(name))
+            }
+            _ => false,
+        })
+}
+
+/// Whether a call runs a model, or hands it to somebody who does.
+fn runs(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    const OTHERS: &[&str] = &["print", "DataParallel", "DistributedDataParallel", "DDP", "compile", "watch", "summary", "save", "append", "extend", "insert", "add"];
+    let is_it = |expr: &Expr| dotted_name(expr).as_deref() == Some(place);
+    let is_pass = is_it(&call.node.func)
+        || call.recv_place().as_deref() == Some(place) && matches!(call.method, Some("generate" | "sample" | "forward" | "predict"));
+    let works = || match call.target {
+        Some(id) => model.func(id).has_forward || model.func(id).has_backward || model.loops.iter().any(|each| each.data && model.func_of(each.ctx) == Some(id)),
+        None => last_name(&call.node.func).is_some_and(|name| !OTHERS.contains(&name)),
+    };
+    is_pass || call.node.arguments.iter_source_order().any(|arg| is_it(arg.value())) && works()
 }
 
 /// Whether what `torch.load` returned goes into `load_state_dict` of a model, wherever that is.

@@ -6,22 +6,23 @@ use crate::project::decodes_files;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
 use crate::rule::{Report, declare_rule};
-use crate::semantic::{Call, FuncId, Model};
+use crate::semantic::{Assign, Call, FuncId, Model};
 
 declare_rule! {
     /// The process that trains decodes the files as well.
     ///
     /// ## What it does
     ///
-    /// Looks for a `DataLoader` for training without `num_workers`, over a data set that opens and decodes a file for
-    /// each item: `ImageFolder` and its like, or a class of the project whose `__getitem__` reads images, sound or
-    /// volumes. Loaders that are given other settings by `**` or that no loop reads, files that name a drive of Windows and have no
+    /// Looks for a `DataLoader` for training without `num_workers`, or with one worker at most, over a data set that opens and
+    /// decodes a file for each item: `ImageFolder` and its like, a class of the project whose `__getitem__` reads images, sound or
+    /// volumes, or what `with_transform()` of `datasets` gives. The number may stand in a constant, or in the default of an option of
+    /// the file. Loaders that are given other settings by `**` or that no loop reads, files that name a drive of Windows and have no
     /// main guard, tests, and jobs on the CPU are left out.
     ///
     /// ## Why it costs memory
     ///
     /// It costs time: the default is no worker, so the loop opens, decodes and transforms one file after another before
-    /// each step, and the GPU waits with all that it holds. Workers do that while it computes.
+    /// each step, and the GPU waits with all that it holds. Workers do that while it computes; one does it no faster than the loop.
     ///
     /// ## Example
     ///
@@ -60,23 +61,32 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: only you know how many cores there are.
-    OOM606 "loader-without-workers" { fix: None, default: true }
+    OOM606 "loader-without-workers" { fix: None, fresh: [13, 25] }
 }
+
+/// Names are followed this far.
+const MAX_DEPTH: usize = 4;
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let is_loader = |call: &Call<'_>| {
         call.is("torch.utils.data.DataLoader") || call.is("torch.utils.data.dataloader.DataLoader")
     };
     // Most files make no loader, and need not ask what the others do.
-    if !model.calls.iter().any(is_loader) || !mentions_gpu(model) || on_cpu_only(model) {
+    if !model.calls.iter().any(is_loader) {
+        return;
+    }
+    // Loops of other files may move what a loader gives.
+    let works_on_gpu = mentions_gpu(model) && !on_cpu_only(model) || model.around.used_on_gpu();
+    if !works_on_gpu {
         return;
     }
     for call in model.calls.iter().filter(|call| is_loader(call)) {
-        let is_zero = |value: &Expr| model.text(value) == "0";
-        let is_bare = call.arg("num_workers", 5).is_none_or(is_zero)
-            && call.keyword("batch_sampler").is_none()
-            && !call.has_star_args()
-            && !call.has_star_kwargs();
+        let count = match call.arg("num_workers", 5) {
+            Some(count) => workers(model, call, count, 0),
+            None => Some(0),
+        };
+        let Some(count @ 0..=1) = count else { continue };
+        let is_bare = call.keyword("batch_sampler").is_none() && !call.has_star_args() && !call.has_star_kwargs();
         let Some(data) = call.arg("dataset", 0) else { continue };
         if is_never_looped_over(model, call) || starts_no_processes(model) {
             continue;
@@ -102,11 +112,52 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             out.push(
                 Report::new(
                     call.node,
-                    format!("no workers: the loop decodes every file of `{name}` itself, and the GPU waits for it"),
+                    match count {
+                        0 => format!("no workers: the loop decodes every file of `{name}` itself, and the GPU waits for it"),
+                        _ => format!("one worker decodes every file of `{name}`, and the GPU waits for it"),
+                    },
                 )
                 .help("pass `num_workers=4`, say, and `pin_memory=True`"),
             );
         }
+    }
+}
+
+/// How many workers an expression asks for: a number, a constant of its class, function or file, or an option that has a default.
+fn workers(model: &Model<'_>, loader: &Call<'_>, count: &Expr, depth: usize) -> Option<u64> {
+    match count {
+        _ if depth > MAX_DEPTH => None,
+        Expr::NumberLiteral(number) => number.value.as_int()?.as_u64(),
+        Expr::Call(call) if last_name(&call.func) == Some("int") => workers(model, loader, call.arguments.find_positional(0)?, depth + 1),
+        _ => {
+            let place = dotted_name(count)?;
+            let (func, class) = (model.func_of(loader.ctx), model.ctx(loader.ctx).class);
+            let is_near = |assign: &Assign<'_>| {
+                let of_func = model.func_of(assign.ctx) == func || model.func_of(assign.ctx).is_none();
+                if place.starts_with("self.") { model.ctx(assign.ctx).class == class } else { of_func }
+            };
+            let mut bound = model.assigns.iter().filter(|assign| assign.place == place && is_near(assign)).peekable();
+            if bound.peek().is_none() {
+                return default_of_option(model, last_part(&place));
+            }
+            let counts = bound.map(|assign| workers(model, loader, assign.expr?, depth + 1));
+            counts.reduce(|most, next| Some(most?.max(next?))).flatten()
+        }
+    }
+}
+
+/// The default of an option of the file: `parser.add_argument("--num-workers", type=int, default=0)`.
+fn default_of_option(model: &Model<'_>, name: &str) -> Option<u64> {
+    let mut options = model.calls.iter().filter(|call| {
+        call.is_method("add_argument")
+            && call.node.arguments.args.iter().any(|flag| {
+                matches!(flag, Expr::StringLiteral(flag) if flag.value.to_str().trim_start_matches('-').replace('-', "_") == name)
+            })
+    });
+    let only = options.next().filter(|_| options.next().is_none())?;
+    match only.keyword("default")? {
+        Expr::NumberLiteral(number) => number.value.as_int()?.as_u64(),
+        _ => None,
     }
 }
 
@@ -139,6 +190,8 @@ fn is_never_looped_over(model: &Model<'_>, call: &Call<'_>) -> bool {
         .assigns_to(func, name)
         .filter(|each| each.target.start() > assign.end() && !is_prepared(model.stmt(each.stmt).node))
         .map(|each| each.target.start())
+        // Another function's name means something else.
+        .chain(func.map(|id| model.func(id).node.end()))
         .min();
     let mut uses = Uses { name, after: assign.end(), until, all: 0, idle: 0, in_function: func.is_some(), depth: 0 };
     for stmt in model.module.body() {
@@ -218,7 +271,6 @@ fn is_for_training(model: &Model<'_>, call: &Call<'_>, data: &Expr) -> bool {
 
 /// The call that made a data set: behind its name, a split, or a part of it.
 fn made<'a>(model: &Model<'a>, func: Option<FuncId>, data: &'a Expr, depth: usize) -> Option<&'a ExprCall> {
-    const MAX_DEPTH: usize = 4;
     if depth > MAX_DEPTH {
         return None;
     }
@@ -248,10 +300,23 @@ fn made<'a>(model: &Model<'a>, func: Option<FuncId>, data: &'a Expr, depth: usiz
         let at = expr.start();
         (at > data.start(), std::cmp::Reverse(at))
     });
-    bound.first()?;
+    if bound.is_empty() {
+        return given(model, func?, &name, depth);
+    }
     let made: Vec<Option<&ExprCall>> = bound.into_iter().map(|expr| made(model, func, expr, depth + 1)).collect();
     // In one branch a folder of images, in another an array.
     made.iter().all(|each| each.is_some_and(|each| decodes(model, each))).then(|| made[0])?
+}
+
+/// What made the data set that all callers of the file hand over for a parameter.
+fn given<'a>(model: &Model<'a>, func: FuncId, name: &str, depth: usize) -> Option<&'a ExprCall> {
+    let mut parameters = model.func(func).node.parameters.iter_non_variadic_params();
+    let position = parameters.position(|each| each.parameter.name.as_str() == name)?;
+    let position = position.checked_sub(usize::from(model.func(func).class.is_some()))?;
+    let callers = model.calls.iter().filter(|call| call.target == Some(func));
+    let all: Option<Vec<_>> = callers.map(|call| made(model, model.func_of(call.ctx), call.arg(name, position)?, depth + 1)).collect();
+    let all = all?;
+    all.iter().all(|each| decodes(model, each)).then(|| all.first().copied())?
 }
 
 /// Whether what a call makes decodes a file for each item.
@@ -262,6 +327,10 @@ fn decodes(model: &Model<'_>, made: &ExprCall) -> bool {
         "INaturalist", "GTSRB", "DTD", "Country211", "FGVCAircraft", "SUN397", "Caltech101", "Caltech256",
     ];
     let Some(name) = last_name(&made.func) else { return false };
+    // `dataset["train"].with_transform(augment)`
+    if name == "with_transform" {
+        return matches!(&*made.func, Expr::Attribute(_));
+    }
     let own = model.classes.iter().find(|class| class.node.name.as_str() == name);
     match own {
         Some(class) => {

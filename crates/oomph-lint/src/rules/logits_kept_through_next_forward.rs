@@ -60,7 +60,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: other lines may read the name.
-    OOM303 "logits-kept-through-next-forward" { fix: None, default: true }
+    OOM303 "logits-kept-through-next-forward" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -67,7 +67,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Safe: the list holds tensors of the same values, without their graphs.
-    OOM102 "loss-collected-with-graph" { fix: Sometimes, default: true }
+    OOM102 "loss-collected-with-graph" { fix: Sometimes, fresh: [14, 15] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -64,7 +64,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Safe: the meter holds the same numbers, without the graph.
-    OOM107 "meter-keeps-graph" { fix: Sometimes, default: true }
+    OOM107 "meter-keeps-graph" { fix: Sometimes, fresh: [8, 10] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -61,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: only you know what is needed after the loop.
-    OOM506 "model-made-in-loop" { fix: None, default: false }
+    OOM506 "model-made-in-loop" { fix: None, fresh: [0, 3] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

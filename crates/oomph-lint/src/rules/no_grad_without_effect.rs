@@ -43,7 +43,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: only you know what belongs inside the block.
-    OOM203 "no-grad-without-effect" { fix: None, default: true }
+    OOM203 "no-grad-without-effect" { fix: None, fresh: [2, 3] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM415 "optimizer-made-in-loop" { fix: None, default: false }
+    OOM415 "optimizer-made-in-loop" { fix: None, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

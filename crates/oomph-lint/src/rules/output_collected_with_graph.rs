@@ -59,7 +59,7 @@ declare_rule! {
     ///
     /// Safe: the fix detaches and leaves the tensors where they are; moving them to the CPU is up
     /// to you.
-    OOM103 "output-collected-with-graph" { fix: Sometimes, default: true }
+    OOM103 "output-collected-with-graph" { fix: Sometimes, fresh: [1, 7] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

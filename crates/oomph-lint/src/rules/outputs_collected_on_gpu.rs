@@ -59,7 +59,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: later code may expect the tensors on the GPU.
-    OOM301 "outputs-collected-on-gpu" { fix: Sometimes, default: true }
+    OOM301 "outputs-collected-on-gpu" { fix: Sometimes, fresh: [2, 8] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

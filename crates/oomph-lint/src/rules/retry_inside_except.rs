@@ -53,7 +53,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the retry has to move below the handler.
-    OOM901 "retry-inside-except" { fix: None, default: true }
+    OOM901 "retry-inside-except" { fix: None, fresh: [3, 4] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -42,7 +42,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: after a plain softmax, training changes.
-    OOM802 "softmax-before-cross-entropy" { fix: None, default: false }
+    OOM802 "softmax-before-cross-entropy" { fix: None, fresh: [3, 14] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

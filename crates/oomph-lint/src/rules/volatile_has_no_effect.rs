@@ -46,7 +46,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: removing the argument would hide that gradients are on.
-    OOM204 "volatile-has-no-effect" { fix: None, default: true }
+    OOM204 "volatile-has-no-effect" { fix: None, fresh: [65, 85] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -54,7 +54,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: what reads `x.grad` has to change as well.
-    OOM112 "weight-gradients-unused" { fix: None, default: true }
+    OOM112 "weight-gradients-unused" { fix: None, fresh: [0, 2] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -62,7 +62,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: what else happens in between is yours to judge.
-    OOM416 "zero-grad-after-forward" { fix: None, default: true }
+    OOM416 "zero-grad-after-forward" { fix: None, fresh: [18, 25] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -42,7 +42,7 @@ declare_rule! {
     ///
     /// Unsafe: optimizers skip parameters whose gradient is `None`, and apply momentum and weight
     /// decay to those whose gradient is zero.
-    OOM411 "zero-grad-keeps-memory" { fix: Sometimes, default: true }
+    OOM411 "zero-grad-keeps-memory" { fix: Sometimes, fresh: [0, 0] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -227,6 +227,12 @@ pub(crate) fn constructed(qual: &str) -> Option<Kind> {
         }
         return None;
     }
+    // Lightning's, of any class: `Net.load_from_checkpoint(path)`.
+    if let Some(class) = qual.strip_suffix(".load_from_checkpoint")
+        && last_part(class).starts_with(|c: char| c.is_ascii_uppercase())
+    {
+        return Some(Kind::Model(ModelKind::Plain));
+    }
     if last == "AverageMeter" {
         return Some(Kind::Meter);
     }

@@ -7,5 +7,5 @@ args.device = "cuda" if torch.cuda.is_available() else "cpu"
 
 def restore(net):
     net = net.to(args.device)
-    net.load_state_dict(torch.load("net.pt", map_location=args.device))  # OOM502
+    net.load_state_dict(torch.load("net.pt", map_location=args.device))  # OOM505
     return net

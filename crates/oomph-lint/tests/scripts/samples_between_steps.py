@@ -32,7 +32,7 @@ def train(looper, loss_fn, batch_size):
 
 def generate(flags):
     net_G = Generator(128).to(device)
-    net_G.load_state_dict(torch.load(flags.pretrain)["net_G"])  # OOM501
+    net_G.load_state_dict(torch.load(flags.pretrain)["net_G"])  # OOM505
     return net_G
 
 

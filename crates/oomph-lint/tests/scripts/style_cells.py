@@ -32,5 +32,5 @@ for epoch in range(5):
         valid_loss += loss.item() * data.size(0)
         valid_losses.append(loss.item())
 
-model.load_state_dict(torch.load("model.pt"))
+model.load_state_dict(torch.load("model.pt"))  # OOM505
 torch.save(model.state_dict(), "model.pt")

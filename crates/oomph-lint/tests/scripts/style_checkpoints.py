@@ -21,7 +21,7 @@ def resume(args):
     model = Net().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     if os.path.isfile(args.resume):
-        checkpoint = torch.load(args.resume)  # OOM501
+        checkpoint = torch.load(args.resume)  # OOM505
         model.load_state_dict(checkpoint["state_dict"])
         optimizer.load_state_dict(checkpoint["optimizer"])
     return model, optimizer
@@ -57,7 +57,7 @@ def on_the_gpu_by_then(path):
 
 
 def reload(network, path):
-    network.load_state_dict(torch.load(path))  # OOM501
+    network.load_state_dict(torch.load(path))  # OOM505
 
 
 def on_the_cpu_by_then(path):
@@ -81,7 +81,7 @@ class Agent:
         torch.save(self.optimizer.state_dict(), "optimizer.pth")
 
     def load(self):
-        self.actor.load_state_dict(torch.load("actor.pth"))
+        self.actor.load_state_dict(torch.load("actor.pth"))  # OOM505
         self.critic.load_state_dict(torch.load("critic.pth"))  # OOM505
         self.optimizer.load_state_dict(torch.load("optimizer.pth"))
 
@@ -89,7 +89,7 @@ class Agent:
         self.actor.load_state_dict(torch.load("actor.pth", map_location="cpu"))
 
     def load_on_the_gpu(self):
-        self.actor.load_state_dict(torch.load("actor.pth", map_location="cuda:0"))
+        self.actor.load_state_dict(torch.load("actor.pth", map_location="cuda:0"))  # OOM505
 
 
 def train(model, loader, optimizer, criterion):
@@ -104,11 +104,11 @@ def train(model, loader, optimizer, criterion):
         if loss.item() < best:
             best_weights = copy.deepcopy(model.state_dict())  # OOM504
             torch.save(model.state_dict(), "best.pth")
-    model.load_state_dict(torch.load("best.pth"))  # OOM501
+    model.load_state_dict(torch.load("best.pth"))  # OOM505
     return best_weights
 
 
 def same_device(path, where):
     model = Net().to(where)
-    model.load_state_dict(torch.load(path, map_location=where))  # OOM502
+    model.load_state_dict(torch.load(path, map_location=where))  # OOM505
     return model
