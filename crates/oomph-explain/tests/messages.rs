@@ -370,6 +370,32 @@ fn a_full_gpu_a_limit_and_a_refusal_are_told_apart() {
     assert_eq!(id, "huge_request");
 }
 
+#[test]
+fn evidence_tells_what_a_text_shows_of_the_job() {
+    let shown = |source: &str, words: &str| {
+        let mut all = fixtures("fits.toml").into_iter();
+        let fixture = all.find(|fixture| fixture.source.contains(source)).unwrap();
+        let evidence = explained(&fixture.text).unwrap().cause.unwrap().evidence;
+        assert!(
+            evidence.iter().any(|item| item.what.contains(words)),
+            "{source}: {evidence:?}"
+        );
+    };
+    shown(
+        "a program that infers",
+        "by the text it infers: without torch.no_grad()",
+    );
+    shown(
+        "too small to fill the GPU",
+        "the model has 12.4 million parameters",
+    );
+    shown("in the first step", "it failed in the first of 375 steps");
+    shown(
+        "all but fill the GPUs",
+        "33.5 GiB for each of 4 GPUs, and the GPU has 39.4 GiB",
+    );
+}
+
 /// How long this thread has run: what others do on a busy machine does not count.
 fn on_the_cpu() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();

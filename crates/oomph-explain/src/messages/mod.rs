@@ -1093,6 +1093,14 @@ fn by_progress(message: &OomMessage) -> Option<String> {
                 .to_owned(),
         );
     }
+    let shows = |sign| message.tables.shows(sign);
+    if shows(Sign::Infers) && !shows(Sign::Trains) && !shows(Sign::NoGraph) {
+        return Some(
+            "by the text it infers: without torch.no_grad() around the forward pass, autograd keeps every activation of it, which is \
+             the first thing to rule out"
+                .to_owned(),
+        );
+    }
     let (done, all) = message.progress?;
     let trains = message.tables.shows(Sign::Trains)
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
