@@ -57,24 +57,6 @@ def test_a_process_that_hangs_is_ended(tmp_path, monkeypatch):
     assert written(place) == [here]
 
 
-def test_what_whoever_waits_does_better_is_not_waited_for(tmp_path):
-    place = tmp_path / "saved"
-    works, (reader, writer) = beside.Beside(), os.pipe()
-
-    def work():
-        os.write(writer, b"began")
-        signal.pause()
-        writes(place)
-
-    works.do(work, place.exists, passing=True)
-    assert os.read(reader, 5) == b"began"
-    works.wait()
-    assert not place.exists()
-    # The process is gone: nothing writes there later.
-    os.close(writer)
-    assert os.read(reader, 1) == b""
-
-
 def test_a_fork_of_the_program_does_not_wait_for_its_parents_work(tmp_path):
     works = beside.Beside()
     works.do(lambda: None, lambda: True)

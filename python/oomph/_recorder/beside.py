@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -16,15 +15,13 @@ class Beside:
     """Writes files that this process itself does not read: on the machine's other cores, as of now."""
 
     def __init__(self) -> None:
-        self._running: dict[int, Callable[[], None] | None] = {}
+        self._running: dict[int, Callable[[], None]] = {}
         self._owner = os.getpid()
 
-    def do(
-        self, work: Callable[[], None], is_done: Callable[[], bool], passing: bool = False
-    ) -> None:
+    def do(self, work: Callable[[], None], is_done: Callable[[], bool]) -> None:
         """Have `work` done until `wait` returns; `is_done` says whether it was, where it was done.
 
-        `passing`: whoever waits does better itself, so that what is not done by then is left undone. Done here and now where no process can be forked, or this one may use one core only.
+        Done here and now where no process can be forked, or this one may use one core only.
         """
         if os.getpid() != self._owner:
             self._running, self._owner = {}, os.getpid()
@@ -42,7 +39,7 @@ class Beside:
                 status = 0 if is_done() else 1
             finally:
                 os._exit(status)
-        self._running[process] = None if passing else work
+        self._running[process] = work
 
     def wait(self) -> None:
         """Until all is done; here, if a forked process failed or takes too long."""
@@ -51,16 +48,8 @@ class Beside:
         running, self._running = self._running, {}
         until = time.monotonic() + _LONGEST
         for process, work in running.items():
-            if work is None:
-                _end(process)
-            elif not _ended_well(process, until):
+            if not _ended_well(process, until):
                 work()
-
-
-def _end(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
 
 
 def _ended_well(process: int, until: float) -> bool:
@@ -70,7 +59,8 @@ def _ended_well(process: int, until: float) -> bool:
             if ended:
                 return status == 0
             if time.monotonic() > until:
-                _end(process)
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
                 return False
             time.sleep(0.01)
     except ChildProcessError:  # the program has waited for it
