@@ -48,7 +48,7 @@ impl Fitter<'_> {
         };
         self.keep_back(0.0);
         let interrupted = self.options.stop.check() == Err(Stopped::Interrupted);
-        let time_is_up = found.as_ref().is_err_and(|error| error.is::<Stopped>());
+        let time_is_up = found.as_ref().is_err_and(anyhow::Error::is::<Stopped>);
         if !interrupted && time_is_up {
             self.hold_to_the_end()?;
         }
