@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use oomph_gpus::Gpu;
 use oomph_trace::Bytes;
-use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Program};
+use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Program, Setting};
 
 use crate::{Evidence, FigureReport};
 
@@ -173,6 +173,12 @@ pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
     stated
         .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
+}
+
+/// What the text sets a name to, if it does.
+pub(super) fn setting<'a>(message: &'a OomMessage, name: &str) -> Option<&'a Setting> {
+    let mut settings = message.settings.iter();
+    settings.find(|setting| setting.name == name)
 }
 
 /// The size that the text gives beside a name: `initial_memory_usage=68.01GiB`.

@@ -1187,7 +1187,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn comfy(message: &OomMessage) -> Vec<NextStep> {
-    let set = |name: &str| message.settings.iter().any(|setting| setting.name == name);
+    let set = |name: &str| super::figures::setting(message, name).is_some();
     let mut steps = vec![if set("lowvram") {
         step(
             "python main.py --novram",

@@ -920,8 +920,7 @@ fn pool(name: &str, tokens: Tokens, page: Option<u64>) -> String {
 
 /// Tokens of a page of the pool, where a command sets them.
 pub(super) fn page_size(message: &OomMessage) -> Option<u64> {
-    let mut settings = message.settings.iter();
-    let set = settings.find(|setting| setting.name == "page_size")?;
+    let set = super::figures::setting(message, "page_size")?;
     set.value.as_deref()?.parse().ok()
 }
 

@@ -6,6 +6,9 @@ use oomph_trace::text::{MessageKind, OomMessage, Program, Sign};
 use super::figures;
 use super::next::{NextStep, advice, others_on_the_gpu, step};
 
+/// How a server is given its share of the GPU.
+const SHARE: &str = "--gpu-memory-utilization";
+
 /// What others take of a server's share of the GPU.
 pub(super) struct Shared {
     /// What was in use before this one, where the text says so.
@@ -16,7 +19,6 @@ pub(super) struct Shared {
     sum: Option<f64>,
     /// The smallest share that the text has, or what is usual beside another server.
     least: f64,
-    flag: &'static str,
 }
 
 /// Shares of the GPU that the text's servers are given.
@@ -65,7 +67,6 @@ pub(super) fn of(message: &OomMessage) -> Option<Shared> {
         total,
         sum,
         least,
-        flag: "--gpu-memory-utilization",
     })
 }
 
@@ -91,20 +92,19 @@ impl Shared {
             .map(|(held, total)| held.0 as f64 / total.0.max(1) as f64);
         if let Some(sum) = self.sum {
             steps.push(step(
-                format!("{} {sum:.2}", self.flag),
+                format!("{SHARE} {sum:.2}"),
                 "for the server that is started second: the sum of both shares, since its share counts what the first one holds",
             )
             .computed());
         } else if let Some(room) = room.filter(|room| room + self.least <= 0.95) {
             steps.push(step(
-                format!("{} {:.2}", self.flag, room + self.least),
+                format!("{SHARE} {:.2}", room + self.least),
                 format!("for this server: a share that includes the {room:.2} of the GPU that others hold, and {:.2} of its own", self.least),
             )
             .computed());
         } else {
             steps.push(advice(format!(
-                "a share that includes what the other server holds and what this one needs ({}), or a GPU of its own",
-                self.flag
+                "a share that includes what the other server holds and what this one needs ({SHARE}), or a GPU of its own"
             )));
         }
         steps.push(advice(
@@ -129,8 +129,7 @@ pub(super) fn beside_share(message: &OomMessage) -> Option<String> {
         Program::Sglang => "mem_fraction_static",
         _ => return None,
     };
-    let mut settings = message.settings.iter();
-    let setting = settings.find(|setting| setting.name == name)?;
+    let setting = figures::setting(message, name)?;
     let share: f64 = setting
         .value
         .as_deref()?

@@ -52,17 +52,13 @@ fn words(message: &OomMessage) -> Option<Words> {
     of(message.program).or_else(|| of(message.inside?))
 }
 
-fn setting<'a>(message: &'a OomMessage, name: &str) -> Option<&'a str> {
-    let mut settings = message.settings.iter();
-    settings
-        .find(|setting| setting.name == name)?
-        .value
-        .as_deref()
+fn value<'a>(message: &'a OomMessage, name: &str) -> Option<&'a str> {
+    figures::setting(message, name)?.value.as_deref()
 }
 
 /// GPUs that a model is split over: what a server is told, or its launcher says.
 fn devices(message: &OomMessage) -> Option<u64> {
-    let number = |name| setting(message, name).map_or(Some(1), |value| value.parse::<u64>().ok());
+    let number = |name| value(message, name).map_or(Some(1), |value| value.parse::<u64>().ok());
     let split = number("tensor_parallel_size")? * number("pipeline_parallel_size")?;
     let tables = &message.tables;
     if tables.shows(Sign::SpreadsOut) {
@@ -77,8 +73,8 @@ fn devices(message: &OomMessage) -> Option<u64> {
 
 /// The bits of the weights; where nothing says so, 16, which is the least that programs take by themselves.
 fn bits(message: &OomMessage, named: Option<u32>) -> u32 {
-    let on = |name| message.settings.iter().any(|setting| setting.name == name);
-    let quantized = setting(message, "quantization").map(str::to_ascii_lowercase);
+    let on = |name| figures::setting(message, name).is_some();
+    let quantized = value(message, "quantization").map(str::to_ascii_lowercase);
     let of_word = |word: String| {
         if ["8", "eetq"].iter().any(|bits| word.contains(bits)) {
             8
@@ -94,7 +90,7 @@ fn bits(message: &OomMessage, named: Option<u32>) -> u32 {
         8
     } else if let Some(word) = quantized {
         of_word(word)
-    } else if setting(message, "torch_dtype") == Some("float32") {
+    } else if value(message, "torch_dtype") == Some("float32") {
         32
     } else {
         16
