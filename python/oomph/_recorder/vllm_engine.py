@@ -272,7 +272,8 @@ def _sees_sizes(worker: Any, recorder: Any, beside: Beside, kernels: KernelsBesi
 
     @functools.wraps(profile)
     def profiled(self: Any, *args: Any) -> Any:
-        kernels.begin()
+        if recorder.settings.compute is None:  # otherwise each launch is interpreted
+            kernels.begin()
         try:
             return profile(self, *args)
         finally:
