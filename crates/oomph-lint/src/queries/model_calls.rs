@@ -162,7 +162,7 @@ fn is_frozen_within(
 }
 
 /// What a call hands to a function of the file as a parameter of this name.
-fn argument_of<'a>(
+pub(crate) fn argument_of<'a>(
     model: &Model<'a>,
     func: FuncId,
     call: &Call<'a>,
