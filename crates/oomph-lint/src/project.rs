@@ -780,7 +780,10 @@ fn values_of_items(class: &StmtClassDef) -> Option<usize> {
         find.visit_stmt(stmt);
     }
     let first = *find.0.first()?;
-    find.0.iter().all(|count| *count == first).then_some(first)?
+    find.0
+        .iter()
+        .all(|count| *count == first)
+        .then_some(first)?
 }
 
 /// Whether a function returns an object of one of these classes.

@@ -1722,9 +1722,8 @@ def get_data(split):
 "
         )
     };
-    let found = |values: &str, more: &str| {
-        found(&[("main.py", &script(values)), ("data.py", &data(more))])
-    };
+    let found =
+        |values: &str, more: &str| found(&[("main.py", &script(values)), ("data.py", &data(more))]);
     assert_eq!(found("x, y, at", ", index"), ["OOM201", "OOM501"]);
     assert_eq!(found("x, y", ", index"), [""; 0]);
     // Some items have two values, others three.

@@ -52,7 +52,8 @@ pub(crate) fn unpacks_wrongly(model: &Model<'_>, looped: &Loop<'_>) -> bool {
     };
     let func = model.func_of(looped.ctx);
     !tuple.elts.iter().any(Expr::is_starred_expr)
-        && values_of(model, func, iter, &of_loader, 0).is_some_and(|count| count != tuple.elts.len())
+        && values_of(model, func, iter, &of_loader, 0)
+            .is_some_and(|count| count != tuple.elts.len())
 }
 
 type Made<'m> = dyn Fn(&Model<'_>, Option<FuncId>, &ExprCall, usize) -> Option<usize> + 'm;
@@ -93,7 +94,10 @@ fn values_of(
         }
     }
     let first = *counts.first()?;
-    counts.iter().all(|count| *count == first).then_some(first)?
+    counts
+        .iter()
+        .all(|count| *count == first)
+        .then_some(first)?
 }
 
 /// `DataLoader(data, batch_size=8)`, with batches as PyTorch collates them.
@@ -103,11 +107,16 @@ fn of_loader(
     call: &ExprCall,
     depth: usize,
 ) -> Option<usize> {
-    let is_torchs = model.calls.iter().any(|each| {
-        each.node.range() == call.range() && each.is("torch.utils.data.DataLoader")
-    });
+    let is_torchs = model
+        .calls
+        .iter()
+        .any(|each| each.node.range() == call.range() && each.is("torch.utils.data.DataLoader"));
     let collates = call.arguments.find_keyword("collate_fn").is_some()
-        || call.arguments.keywords.iter().any(|each| each.arg.is_none())
+        || call
+            .arguments
+            .keywords
+            .iter()
+            .any(|each| each.arg.is_none())
         || call.arguments.args.len() > 6;
     if !is_torchs || collates {
         return None;
@@ -117,11 +126,6 @@ fn of_loader(
 }
 
 /// `ImageFolder(path)`, `get_dataset(path)`, of a class of the project.
-fn of_dataset(
-    model: &Model<'_>,
-    _: Option<FuncId>,
-    call: &ExprCall,
-    _: usize,
-) -> Option<usize> {
+fn of_dataset(model: &Model<'_>, _: Option<FuncId>, call: &ExprCall, _: usize) -> Option<usize> {
     model.around.values_of_items(last_name(&call.func)?)
 }

@@ -258,7 +258,8 @@ fn is_frozen_here(
         }
         if call.is_method("requires_grad_") {
             let all = model.func_of(call.ctx) == func
-                && (call.recv_expr().is_some_and(is_it) || looped_over(call.ctx).is_some_and(of_all));
+                && (call.recv_expr().is_some_and(is_it)
+                    || looped_over(call.ctx).is_some_and(of_all));
             let off = is_off(call.node.arguments.find_positional(0));
             set(off, all, call.node.start());
         } else if model.func_of(call.ctx) == func && call.node.start() < before {
@@ -315,7 +316,13 @@ fn freezes_what_it_is_given(
         let name = each.parameter.name.as_str();
         argument_of(model, target, call, name).is_some_and(|given| given.range() == arg.range())
             && depth == 0
-            && is_frozen_here(model, Some(target), &[name.to_owned()], node.end(), depth + 1)
+            && is_frozen_here(
+                model,
+                Some(target),
+                &[name.to_owned()],
+                node.end(),
+                depth + 1,
+            )
     })
 }
 

@@ -272,7 +272,12 @@ impl<'a> Walker<'a, '_> {
         if TORCH_ROOTS.contains(&root) || self.model.text(node).contains("backward(") {
             return false;
         }
-        let Some(made) = self.model.calls.last().filter(|made| std::ptr::eq(made.node, call)) else {
+        let Some(made) = self
+            .model
+            .calls
+            .last()
+            .filter(|made| std::ptr::eq(made.node, call))
+        else {
             return false;
         };
         let defined = match (made.target, &made.callee.kind) {
@@ -285,7 +290,9 @@ impl<'a> Walker<'a, '_> {
         }
         let keywords = call.arguments.keywords.iter();
         made.args.iter().any(Value::is_model)
-            || keywords.map(|each| self.peek(&each.value)).any(|value| value.is_model())
+            || keywords
+                .map(|each| self.peek(&each.value))
+                .any(|value| value.is_model())
             || last_name(&call.func).is_some_and(|name| {
                 let name = name.to_ascii_lowercase();
                 NAMES.iter().any(|word| name.contains(word))
