@@ -70,6 +70,8 @@ pub struct FileFacts {
     trainers: Vec<String>,
     /// Classes of data that decode a file for each item.
     decoders: Vec<String>,
+    /// Classes of data, and functions that return an object of one: how many values each item has.
+    items: Vec<(String, usize)>,
     /// Functions that fill a model with a checkpoint, which they read to the GPU, and return it: alone, or at a place of a tuple.
     checkpoints: Vec<(String, Returned)>,
     /// Classes with a layer for a vocabulary: what they return is a number for each token and each entry of it.
@@ -475,6 +477,9 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if decodes_files(self.module, class) {
                     self.facts.decoders.push(class.name.to_string());
                 }
+                if let Some(count) = values_of_items(class) {
+                    self.facts.items.push((class.name.to_string(), count));
+                }
                 if [".cuda()", ".to(", "cuda("]
                     .iter()
                     .any(|moves| text.contains(moves))
@@ -505,6 +510,12 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 }
                 if !self.in_class && gives_one_of(def, &self.facts.decoders) {
                     self.facts.decoders.push(def.name.to_string());
+                }
+                let of_class = (self.facts.items.iter()).find(|(class, _)| {
+                    !self.in_class && gives_one_of(def, std::slice::from_ref(class))
+                });
+                if let Some((_, count)) = of_class {
+                    self.facts.items.push((def.name.to_string(), *count));
                 }
                 self.facts.gives_state_on_cpu |=
                     def.name.as_str() == "state_dict" && text.contains(".cpu()");
@@ -743,6 +754,38 @@ fn returned_checkpoint(module: &Module<'_>, def: &StmtFunctionDef) -> Option<Ret
     (on_gpu && is_bound_once && fills && places.all(|place| place == Some(first))).then_some(first)
 }
 
+/// How many values an item of a class of data has, if all that `__getitem__` returns are tuples of one length.
+fn values_of_items(class: &StmtClassDef) -> Option<usize> {
+    struct Find(Vec<Option<usize>>);
+    impl<'a> Visitor<'a> for Find {
+        fn visit_stmt(&mut self, stmt: &'a Stmt) {
+            match stmt {
+                Stmt::Return(node) => self.0.push(match node.value.as_deref() {
+                    Some(Expr::Tuple(tuple)) if !tuple.elts.iter().any(Expr::is_starred_expr) => {
+                        Some(tuple.elts.len())
+                    }
+                    _ => None,
+                }),
+                Stmt::FunctionDef(_) | Stmt::ClassDef(_) => {}
+                other => walk_stmt(self, other),
+            }
+        }
+    }
+    let get = class.body.iter().find_map(|stmt| match stmt {
+        Stmt::FunctionDef(def) if def.name.as_str() == "__getitem__" => Some(def),
+        _ => None,
+    })?;
+    let mut find = Find(Vec::new());
+    for stmt in &get.body {
+        find.visit_stmt(stmt);
+    }
+    let first = *find.0.first()?;
+    find.0
+        .iter()
+        .all(|count| *count == first)
+        .then_some(first)?
+}
+
 /// Whether a function returns an object of one of these classes.
 fn gives_one_of(def: &StmtFunctionDef, classes: &[String]) -> bool {
     let makes = |value: &Expr| matches!(value, Expr::Call(call) if last_name(&call.func).is_some_and(|name| classes.iter().any(|class| class == name)));
@@ -826,6 +869,8 @@ struct Part {
     decoders: FxHashSet<String>,
     keepers: FxHashSet<String>,
     checkpoints: FxHashMap<String, Returned>,
+    /// Nothing where two of one name differ.
+    items: FxHashMap<String, Option<usize>>,
     language_models: FxHashSet<String>,
     sizes: FxHashMap<String, Option<Size>>,
     /// How many files call what has a name.
@@ -922,6 +967,10 @@ impl Project {
             part.decoders.extend(facts.decoders.iter().cloned());
             part.keepers.extend(facts.keepers.iter().cloned());
             part.checkpoints.extend(facts.checkpoints.iter().cloned());
+            for (name, count) in &facts.items {
+                let known = part.items.entry(name.clone()).or_insert(Some(*count));
+                *known = known.filter(|known| known == count);
+            }
             part.language_models
                 .extend(facts.language_models.iter().cloned());
             let called: FxHashSet<String> = facts
@@ -1049,6 +1098,7 @@ impl Assumed {
             Question::Constant
             | Question::Method
             | Question::Size
+            | Question::ValuesOfItems
             | Question::ReturnsCheckpoint => {
                 return Answer::Nothing;
             }
@@ -1084,6 +1134,7 @@ enum Question {
     Keeps,
     IsLanguageModel,
     ReturnsCheckpoint,
+    ValuesOfItems,
     Size,
     RunsBackward,
     IsImported,
@@ -1104,6 +1155,7 @@ enum Answer {
     Constant(Constant),
     Size(Size),
     Returned(Returned),
+    Count(usize),
 }
 
 /// The answers that a look at one file took for granted before the others were read: whether they hold decides
@@ -1195,6 +1247,7 @@ impl Around {
                 | Question::Method
                 | Question::Size
                 | Question::ReturnsCheckpoint
+                | Question::ValuesOfItems
                 | Question::BatchesOnCpu => Answer::Nothing,
                 _ => Answer::Is(false),
             };
@@ -1221,6 +1274,10 @@ impl Around {
             Question::ReturnsCheckpoint => {
                 let place = part.checkpoints.get(name).copied();
                 return place.map_or(Answer::Nothing, Answer::Returned);
+            }
+            Question::ValuesOfItems => {
+                let count = part.items.get(name).copied().flatten();
+                return count.map_or(Answer::Nothing, Answer::Count);
             }
             Question::Size => {
                 let size = part.sizes.get(name).copied().flatten();
@@ -1341,6 +1398,14 @@ impl Around {
     pub(crate) fn returns_checkpoint(&self, function: &str) -> Option<Returned> {
         match self.ask(Question::ReturnsCheckpoint, function) {
             Answer::Returned(place) => Some(place),
+            _ => None,
+        }
+    }
+
+    /// How many values an item has of what a class or function of the project that has this name makes.
+    pub(crate) fn values_of_items(&self, name: &str) -> Option<usize> {
+        match self.ask(Question::ValuesOfItems, name) {
+            Answer::Count(count) => Some(count),
             _ => None,
         }
     }

@@ -1684,3 +1684,48 @@ class Net(lightning.LightningModule):
     assert_eq!(found(""), ["OOM205"]);
     assert_eq!(found("    torch.set_grad_enabled(False)"), [""; 0]);
 }
+
+/// The loop stops at its first batch: what it would do to memory, and what a checkpoint would stay beside, never comes.
+#[test]
+fn a_loop_that_unpacks_another_number_of_values_never_runs() {
+    let script = |values: &str| {
+        format!(
+            "import torch
+from torch.utils.data import DataLoader
+from data import get_data
+def save(net):
+    torch.save(net.state_dict(), 'last.pth')
+def evaluate(net, loader):
+    net.eval()
+    for index, ({values}) in enumerate(loader):
+        print(net(x.cuda()).argmax(1))
+def main(net, loader):
+    evaluate(net, loader)
+net = torch.nn.Linear(4096, 4096).cuda()
+state = torch.load('last.pth')
+net.load_state_dict(state)
+loader = DataLoader(get_data('train'), batch_size=8)
+main(net, loader)
+"
+        )
+    };
+    let data = |more: &str| {
+        format!(
+            "import torch
+class Data(torch.utils.data.Dataset):
+    def __getitem__(self, index):
+        if index in self.bad:
+            return None, 0, index
+        return self.x[index], self.y[index]{more}
+def get_data(split):
+    return Data(split)
+"
+        )
+    };
+    let found =
+        |values: &str, more: &str| found(&[("main.py", &script(values)), ("data.py", &data(more))]);
+    assert_eq!(found("x, y, at", ", index"), ["OOM201", "OOM501"]);
+    assert_eq!(found("x, y", ", index"), [""; 0]);
+    // Some items have two values, others three.
+    assert_eq!(found("x, y", ""), ["OOM201", "OOM501"]);
+}

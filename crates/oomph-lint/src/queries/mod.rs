@@ -1,6 +1,7 @@
 //! Questions that several rules ask of the semantic model.
 
 pub(crate) mod accumulation;
+pub(crate) mod batches;
 pub(crate) mod devices;
 pub(crate) mod flow;
 pub(crate) mod keeps;

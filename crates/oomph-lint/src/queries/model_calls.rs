@@ -8,7 +8,7 @@ use oomph_python_source::{
 
 use crate::queries::purpose::is_eval_name;
 use crate::semantic::value::{Kind, Value};
-use crate::semantic::{Bind, Call, CtxKind, FuncId, Model, torch};
+use crate::semantic::{Bind, Call, CtxId, CtxKind, FuncId, Model, torch};
 
 /// A call of a model.
 pub(crate) fn is_model_call(call: &Call<'_>) -> bool {
@@ -121,13 +121,67 @@ pub(crate) fn is_dropped(model: &Model<'_>, wrapper: &Call<'_>) -> bool {
 }
 
 /// Whether all parameters of the model at a place were frozen before an offset of its function, or of the notebook,
-/// under this name or one that it had before, and none was thawed or replaced: it records no graph.
+/// under this name or one that it had before, and none was thawed or replaced: it records no graph. A function that it
+/// is handed to may freeze it, and one that hands it over may have.
 pub(crate) fn is_frozen(
     model: &Model<'_>,
     func: Option<FuncId>,
     place: &str,
     before: TextSize,
 ) -> bool {
+    is_frozen_within(model, func, place, before, 0)
+}
+
+fn is_frozen_within(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    place: &str,
+    before: TextSize,
+    depth: usize,
+) -> bool {
+    /// Functions are followed this far.
+    const MAX_FUNCTIONS: usize = 3;
+    if depth > MAX_FUNCTIONS {
+        return false;
+    }
+    let names = names_of_model(model, func, place, before);
+    is_frozen_here(model, func, &names, before, depth)
+        || func.is_some_and(|id| {
+            let callers = model.calls.iter().filter(|call| call.target == func);
+            callers.into_iter().any(|call| {
+                names.iter().any(|name| {
+                    let given = argument_of(model, id, call, name).and_then(dotted_name);
+                    let there = model.func_of(call.ctx);
+                    there != func
+                        && given.is_some_and(|given| {
+                            is_frozen_within(model, there, &given, call.node.start(), depth + 1)
+                        })
+                })
+            })
+        })
+}
+
+/// What a call hands to a function of the file as a parameter of this name.
+pub(crate) fn argument_of<'a>(
+    model: &Model<'a>,
+    func: FuncId,
+    call: &Call<'a>,
+    name: &str,
+) -> Option<&'a Expr> {
+    let info = model.func(func);
+    let mut parameters = info.node.parameters.iter_non_variadic_params();
+    let at = parameters.position(|each| each.parameter.name.as_str() == name)?;
+    let is_bound = info.class.is_some() && call.method.is_some();
+    call.arg(name, at.checked_sub(usize::from(is_bound))?)
+}
+
+/// The names of the model at a place: that one, and those that it had before an offset.
+fn names_of_model(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    place: &str,
+    before: TextSize,
+) -> Vec<String> {
     /// Names of one model are followed this far: `wrapped = DataParallel(net)`.
     const MAX_NAMES: usize = 4;
     let mut names = vec![place.to_owned()];
@@ -147,6 +201,16 @@ pub(crate) fn is_frozen(
             _ => break,
         }
     }
+    names
+}
+
+fn is_frozen_here(
+    model: &Model<'_>,
+    func: Option<FuncId>,
+    names: &[String],
+    before: TextSize,
+    depth: usize,
+) -> bool {
     let is_off =
         |expr: Option<&Expr>| matches!(expr, Some(Expr::BooleanLiteral(flag)) if !flag.value);
     let of_all = |range: TextRange| {
@@ -156,6 +220,16 @@ pub(crate) fn is_frozen(
                 && call.recv_place().is_some_and(|recv| names.contains(&recv))
         })
     };
+    // `for p in model.parameters(): p.requires_grad = False`, and no test around it in the loop.
+    let looped_over = |ctx: CtxId| {
+        let looped = model.within_function(ctx).next();
+        let looped = looped.filter(|id| matches!(model.ctx(*id).kind, CtxKind::For))?;
+        model.stmts.iter().find_map(|info| match info.node {
+            Stmt::For(node) if node.range == model.ctx(looped).range => Some(node.iter.range()),
+            _ => None,
+        })
+    };
+    let is_it = |expr: &Expr| dotted_name(expr).is_some_and(|name| names.contains(&name));
     let mut frozen_at: Option<TextSize> = None;
     let mut thawed = false;
     let mut set = |off: bool, all: bool, at: TextSize| {
@@ -169,18 +243,7 @@ pub(crate) fn is_frozen(
         if !each.place.ends_with(".requires_grad") {
             continue;
         }
-        // `for p in model.parameters(): p.requires_grad = False`, and no test around it in the loop.
-        let looped = model
-            .within_function(each.ctx)
-            .next()
-            .filter(|id| matches!(model.ctx(*id).kind, CtxKind::For));
-        let header = looped.and_then(|id| {
-            model.stmts.iter().find_map(|info| match info.node {
-                Stmt::For(node) if node.range == model.ctx(id).range => Some(node.iter.range()),
-                _ => None,
-            })
-        });
-        let all = model.func_of(each.ctx) == func && header.is_some_and(of_all);
+        let all = model.func_of(each.ctx) == func && looped_over(each.ctx).is_some_and(of_all);
         set(is_off(each.expr), all, each.target.start());
     }
     for call in &model.calls {
@@ -195,9 +258,21 @@ pub(crate) fn is_frozen(
         }
         if call.is_method("requires_grad_") {
             let all = model.func_of(call.ctx) == func
-                && call.recv_place().is_some_and(|recv| names.contains(&recv));
+                && (call.recv_expr().is_some_and(is_it)
+                    || looped_over(call.ctx).is_some_and(of_all));
             let off = is_off(call.node.arguments.find_positional(0));
             set(off, all, call.node.start());
+        } else if model.func_of(call.ctx) == func && call.node.start() < before {
+            let freezes = call.node.arguments.args.iter().any(|arg| {
+                is_it(arg)
+                    && match call.target {
+                        Some(target) => freezes_what_it_is_given(model, target, call, arg, depth),
+                        None => freezes_by_name(call),
+                    }
+            });
+            if freezes {
+                set(true, true, call.node.start());
+            }
         }
     }
     // A new head, or a new model under the name, requires gradients.
@@ -215,6 +290,39 @@ pub(crate) fn is_frozen(
                 });
                 replaces && each.target.start() > at && each.target.start() < before
             })
+    })
+}
+
+/// `freeze(net)`, `set_requires_grad(net, False)`, of another file.
+fn freezes_by_name(call: &Call<'_>) -> bool {
+    let thaws = |arg: &Expr| matches!(arg, Expr::BooleanLiteral(flag) if flag.value);
+    let arguments = || call.node.arguments.iter_source_order();
+    last_name(&call.node.func).is_some_and(|name| {
+        name.contains("freeze") && !name.contains("unfreeze") || name.contains("requires_grad")
+    }) && !arguments().any(|arg| thaws(arg.value()))
+}
+
+/// Whether a function of the file freezes the model that an argument of a call is.
+fn freezes_what_it_is_given(
+    model: &Model<'_>,
+    target: FuncId,
+    call: &Call<'_>,
+    arg: &Expr,
+    depth: usize,
+) -> bool {
+    let node = model.func(target).node;
+    let mut parameters = node.parameters.iter_non_variadic_params();
+    parameters.any(|each| {
+        let name = each.parameter.name.as_str();
+        argument_of(model, target, call, name).is_some_and(|given| given.range() == arg.range())
+            && depth == 0
+            && is_frozen_here(
+                model,
+                Some(target),
+                &[name.to_owned()],
+                node.end(),
+                depth + 1,
+            )
     })
 }
 

@@ -4,6 +4,7 @@ use oomph_python_source::ast::visitor::{Visitor, walk_expr};
 use oomph_python_source::ast::{BoolOp, Expr, Number, Stmt, StmtIf, UnaryOp};
 use oomph_python_source::{Ranged, TextRange, dotted_name, last_name, last_part};
 
+use crate::queries::batches::unpacks_wrongly;
 use crate::reach::{Constant, goes_no_further};
 use crate::semantic::value::Kind;
 use crate::semantic::{Bind, CtxId, CtxKind, FuncId, Model};
@@ -311,7 +312,11 @@ fn class_of<'m>(model: &'m Model<'_>, id: FuncId) -> Option<&'m str> {
 
 /// Whether nothing in the project runs the function or class that a place is in, or the place itself.
 pub(crate) fn is_never_run(model: &Model<'_>, range: TextRange) -> bool {
-    if is_skipped(model, range) || model.around.is_dead(range.start()) {
+    let stops = || {
+        let mut loops = model.loops.iter();
+        loops.any(|each| each.range.contains_range(range) && unpacks_wrongly(model, each))
+    };
+    if is_skipped(model, range) || model.around.is_dead(range.start()) || stops() {
         return true;
     }
     let func = model

@@ -6,6 +6,7 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
+use super::graph_without_use::runs_once;
 use super::inference_builds_graph::{is_one_of_both_modes, is_pass_by_method};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
@@ -18,7 +19,10 @@ declare_rule! {
     /// Looks for loops over a loader that call a model which `model.eval()` put in evaluation mode,
     /// without `torch.no_grad()` or `torch.inference_mode()` around them, and without a
     /// `backward()`. Also for loops that train and evaluate by a flag, `run_epoch(train=False)`, and run
-    /// `backward()` only if it is set, where the forward pass records a graph either way.
+    /// `backward()` only if it is set, where the forward pass records a graph either way. Left out are networks all of
+    /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
+    /// inside of a context manager of other code that is given the network, or named for gradients or inference; and
+    /// loops that end after one batch.
     ///
     /// ## Why it costs memory
     ///
@@ -65,7 +69,7 @@ declare_rule! {
     ///
     /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
     /// evaluate.
-    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [20, 22] }
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [25, 27] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -301,7 +305,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         let frozen = model_place(first).is_some_and(|place| {
             is_frozen(model, model.func_of(first.ctx), &place, first.node.start())
         });
-        if !wants_graph && !is_cam && !frozen {
+        if !wants_graph && !is_cam && !frozen && !runs_once(model, first) {
             found.push((looped, first));
         }
     }

@@ -165,7 +165,7 @@ fn needs_no_advice(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
 }
 
 /// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.
-fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
+pub(super) fn runs_once(model: &Model<'_>, call: &Call<'_>) -> bool {
     let Some(looped) = model.loops_around(call.ctx).next() else {
         return false;
     };

@@ -58,7 +58,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: other uses of the dictionary may expect it on the GPU.
-    OOM502 "load-to-gpu" { fix: Sometimes, fresh: [336, 377] }
+    OOM502 "load-to-gpu" { fix: Sometimes, fresh: [337, 378] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -2,6 +2,7 @@ use oomph_python_source::ast::{ArgOrKeyword, Expr, Stmt};
 use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
+use crate::queries::batches::stops_at_a_batch;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
 use crate::queries::purpose::in_unit_test;
 use crate::queries::sizes::has_few_parameters;
@@ -70,7 +71,7 @@ declare_rule! {
     ///
     /// Safe where the result goes straight into `load_state_dict`, which copies to wherever the
     /// parameters are. Unsafe where it has a name: other uses may expect it on the GPU.
-    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [10, 12] }
+    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [19, 21] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -229,6 +230,7 @@ fn runs(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let is_pass = is_it(&call.node.func)
         || call.recv_place().as_deref() == Some(place) && matches!(call.method, Some("generate" | "sample" | "forward" | "predict"));
     let works = || match call.target {
+        Some(id) if stops_at_a_batch(model, id) => false,
         Some(id) => model.func(id).has_forward || model.func(id).has_backward || model.loops.iter().any(|each| each.data && model.func_of(each.ctx) == Some(id)),
         None => last_name(&call.node.func).is_some_and(|name| !OTHERS.contains(&name)),
     };

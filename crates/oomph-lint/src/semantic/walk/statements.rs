@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use oomph_python_source::ast::{self, ExceptHandler, Expr, ExprCall, Stmt};
-use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, imports_of};
+use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, imports_of, last_name};
 
 use super::assignments::def_id;
 use super::backward::attr_name;
@@ -232,6 +232,8 @@ impl<'a> Walker<'a, '_> {
                     || attr_name(&call.func).is_some_and(|name| name.contains("no_grad"))
                 {
                     self.grad = Grad::Off;
+                } else if self.grad == Grad::On && self.may_decide(call, qual, node) {
+                    self.grad = Grad::Maybe;
                 }
             } else if let Some(place) = dotted_name(&item.context_expr) {
                 // A stored context: `with ctx:`. Its name or what made it may be about gradients.
@@ -260,6 +262,41 @@ impl<'a> Walker<'a, '_> {
         });
         self.grad = grad;
         falls
+    }
+
+    /// Whether a context manager that is none of PyTorch's may turn gradients off or freeze a network: of the file's, what
+    /// it says decides; of others, whether it is given a model or named for that. What runs backward inside needs gradients.
+    fn may_decide(&self, call: &ExprCall, qual: &str, node: &ast::StmtWith) -> bool {
+        const NAMES: &[&str] = &["grad", "freeze", "frozen", "eval", "infer"];
+        let root = qual.split('.').next().unwrap_or(qual);
+        if TORCH_ROOTS.contains(&root) || self.model.text(node).contains("backward(") {
+            return false;
+        }
+        let Some(made) = self
+            .model
+            .calls
+            .last()
+            .filter(|made| std::ptr::eq(made.node, call))
+        else {
+            return false;
+        };
+        let defined = match (made.target, &made.callee.kind) {
+            (Some(func), _) => Some(self.model.text(self.model.func(func).node)),
+            (None, Kind::Class(class)) => Some(self.model.text(self.model.class(*class).node)),
+            _ => None,
+        };
+        if let Some(text) = defined {
+            return is_about_gradients(text);
+        }
+        let keywords = call.arguments.keywords.iter();
+        made.args.iter().any(Value::is_model)
+            || keywords
+                .map(|each| self.peek(&each.value))
+                .any(|value| value.is_model())
+            || last_name(&call.func).is_some_and(|name| {
+                let name = name.to_ascii_lowercase();
+                NAMES.iter().any(|word| name.contains(word))
+            })
     }
 
     pub(super) fn try_stmt(&mut self, node: &'a ast::StmtTry) -> bool {
