@@ -251,3 +251,43 @@ fn processes_of_a_table_that_fill_a_gpu_are_named() {
         &[],
     );
 }
+
+#[test]
+fn buffers_of_xla_are_told_by_their_shape() {
+    check(
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 111289565184 bytes.\n\
+         \tBuffer 12:\n\
+         \t\tSize: 12.47GiB\n\
+         \t\tOperator: op_name=\"jit(f)/jit(main)/while/body/layers/while/body/dynamic_update_slice\"\n\
+         \t\tShape: f32[48,512,532,256]\n\
+         \tBuffer 13:\n\
+         \t\tSize: 12.47GiB\n\
+         \t\tShape: f32[48,512,532,256]",
+        &["f32[48,512,532,256] (2 of them): by its name what all rounds of a loop"],
+        &[],
+    );
+}
+
+#[test]
+fn a_traceback_below_a_message_is_its_own() {
+    check(
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 9.12 GiB is free. Process 88 has 70.02 GiB memory in use. Of the allocated memory 66.50 GiB is allocated by PyTorch, and 2.12 GiB is reserved by PyTorch but unallocated.\n\
+         [rank3]:   File \"/env/lib/python3.11/site-packages/transformers/loss/loss_utils.py\", line 47, in ForCausalLMLoss\n\
+         [rank3]:     logits = logits.float()",
+        &["one more copy of the logits", "chunked cross-entropy"],
+        &[],
+    );
+}
+
+#[test]
+fn an_engine_within_a_job_that_trains_has_that_jobs_settings() {
+    check(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.90 GiB. GPU 3 has a total capacity of 79.11 GiB of which 1.90 GiB is free. Process 4123 has 77.20 GiB memory in use. Of the allocated memory 70.10 GiB is allocated by PyTorch, and 4.70 GiB is reserved by PyTorch but unallocated.\n\
+         \x20 File \"/opt/verl/verl/workers/fsdp_workers.py\", line 612, in generate_sequences\n\
+         \x20   output = self.rollout.generate_sequences(prompts)\n\
+         \x20 File \"/env/lib/python3.10/site-packages/vllm/worker/worker.py\", line 92, in wake_up\n\
+         \x20   allocator.wake_up(tags)",
+        &["gpu_memory_utilization=0.4", "free_cache_engine"],
+        &["--gpu-memory-utilization", "--enforce-eager"],
+    );
+}

@@ -532,6 +532,7 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     quote.stack = places(message);
     evidence.push(quote);
     evidence.extend(of_a_batch(message).map(Evidence::new));
+    evidence.extend(of_buffers(message).map(Evidence::new));
     let library = matches!(
         message.kind,
         MessageKind::NoAlgorithm | MessageKind::Cudnn | MessageKind::Cublas | MessageKind::Cuda
@@ -560,6 +561,24 @@ fn of_a_batch(message: &OomMessage) -> Option<String> {
             "that is a tensor of {} elements; its first side, {batch}, is most likely the number of samples at once (what a generator or a tf.data pipeline yields), unless it holds weights",
             sides.replace(',', " × ")
         )
+    })
+}
+
+/// The shape of the largest buffers that XLA lists.
+fn of_buffers(message: &OomMessage) -> Option<String> {
+    let (shape, count) = message.tables.shapes.first()?;
+    let several = if *count > 1 {
+        format!(" ({count} of them)")
+    } else {
+        String::new()
+    };
+    let rounds = if message.tables.shows(Sign::KeepsRounds) {
+        ": by its name what all rounds of a loop (layers) made, kept for the backward pass, so the first side may be their number"
+    } else {
+        ""
+    };
+    (message.program == Program::Jax).then(|| {
+        format!("the largest buffers that the text lists have the shape {shape}{several}{rounds}")
     })
 }
 

@@ -572,6 +572,24 @@ const OWN: &[(&str, &str, Ways)] = &[
         ],
     ),
     (
+        "faiss",
+        "",
+        &[
+            (
+                "options.useFloat16 = True",
+                "of GpuClonerOptions or an index's config: vectors in 16 bits, half of what they take",
+            ),
+            (
+                "faiss.index_cpu_to_all_gpus(index, co=options)",
+                "with options.shard = True: a part of the index on each GPU",
+            ),
+            (
+                "",
+                "an index that keeps less of each vector (IVFPQ, SQ8), or the index on the CPU",
+            ),
+        ],
+    ),
+    (
         "catboost",
         "emory_pool",
         &[
@@ -1057,6 +1075,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                         "keep only a part of the model on the GPU at a time (--lowvram: even less)",
                     )
                 },
+                step(
+                    "--opt-sdp-attention",
+                    "attention in blocks (or --xformers), which keeps no matrix of all pairs of pixels",
+                )
+                .changing(Change::Attention),
                 advice("a smaller image, fewer images at once, upscaling in tiles; fewer LoRAs"),
                 advice(
                     "a model in fewer bits (fp8, GGUF, NF4); in Forge also less under \"GPU Weights\"",
@@ -1512,10 +1535,8 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 Other,
                 "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): one part of the pipeline on the GPU at a time",
             ),
-            (
-                Bits,
-                "weights in 16, 8 or 4 bits (torch_dtype, quantization_config)",
-            ),
+            (Halves, "weights in 16 bits (torch_dtype)"),
+            (Bits, "weights in 8 or 4 bits (quantization_config)"),
             (Other, "a smaller model"),
         ],
         Some(Phase::Loading | Phase::Moving)
@@ -1846,7 +1867,7 @@ fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
             .requested
             .is_some_and(|asked| asked >= Bytes::gib(4)) =>
         {
-            steps.swap(0, 1)
+            steps.swap(0, 1);
         }
         _ => {}
     }

@@ -100,6 +100,8 @@ pub enum Sign {
     Multimodal,
     /// Attention keeps the scores of all pairs.
     KeepsScores,
+    /// XLA keeps what all rounds of a loop made.
+    KeepsRounds,
     /// A server's engine answers within a job that trains (reinforcement learning).
     Rollouts,
 }
@@ -149,6 +151,11 @@ const WORDS: &[(Sign, &[&str])] = &[
             "infer(",
             "demo.py",
             "detect.py",
+            "infer.py",
+            "generate.py",
+            "sample.py",
+            "transcribe",
+            "txt2img",
             "no_grad",
             "alphafold",
             "af2",
@@ -422,6 +429,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "exception training",
         ],
     ),
+    (Sign::KeepsRounds, &["while/body/dynamic_update_slice"]),
     (
         Sign::Rollouts,
         &[

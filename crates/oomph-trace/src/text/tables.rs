@@ -237,6 +237,8 @@ pub struct Tables {
     pub failures: Option<u64>,
     /// What PyTorch's allocator gave out, by its own summary: now, at the most, and in all since the start.
     pub given: Option<[Bytes; 3]>,
+    /// Shapes of the buffers that XLA lists, the largest first, and how many have each.
+    pub shapes: Vec<(String, u64)>,
 }
 
 impl Tables {
@@ -473,6 +475,15 @@ impl Reader {
             && self.found.commands.len() < MOST
         {
             self.found.commands.push(command.to_owned());
+        }
+        if let Some(shape) = prompt.strip_prefix("Shape: ") {
+            let shapes = &mut self.found.shapes;
+            let room = shapes.len() < MOST;
+            match shapes.iter_mut().find(|(known, _)| known == shape.trim()) {
+                Some((_, count)) => *count += 1,
+                None if room => shapes.push((shape.trim().to_owned(), 1)),
+                None => {}
+            }
         }
         let named = NAMES.first(line);
         if named == Some(true) || !self.asked.is_empty() {
