@@ -284,3 +284,28 @@ def test_a_search_without_time_has_no_verdict(tmp_path):
     done = command(tmp_path, "fit", "--gpu", "t4", "--max-time", "1s", "job.py")
     assert done.returncode == 4
     assert "the time of --max-time was up before the unchanged job had run once" in done.stderr
+
+
+CALLS = """
+import resource
+
+def leaf():
+    pass
+
+def deeper(levels):
+    for _ in range(200):
+        leaf()
+    if levels:
+        deeper(levels - 1)
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+deeper(700)
+print("pages", resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_no_call_of_a_script_maps_memory_for_its_frame(oomph):
+    run = oomph(CALLS)
+    assert run.status == 0, run.err
+    pages = int(run.out.split("pages ")[1].split()[0])
+    assert pages < 150, "a call in a loop maps a piece of 16 KiB each time, since Python 3.11"

@@ -108,6 +108,8 @@ PREPARED = """
 import atexit
 import ctypes
 import gc
+import importlib.metadata
+import sys
 import threading
 import time
 import os
@@ -142,10 +144,27 @@ from vllm.compilation.decorators import support_torch_compile
 class Model:
     _aot_compilation_path = "saved"
 
+    def aot_compile(self):
+        return gc.isenabled()
+
+print("compiles", Model().aot_compile(), gc.isenabled())
 Model().save_aot_compiled_function()
 print("saved", "here" if os.path.exists("saved") else "elsewhere")
 from vllm.utils import jit_monitor
 jit_monitor.activate()
+
+def plugins():
+    return [one.name for one in importlib.metadata.entry_points(group="plugins")]
+
+distributions, read = importlib.metadata.distributions, []
+importlib.metadata.distributions = lambda: read.append(1) or distributions()
+print("plugins", plugins(), plugins(), len(read))
+os.mkdir("later-1.dist-info")
+for name, text in {"METADATA": "Name: later", "entry_points.txt": "[plugins]\\nlater = later"}.items():
+    with open(f"later-1.dist-info/{name}", "w") as file:
+        file.write(text)
+sys.path.append(os.getcwd())
+print("plugins", plugins())
 
 from triton.runtime import cache
 for one in threading.enumerate():
@@ -251,6 +270,8 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert "hashed 1" in run.out and "TileLang" not in run.out, run.out
     # No garbage is looked for while it imports, and in the script again afterwards.
     assert "imports False" in run.out and "in the script True" in run.out, run.out
+    assert "compiles False True" in run.out, run.out
+    assert "plugins [] [] 1" in run.out and "plugins ['later']" in run.out, run.out
     assert "saved elsewhere" in run.out and (tmp_path / "saved").read_text() != "", run.out
     # As Python ends, but for taking all apart.
     assert "in the end False" in run.out and "in C" in run.out and "taken apart" not in run.out

@@ -77,3 +77,69 @@ def test_no_kernel_is_compiled_only_to_see_whether_a_combined_one_is_faster(oomp
     assert "combined [True] True False" in run.out, run.out
     # What it is compared with takes memory while it is compared, as on a GPU.
     assert "inputs True" in run.out, run.out
+
+
+BESIDE = """
+import os, time, torch, triton, triton.language as tl
+from triton.runtime.errors import OutOfResources
+from oomph._virtual_gpu.library import busy
+from oomph._virtual_gpu.triton_beside import KernelsBeside
+
+@triton.jit
+def fill(out, n, value, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    tl.store(out + at, value, mask=at < n)
+
+@triton.jit
+def product(a, b, out, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at)))
+
+os.sched_getaffinity = lambda process: {0, 1}
+kernels = KernelsBeside()
+out = torch.empty(64, device="cuda")
+wide = torch.empty(256, 256, device="cuda", dtype=torch.float16)
+grid = lambda given: (triton.cdiv(given["n"], given["BLOCK"]),)
+late = []
+
+def refused(error, call):
+    try:
+        call()
+    except error as why:
+        return str(why)
+
+def launches(call):
+    before = busy()[2]
+    call()
+    return busy()[2] - before
+
+kernels.begin()
+first = lambda: [fill[grid](out, 64, value, BLOCK=64) for value in (1, 2.5, 2.5)]
+print("launches", launches(first), len(fill.device_caches[0][0]))
+print("none", launches(lambda: fill[(0,)](out, 64, 4.5, BLOCK=64)))
+print("on the CPU:", refused(ValueError, lambda: fill[grid](out.cpu(), 64, 1, BLOCK=64)))
+triton.knobs.runtime.jit_post_compile_hook = lambda **about: late.append(about)
+kernels.finish()
+print("compiled", len(fill.device_caches[0][0]), launches(first), late)
+triton.knobs.runtime.jit_post_compile_hook = None
+
+kernels.begin()
+product[(1,)](wide, wide, wide, N=256)
+print("too much:", refused(OutOfResources, kernels.finish))
+kernels.begin()
+tuned = triton.autotune([triton.Config({"N": 256}), triton.Config({"N": 16})], key=[])(product)
+tuned[(1,)](wide, wide, wide)
+print("tuned", tuned.best_config.kwargs)
+kernels.finish()
+"""
+
+
+def test_kernels_are_compiled_beside_the_program_that_launches_them(oomph, tmp_path):
+    run = oomph(BESIDE, env={"TRITON_CACHE_DIR": str(tmp_path / "triton")})
+    assert run.status == 0, run.err
+    assert "launches 3 0" in run.out and "none 0" in run.out, run.out
+    assert "on the CPU: Pointer argument" in run.out, run.out
+    # Both are compiled for whoever starts next, and nobody is told of kernels that are compiled late.
+    assert "compiled 2 3 []" in run.out, run.out
+    assert "too much: out of resource: shared memory" in run.out, run.out
+    assert "tuned {'N': 16}" in run.out, run.out

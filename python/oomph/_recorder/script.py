@@ -9,7 +9,7 @@ import runpy
 import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from oomph._protocol import Refused
 from oomph._says import say
@@ -29,8 +29,25 @@ class StepsDone(SystemExit):
         super().__init__(0)
 
 
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+_ROOM = 1 << 19
+"""Slots of a frame, 8 bytes each: of the 8 MiB that Python reserves for such a frame, half is left for those that it calls."""
+
+
 def run(argv: list[str], text: str | None = None) -> None:
-    """Run `script args…` or `-m module args…`; `text` is what runs in place of the script's own."""
+    """Run `script args…` or `-m module args…`; `text` is what runs in place of the script's own.
+
+    Since 3.11 Python has frames in pieces of 16 KiB, and maps and unmaps one for each call that is made at the end of a piece,
+    such as those of a loop. So all of the script's frames are in one large piece, behind a frame that is as large as half of it.
+    """
+    roomy = types.FunctionType(_call.__code__.replace(co_stacksize=_ROOM), globals())
+    roomy(lambda: _run(argv, text))
+
+
+def _run(argv: list[str], text: str | None) -> None:
     if argv[0] == "-m":
         sys.argv = argv[1:]
         _expect_module(argv[1])

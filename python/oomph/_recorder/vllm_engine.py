@@ -23,6 +23,7 @@ import torch
 from oomph._import_hooks import around_import, before_import, on_import
 from oomph._recorder.beside import Beside
 from oomph._recorder.garbage import without_collections
+from oomph._virtual_gpu.triton_beside import KernelsBeside
 
 _COMPILED = "FlashInfer compiles its samplers with nvcc, which is not installed: they are launched without their code"
 _NEEDED = (
@@ -60,8 +61,10 @@ def watch(recorder: Any) -> None:
     on_import("vllm.v1.core.kv_cache_utils", lambda module: _sees_refusal(module, recorder))
     on_import("vllm.v1.engine.core", lambda module: _ends_light(module.EngineCoreProc))
     on_import("vllm.v1.worker.gpu_worker", lambda module: _starts_light(module.Worker))
+    kernels = KernelsBeside()
     on_import(
-        "vllm.v1.worker.gpu_worker", lambda module: _sees_sizes(module.Worker, recorder, beside)
+        "vllm.v1.worker.gpu_worker",
+        lambda module: _sees_sizes(module.Worker, recorder, beside, kernels),
     )
     on_import(
         "vllm.v1.sample.sampler",
@@ -97,6 +100,7 @@ def _looks_in_this_process(registry: Any) -> None:
 def _prepares(recorder: Any) -> None:
     for name, value in _NOT_NEEDED.items():
         os.environ.setdefault(name, value)
+    _looks_for_entry_points_once()
     _passes_over_imports()
     for module in _HEAVY:
         on_import(module, lambda _: _passes_over_imports())
@@ -109,6 +113,32 @@ def _prepares(recorder: Any) -> None:
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
     if not (shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))):
         on_import("flashinfer.sampling", lambda module: _samples_without_code(module, recorder))
+
+
+def _looks_for_entry_points_once() -> None:
+    """vLLM asks for the entry points of group after group, and each time Python reads the metadata of all that is installed."""
+    original = importlib.metadata.entry_points
+    if not hasattr(getattr(importlib.metadata, "EntryPoints", None), "select"):
+        return  # Python 3.9
+
+    @functools.lru_cache(maxsize=1)
+    def of_all(places: Any) -> Any:
+        return original()
+
+    @functools.wraps(original)
+    def entry_points(**wanted: Any) -> Any:
+        # A directory has another time where something was installed since.
+        places = tuple((place, _modified(place)) for place in sys.path)
+        return of_all(places).select(**wanted)
+
+    importlib.metadata.entry_points = entry_points
+
+
+def _modified(place: str) -> int:
+    try:
+        return os.stat(place or ".").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _ahead(work: Callable[[], Any]) -> None:
@@ -160,6 +190,10 @@ def _saves_beside(decorators: Any, beside: Beside) -> None:
     @functools.wraps(support)
     def supported(*args: Any, **kwargs: Any) -> Any:
         model = support(*args, **kwargs)
+        compile_ = getattr(model, "aot_compile", None)
+        if compile_ is not None:
+            # Dynamo and Inductor make what lives; vLLM looks for garbage itself before it measures memory.
+            model.aot_compile = without_collections()(compile_)
         save = getattr(model, "save_aot_compiled_function", None)
         if save is not None:
             model.save_aot_compiled_function = lambda self: beside.do(
@@ -232,12 +266,14 @@ def _sees_refusal(module: Any, recorder: Any) -> None:
     module._check_enough_kv_cache_memory = checked
 
 
-def _sees_sizes(worker: Any, recorder: Any, beside: Beside) -> None:
+def _sees_sizes(worker: Any, recorder: Any, beside: Beside, kernels: KernelsBeside) -> None:
     profile, initialize = worker.determine_available_memory, worker.initialize_from_config
     warm_up = worker.compile_or_warm_up_model
 
     @functools.wraps(profile)
     def profiled(self: Any, *args: Any) -> Any:
+        if recorder.settings.compute is None:  # otherwise each launch is interpreted
+            kernels.begin()
         try:
             return profile(self, *args)
         finally:
@@ -276,6 +312,7 @@ def _sees_sizes(worker: Any, recorder: Any, beside: Beside) -> None:
             took = warm_up(self, *args)
         finally:
             del runner.capture_model
+        kernels.finish()
         # A server kills its engine in the end, and a busy machine one that ends too slowly: this record is waited for before another.
         beside.do(recorder.keeping(dict(kind="finished", status=0)), lambda: True)
         return took

@@ -16,7 +16,7 @@ _DEVICE_POINTER = 3
 _INVALID_VALUE = 1
 
 
-class _Launcher:
+class Launcher:
     """Stands for the module that Triton builds for one signature."""
 
     def __init__(self, kinds: list[str]) -> None:
@@ -68,11 +68,11 @@ def watch(driver: Any) -> None:
     def make_launcher(constants: Any, signature: dict[Any, Any], *rest: Any) -> Any:
         kinds = list(signature.values())
         if all(isinstance(kind, str) and not kind.startswith(_BUILT) for kind in kinds):
-            return _Launcher(kinds)
+            return Launcher(kinds)
         return make(constants, signature, *rest)
 
     def compile_module_from_src(src: Any, *args: Any, **kwargs: Any) -> Any:
-        return src if isinstance(src, _Launcher) else build(src, *args, **kwargs)
+        return src if isinstance(src, Launcher) else build(src, *args, **kwargs)
 
     driver.make_launcher, driver.compile_module_from_src = make_launcher, compile_module_from_src
 
