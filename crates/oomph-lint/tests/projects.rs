@@ -1783,5 +1783,8 @@ main(*load())
     };
     assert_eq!(found(&[("a.py", &tests(""))]), ["OOM201"]);
     // On the CPU, for all that this file shows.
-    assert_eq!(found(&[("a.py", &tests("").replace(".cuda()", ""))]), [""; 0]);
+    assert_eq!(
+        found(&[("a.py", &tests("").replace(".cuda()", ""))]),
+        [""; 0]
+    );
 }
