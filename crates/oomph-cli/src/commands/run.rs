@@ -888,7 +888,9 @@ mod tests {
     #[test]
     fn the_net_serves_memory_of_cuda_malloc() {
         assert!(is_served_by_the_net("max_split_size_mb:64"));
-        assert!(!is_served_by_the_net("max_split_size_mb:64, expandable_segments: True"));
+        assert!(!is_served_by_the_net(
+            "max_split_size_mb:64, expandable_segments: True"
+        ));
         assert!(!is_served_by_the_net("backend:cudaMallocAsync"));
     }
 
