@@ -1,5 +1,6 @@
 use oomph_python_source::ast::Stmt;
 use oomph_python_source::{Edit, Ranged, ast, dotted_name, last_name};
+use rustc_hash::FxHashSet;
 
 use crate::fix::Fix;
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
@@ -114,10 +115,11 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 /// Passes in loops over batches that evaluate, by the flow of what they return: in a function that says so by its name,
 /// or that a function which put a model in evaluation mode calls for each batch.
 pub(super) fn only_evaluated<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, String)> {
-    if !model.loops.iter().any(|each| each.data && !each.contains_backward) {
+    let evaluating = functions_of_evaluation(model);
+    if evaluating.is_empty() {
         return Vec::new();
     }
-    let mut passes = passes_without_use(model, |call| is_evaluated_in_a_loop(model, call));
+    let mut passes = passes_without_use(model, |call| is_evaluated_in_a_loop(model, &evaluating, call));
     if !passes.is_empty() {
         // One `no_grad()` is enough for a function.
         let known = graph_loops(model).into_iter().filter(|(_, call)| is_in_eval_mode(model, call));
@@ -132,9 +134,21 @@ pub(super) fn only_evaluated<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>,
     passes
 }
 
+/// Functions that have, or are called in, a loop over batches that nothing trains with.
+pub(super) fn functions_of_evaluation(model: &Model<'_>) -> FxHashSet<FuncId> {
+    let loops: Vec<&Loop<'_>> = model.loops.iter().filter(|each| each.data && !each.contains_backward).collect();
+    if loops.is_empty() {
+        return FxHashSet::default();
+    }
+    let called = model.calls.iter().filter_map(|call| {
+        call.target.filter(|_| loops.iter().any(|each| each.range.contains_range(call.node.range())))
+    });
+    loops.iter().filter_map(|each| model.func_of(each.ctx)).chain(called).collect()
+}
+
 /// Whether a pass is in a loop over batches that are brought to a GPU and that nothing trains with, of its function or
 /// of every call of it in the file. What `model.eval()` is said of before, in the loop's own function, is not asked for.
-pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, pass: &Call<'_>) -> bool {
+pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, evaluating: &FxHashSet<FuncId>, pass: &Call<'_>) -> bool {
     let evaluates = |call: &Call<'_>| {
         let looped = model.loops_around(call.ctx).find(|each| each.data);
         looped.is_some_and(|each| {
@@ -149,7 +163,7 @@ pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, pass: &Call<'_>) -> bool
             .calls_in_function(func)
             .any(|call| matches!(call.method, Some("to" | "cuda")) && !call.recv.is_model())
     };
-    let Some(id) = model.func_of(pass.ctx) else {
+    let Some(id) = model.func_of(pass.ctx).filter(|id| evaluating.contains(id)) else {
         return false;
     };
     let func = Some(id);

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part};
 
-use super::evaluation_builds_graph::is_evaluated_in_a_loop;
+use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop};
 use super::evaluation_function_builds_graph::has_another_name;
 use super::fake_not_detached::{Role, judged_in_loss, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
@@ -75,7 +75,8 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // What evaluates batches is OOM201.
-    for (call, place) in passes_without_use(model, |call| !is_evaluated_in_a_loop(model, call)) {
+    let evaluating = functions_of_evaluation(model);
+    for (call, place) in passes_without_use(model, |call| !is_evaluated_in_a_loop(model, &evaluating, call)) {
         out.push(
             Report::new(
                 call.node,
@@ -97,13 +98,13 @@ pub(super) fn passes_without_use<'m, 'a>(
         .iter()
         .filter(|call| {
             call.grad == Grad::On
+                && is_asked_for(call)
                 && (is_model_call(call)
                     || is_generator(call)
                     || is_net_by_name(call)
                     || is_pass_by_method(model, call)
                     || is_method_of_net(model, call)
                     || is_detached_attribute(model, call))
-                && is_asked_for(call)
         })
         .peekable();
     let mut found = Vec::new();
