@@ -1077,7 +1077,9 @@ fn times_smaller(message: &OomMessage) -> Option<Evidence> {
         reserved.saturating_sub(used)
     });
     let room = message.free? + message.unallocated.unwrap_or(kept);
-    (room > Bytes::ZERO && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
+    // Where next to nothing is left, what is held may shrink as well.
+    let some = message.total.is_some_and(|total| room.0 >= total.0 / 8);
+    (some && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
         Evidence::of(
             room.0,
             format!(
