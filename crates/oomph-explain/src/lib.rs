@@ -617,6 +617,10 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         messages::of_cause(message, cause);
     }
     let ranks = messages::ranks(messages);
+    let over = messages::over_failures(messages, message);
+    if let Some(first) = causes.first_mut() {
+        first.evidence.extend(over);
+    }
     if let Some(first) = causes.first_mut() {
         let around = messages::around(messages, &ranks, first);
         first.verdict.push_str(&around);

@@ -110,9 +110,15 @@ pub(crate) enum Returned {
 
 /// What the definitions of a method's name say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "facts that have nothing to do with each other"
+)]
 pub(crate) struct Method {
     /// It turns gradients off, detaches, or asks for gradients itself.
     pub(crate) decides: bool,
+    /// It does so, but for detaching: what runs before that records a graph all the same.
+    pub(crate) settles: bool,
     /// It runs a layer of its object on something that it is given or made: `self.encoder(x)`.
     pub(crate) runs: bool,
     /// It runs backward, itself or through a method of its object.
@@ -188,10 +194,12 @@ impl FileFacts {
             those.map(|(name, _)| format!("self.{name}(")).collect()
         };
         let deciding = calls_of(|method| method.decides, &facts.methods);
+        let settling = calls_of(|method| method.settles, &facts.methods);
         let training = calls_of(|method| method.trains, &facts.methods);
         for ((_, method), body) in facts.methods.iter_mut().zip(bodies) {
             let text = module.slice(body);
             method.decides |= deciding.iter().any(|name| text.contains(name));
+            method.settles |= settling.iter().any(|name| text.contains(name));
             method.trains |= training.iter().any(|name| text.contains(name));
         }
         facts.evidence = Evidence::of(module);
@@ -529,6 +537,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if self.in_class {
                     let facts = Method {
                         decides: decides_on_gradients(self.module, def),
+                        settles: settles_gradients(self.module.slice(def.range())),
                         runs: runs_a_layer(def),
                         trains: self.module.slice(def.range()).contains(".backward("),
                     };
@@ -626,6 +635,12 @@ fn detaches_gradient(call: &ExprCall) -> bool {
 fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     let text = module.slice(def.range());
     DECIDES.iter().any(|word| text.contains(word))
+}
+
+/// Whether a text turns gradients off or on, runs backward, or hands results out one by one.
+pub(crate) fn settles_gradients(text: &str) -> bool {
+    let mut words = DECIDES.iter().filter(|word| **word != "detach(");
+    words.any(|word| text.contains(word))
 }
 
 /// Whether a method does nothing yet.
@@ -1004,6 +1019,7 @@ impl Project {
                     ..Method::default()
                 });
                 known.decides |= method.decides;
+                known.settles |= method.settles;
                 known.trains |= method.trains;
                 known.runs &= method.runs;
             }

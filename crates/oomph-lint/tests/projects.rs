@@ -1140,7 +1140,7 @@ main(1, 2)
         with("score = evaluate\n        score(model, loader)"),
         [""; 0]
     );
-    assert_eq!(with("pass\n    evaluate(model, loader)"), ["OOM202"]);
+    assert_eq!(with("pass\n    evaluate(model, loader)"), ["OOM201"]);
 }
 
 #[test]
@@ -1728,4 +1728,63 @@ def get_data(split):
     assert_eq!(found("x, y", ", index"), [""; 0]);
     // Some items have two values, others three.
     assert_eq!(found("x, y", ""), ["OOM201", "OOM501"]);
+}
+
+/// Nothing runs backward through what they return, so `no_grad()` costs nothing.
+#[test]
+fn functions_that_evaluate_batches_are_found_by_the_flow_of_their_results() {
+    let of_batches = |evaluates: &str, uses: &str| {
+        format!(
+            "import torch
+from nets import data, net
+loader = torch.utils.data.DataLoader(data)
+def of_batch(net, x, y):
+    x, y = x.cuda(), y.cuda()
+    return {evaluates}
+def validate_all(net, loader):
+    net.eval()
+    total = 0
+    for x, y in loader:
+        total += of_batch(net, x, y){uses}
+    return total
+validate_all(net, loader)
+"
+        )
+    };
+    let right = "(net(x).argmax(1) == y).sum().item()";
+    let loss = "torch.nn.functional.cross_entropy(net(x), y)";
+    assert_eq!(found(&[("a.py", &of_batches(right, ""))]), ["OOM201"]);
+    assert_eq!(found(&[("a.py", &of_batches(loss, ".item()"))]), ["OOM201"]);
+    // Training calls it as well.
+    let trains = "from torch.optim import SGD
+def train(net, loader, optimizer):
+    for x, y in loader:
+        optimizer.zero_grad()
+        of_batch(net, x, y).backward()
+        optimizer.step()
+train(net, loader, SGD(net.parameters()))
+";
+    let both = of_batches(loss, ".item()") + trains;
+    assert_eq!(found(&[("a.py", &both)]), [""; 0]);
+    let tests = |more: &str| {
+        format!(
+            "import torch
+from nets import load
+def test_all(net, criterion, loader):
+    total = 0
+    for x, y in loader:
+        total += criterion(net(x.cuda()), y.cuda()){more}
+    return total.item()
+def main(net, criterion, data):
+    test_all(net, criterion, torch.utils.data.DataLoader(data))
+main(*load())
+"
+        )
+    };
+    assert_eq!(found(&[("a.py", &tests(""))]), ["OOM201"]);
+    // On the CPU, for all that this file shows.
+    assert_eq!(
+        found(&[("a.py", &tests("").replace(".cuda()", ""))]),
+        [""; 0]
+    );
 }

@@ -607,6 +607,10 @@ struct Log {
     dropped: usize,
     traceback: VecDeque<TextFrame>,
     noted: Noted,
+    /// The program whose logger wrote a line, and which part that was.
+    logger: Option<(Program, usize)>,
+    /// Whether that stands below the last message, which has none above it.
+    below: bool,
     /// Lines, and parts of them that were separated by escaped breaks.
     parts: usize,
     /// Lines that still belong to the message of the cudaMallocAsync backend.
@@ -691,6 +695,9 @@ impl Log {
         }
         let plain = origin::plain(part);
         let (mut origin, text) = origin::of_line(&plain);
+        if let Some(program) = origin.inside {
+            self.logger = Some((program, self.parts));
+        }
         self.elsewhere.read(text);
         self.quotes.read(text, number);
         if self.gpus.len() < cards::MOST
@@ -726,10 +733,7 @@ impl Log {
             {
                 named_below(last, &frame.file);
                 // A title stands above its traceback.
-                if last.traceback.is_empty() {
-                    let called = format!(" {}(", frame.function);
-                    last.during = last.during.or_else(|| phase::of_call(&called));
-                }
+                self.below |= last.traceback.is_empty();
             }
             if self.traceback.len() >= MAX_FRAMES {
                 self.traceback.pop_front();
@@ -933,6 +937,7 @@ impl Log {
         message.pid = message.pid.or(origin.pid);
         message.host = message.host.take().or(origin.host);
         message.traceback = self.traceback.drain(..).collect();
+        self.below = false;
         message.progress = self
             .recent
             .iter()
@@ -960,25 +965,26 @@ impl Log {
             message.pid = Some(pid);
             message.host = host.or(message.host.take());
         }
-        let near = || {
-            let mut files = message.traceback.iter().rev();
-            files.find_map(|frame| origin::inside(&frame.file))
-        };
+        let near = || origin::of_frames(message.traceback.iter().map(|frame| frame.file.as_str()));
+        let close = |(_, part): &(Program, usize)| self.parts - part <= RECENT;
+        let logger = self.logger.filter(close).map(|(program, _)| program);
         let another = |inside: &Program| *inside != message.program;
         let inside = origin
             .inside
             .or_else(|| origin::inside(text.get(..text.floor_char_boundary(MAX_WORDS))?))
             .filter(another)
-            .or_else(near);
+            .or_else(near)
+            .or(logger);
         let recent = || {
             let mut lines = self.recent.iter().rev();
             lines.find_map(|line| origin::inside(line))
         };
         let named = || {
             named::of(text).or_else(|| {
-                let files = message.traceback.iter().rev().map(|frame| &frame.file);
-                let mut lines = self.recent.iter().rev().chain(files);
-                lines.find_map(|line| named::of(line))
+                let files = message.traceback.iter().rev();
+                let files = files.map(|frame| origin::within_library(&frame.file));
+                let mut lines = self.recent.iter().rev().map(String::as_str).chain(files);
+                lines.find_map(named::of)
             })
         };
         if message.program == Program::Unknown
@@ -1278,7 +1284,24 @@ impl Log {
         }
     }
 
+    /// Gives the last message the traceback below it, where none stands above it and no message ended it.
+    fn take_traceback_below(&mut self) {
+        let Some(last) = self.messages.last_mut().filter(|last| {
+            let ended = matches!(last.kind, MessageKind::Killed | MessageKind::Fault(_));
+            self.below && last.traceback.is_empty() && !ended
+        }) else {
+            return;
+        };
+        last.traceback = self.traceback.drain(..).collect();
+        last.during = phase::of_frames(&last.traceback).or(last.during);
+        let files = last.traceback.iter().map(|frame| frame.file.as_str());
+        last.inside = origin::of_frames(files)
+            .filter(|inside| last.program.runs_inside() && *inside != last.program)
+            .or(last.inside);
+    }
+
     fn end(mut self) -> (Vec<OomMessage>, Vec<Problem>) {
+        self.take_traceback_below();
         if let Some(fault) = self.fault.take() {
             faults::explain_away(&mut self.messages, &fault);
             // Memory that is short stops threads, too.
@@ -1519,7 +1542,8 @@ fn named_below(message: &mut OomMessage, text: &str) {
     // An error of this name below a library of PyTorch's is PyTorch's, whoever was named first.
     let torch =
         unknown && message.text.contains("OutOfMemoryError") && text.contains("-packages/torch/");
-    let others = || origin::inside(text).or_else(|| named::of(text));
+    let within = origin::within_library(text);
+    let others = || origin::inside(within).or_else(|| named::of(within));
     let named = if torch {
         Some(Program::Pytorch)
     } else if unknown && known {

@@ -311,21 +311,32 @@ pub(super) fn holder(message: &OomMessage) -> Option<NextStep> {
         return None;
     }
     let total = message.total?;
-    let other = message.others.iter().max_by_key(|other| other.used)?;
-    let held = message
-        .tables
-        .holders
-        .iter()
-        .find(|held| held.pid == other.pid)?;
-    (other.used.0 >= total.0 / 8).then(|| {
-        step(
-            format!("kill {}", held.pid),
-            format!(
-                "if it is yours and no longer needed: {} holds {} of the GPU, by the text's list",
-                held.name, held.used
-            ),
-        )
-    })
+    let named: Vec<u64> = message.others.iter().map(|other| other.pid).collect();
+    let outside = message.outside_pytorch().unwrap_or_default();
+    let list = message.tables.holders_of(message.device);
+    // Where the message names others, those are meant; else who holds more than what is this process's own can be.
+    let mut held = list.iter().filter(|held| {
+        held.used.0 >= total.0 / 8
+            && if named.is_empty() {
+                Some(held.pid) != message.pid && held.used <= outside && outside.0 > total.0 / 2
+            } else {
+                named.contains(&held.pid)
+            }
+    });
+    let most = held.next()?;
+    let pids: Vec<String> = std::iter::once(most)
+        .chain(held.filter(|_| named.is_empty()))
+        .map(|held| held.pid.to_string())
+        .collect();
+    Some(step(
+        format!("kill {}", pids.join(" ")),
+        format!(
+            "if {} yours and no longer needed: {} holds {} of the GPU, by the text's list",
+            if pids.len() == 1 { "it is" } else { "they are" },
+            most.name,
+            most.used
+        ),
+    ))
 }
 
 /// A GPU that is nearly empty, where another process holds a good part of the one that was full.

@@ -108,6 +108,10 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             _ if next::of_a_phase(message) => {
                 "every such message has the hint about fragmentation; here it is not what decides".to_owned()
             }
+            Some(cached) if message.total.is_some_and(|total| cached.0 < total.0 / 128) => format!(
+                "every such message has the hint about fragmentation; only {cached} are reserved and unused, so the GPU would be \
+                 full at the next request all the same"
+            ),
             Some(cached) => format!(
                 "every such message has the hint about fragmentation; here the {cached} that are reserved and \
                  unused would have been enough together with what was free, so it may help"
@@ -527,6 +531,8 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     ));
     quote.stack = places(message);
     evidence.push(quote);
+    evidence.extend(of_a_batch(message).map(Evidence::new));
+    evidence.extend(of_buffers(message).map(Evidence::new));
     let library = matches!(
         message.kind,
         MessageKind::NoAlgorithm | MessageKind::Cudnn | MessageKind::Cublas | MessageKind::Cuda
@@ -545,22 +551,74 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     }
 }
 
+/// The shape of a tensor that TensorFlow names: its first side is the batch, if it has the sides of a batch of samples.
+fn of_a_batch(message: &OomMessage) -> Option<String> {
+    let (_, rest) = message.text.split_once("with shape[")?;
+    let (sides, _) = rest.split_once(']')?;
+    let batch: u64 = sides.split(',').next()?.parse().ok()?;
+    (batch > 1 && sides.split(',').count() > 2).then(|| {
+        format!(
+            "that is a tensor of {} elements; its first side, {batch}, is most likely the number of samples at once (what a generator or a tf.data pipeline yields), unless it holds weights",
+            sides.replace(',', " × ")
+        )
+    })
+}
+
+/// The shape of the largest buffers that XLA lists.
+fn of_buffers(message: &OomMessage) -> Option<String> {
+    let (shape, count) = message.tables.shapes.first()?;
+    let several = if *count > 1 {
+        format!(" ({count} of them)")
+    } else {
+        String::new()
+    };
+    let rounds = if message.tables.shows(Sign::KeepsRounds) {
+        ": by its name what all rounds of a loop (layers) made, kept for the backward pass, so the first side may be their number"
+    } else {
+        ""
+    };
+    (message.program == Program::Jax).then(|| {
+        format!("the largest buffers that the text lists have the shape {shape}{several}{rounds}")
+    })
+}
+
+/// How use went over several failures of one GPU that a text shows.
+pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Option<Evidence> {
+    let held: Vec<Bytes> = messages
+        .iter()
+        .filter(|message| {
+            is_pytorchs(message)
+                && message.device == primary.device
+                && message.ranks == primary.ranks
+                && message.pid == primary.pid
+        })
+        .filter_map(|message| message.allocated)
+        .collect();
+    let (first, last) = (held.first()?, held.last()?);
+    let grows = held.is_sorted() && last.0 > first.0 / 50 * 51;
+    (grows && is_pytorchs(primary)).then(|| {
+        Evidence::new(format!(
+            "{} failures in the text, with {first} in use at the first and {last} at the last: it grows, so something is kept in between, or samples differ in size",
+            held.len()
+        ))
+    })
+}
+
 fn native(message: &OomMessage) -> Vec<Cause> {
     let mut causes = Vec::new();
     let requested = message.requested.unwrap_or_default();
-    if let Some(total) = message.total
-        && requested > total
+    // From this multiple of the GPU on, it is hardly meant.
+    let absurd = message.total.filter(|total| requested.0 / 4 >= total.0);
+    if let Some(total) = absurd
         && let Some(asked) = request_evidence(message).pop()
     {
         let place = asked.stack.first().cloned();
-        let place = place.as_deref();
-        causes.push(huge_request::cause(
-            requested.0,
-            total.0,
-            true,
-            place,
-            asked,
-        ));
+        let mut cause = huge_request::cause(requested.0, total.0, true, place.as_deref(), asked);
+        cause.verdict.push_str(
+            ", or scores of all pairs (attention over n tokens or pixels keeps n×n of them)",
+        );
+        cause.evidence.extend(times_smaller(message));
+        causes.push(cause);
     }
     if let (Some(total), Some(free)) = (message.total, message.free)
         && message.allowed.is_none()
@@ -574,7 +632,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         let decisive = outside.0 > LIBRARIES || (share > FOREIGN && !is_only_context(message));
         // The driver keeps the last few pieces, and gives them in pieces of its own.
         let full = free < requested || free.0 < total.0 / 64;
-        if decisive && full && message.reserved.is_some() {
+        if decisive && full && requested <= total && message.reserved.is_some() {
             let mut evidence = vec![
                 Evidence::of(outside.0, "held outside of PyTorch on this device"),
                 Evidence::of(
@@ -596,7 +654,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 .map(|(used, reserved)| used.saturating_sub(reserved))
                 .unwrap_or_default();
             let attributed = mine > others && mine.0 > LIBRARIES;
-            let own = attributed && message.inside.is_none() && others == Bytes::ZERO;
+            let own = attributed && others == Bytes::ZERO;
             let alike = evidence::of_ranks(message, outside);
             if attributed {
                 evidence.push(Evidence::of(
@@ -646,7 +704,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         },
                         outside.0,
                         if counted || outside.0 > 2 << 30 { Basis::Counted } else { Basis::Estimated },
-                        "exact",
+                        "same results",
                     )
                     .apply(
                         evidence::holder(message)
@@ -671,7 +729,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         "keep other frameworks and communicators of this process from taking the GPU",
                         mine.0,
                         Basis::Counted,
-                        "exact",
+                        "same results",
                     )],
                 });
             }
@@ -743,7 +801,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                     against_pieces(message).0,
                     unallocated.0,
                     Basis::Estimated,
-                    "exact",
+                    "same results",
                 )
                 .apply(against_pieces(message).1),
             ],
@@ -797,25 +855,27 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 "a fused or chunked cross-entropy, which never holds all logits",
                 requested.0,
                 Basis::Estimated,
-                "exact to rounding",
+                "same results, to rounding",
             )],
         });
     }
-    let limit = message.allowed.or(message.total);
-    if let Some(limit) = limit
+    if let Some(limit) = message.allowed.or(message.total)
         && requested > limit
+        && absurd.is_none()
     {
+        let mut evidence = request_evidence(message);
+        evidence.extend(times_smaller(message));
         causes.push(Cause {
             id: "batch_too_large",
             confidence: 0.9,
             verdict: format!(
                 "a single request asked for {requested}, more than the {limit} that exist"
             ),
-            evidence: request_evidence(message),
+            evidence,
             fixes: vec![Fix::lever(
                 lever::MICRO_BATCH,
-                "a smaller batch or shorter sequences; check the shapes at this line",
-                requested.0 / 2,
+                "a smaller batch or shorter sequences; check the shapes that were asked for",
+                requested.saturating_sub(message.free.unwrap_or(limit)).0,
                 Basis::Estimated,
                 "exact",
             )],
@@ -948,7 +1008,7 @@ fn own_limit(message: &OomMessage, allowed: Bytes) -> Cause {
             setting,
             0,
             Basis::Estimated,
-            "exact",
+            "same results",
         )],
     }
 }
@@ -1006,6 +1066,25 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
         verdict: format!("{asked} could not be had while {clause}{figures}: {why}"),
         evidence,
         fixes: Vec::new(),
+    })
+}
+
+/// How many times smaller a request has to be, where half of it does not fit either.
+fn times_smaller(message: &OomMessage) -> Option<Evidence> {
+    let asked = message.requested?;
+    let kept = message.reserved.zip(message.allocated);
+    let kept = kept.map_or(Bytes::ZERO, |(reserved, used)| {
+        reserved.saturating_sub(used)
+    });
+    let room = message.free? + message.unallocated.unwrap_or(kept);
+    (room > Bytes::ZERO && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
+        Evidence::of(
+            room.0,
+            format!(
+                "room for it (free, and kept by PyTorch without use): it has to be {} times smaller, so half a batch is not enough",
+                asked.0.div_ceil(room.0)
+            ),
+        )
     })
 }
 
@@ -1086,6 +1165,9 @@ fn held_little(message: &OomMessage) -> bool {
 fn by_progress(message: &OomMessage) -> Option<String> {
     /// So many are alike, unless something grows or samples differ.
     const SOME: u64 = 5;
+    if let Some(said) = by_summary(message) {
+        return Some(said);
+    }
     if message.tables.shows(Sign::Grows) {
         return Some(
             "by the text use grows as it runs, which no batch size cures: something is kept from step to step (losses or \
@@ -1116,6 +1198,40 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         )),
         _ => None,
     }
+}
+
+/// What fills a GPU by design where a server runs.
+fn of_a_server(message: &OomMessage) -> Option<String> {
+    let server = message.inside.filter(|inside| inside.serves())?;
+    match message.during {
+        Some(Phase::Loading | Phase::Moving) => None,
+        Some(Phase::Profiling) => Some(format!(
+            "{} runs its largest batch once, before its cache of keys and values has a size: the weights and that batch{} did not fit",
+            server.name(),
+            if message.tables.shows(Sign::Multimodal) {
+                " (with as many images and films as a request may have)"
+            } else {
+                ""
+            }
+        )),
+        _ => Some(format!(
+            "the weights and the pool of keys and values, which {} takes at its start, hold most of that by design: what a \
+             request or a graph needs beside them found no room",
+            server.name()
+        )),
+    }
+}
+
+/// What PyTorch's own summary in the text tells of the steps before.
+fn by_summary(message: &OomMessage) -> Option<String> {
+    let [now, most, all] = message.tables.given?;
+    // A step gives out several times what stays alive.
+    (now > Bytes::ZERO && all.0 / 3 < now.0).then(|| {
+        format!(
+            "by the allocator's summary it gave out {all} in all since the start ({now} alive, {most} at the most): that is hardly \
+             more than one step, so nothing has grown from step to step"
+        )
+    })
 }
 
 /// What to say if the message is not enough to decide.
@@ -1166,7 +1282,9 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
     if let Some(free) = message.free {
         evidence.push(Evidence::of(free.0, "free on the device"));
         evidence.extend(too_few(message));
+        evidence.extend(times_smaller(message));
     }
+    evidence.extend(of_a_server(message).map(Evidence::new));
     // Where the text does not say what is reserved, the allocator's own free blocks are a part of it.
     let outside = message.outside_pytorch().unwrap_or_default();
     let beside = if message.reserved.is_some() {

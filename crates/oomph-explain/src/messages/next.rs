@@ -416,13 +416,14 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
             advice("a model in fewer bits, or the program's setting for little memory"),
         ],
         Uses::Folds => vec![
+            advice(
+                "fewer tokens: shorter chains, or the complex in parts; fewer rows of the alignment (max_msa_clusters, max_extra_msa), \
+                 which multiply them. In AlphaFold 3 a bucket (--buckets) just above the input's tokens wastes least",
+            ),
             step(
                 "XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_UNIFIED_MEMORY=true XLA_CLIENT_MEM_FRACTION=3.2",
-                "let the GPU use the host's memory as well, which is slow; long inputs need it on a small GPU",
-            ),
-            advice(
-                "fewer tokens: shorter chains, or the complex in parts; the largest tensors grow with their square. A bucket \
-                 (--buckets) just above the input's tokens wastes least",
+                "let the GPU use the host's memory as well, which is slow: the fraction times the GPU's memory has to be more than \
+                 what is needed (XLA_PYTHON_CLIENT_MEM_FRACTION in older versions)",
             ),
             advice(
                 "a GPU with more memory; fewer samples do not help, as they run one after another",
@@ -567,6 +568,24 @@ const OWN: &[(&str, &str, Ways)] = &[
             (
                 "",
                 "one StandardGpuResources for all indices, and no index kept on the GPU that is no longer searched",
+            ),
+        ],
+    ),
+    (
+        "faiss",
+        "",
+        &[
+            (
+                "options.useFloat16 = True",
+                "of GpuClonerOptions or an index's config: vectors in 16 bits, half of what they take",
+            ),
+            (
+                "faiss.index_cpu_to_all_gpus(index, co=options)",
+                "with options.shard = True: a part of the index on each GPU",
+            ),
+            (
+                "",
+                "an index that keeps less of each vector (IVFPQ, SQ8), or the index on the CPU",
             ),
         ],
     ),
@@ -745,8 +764,12 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         if message.during == Some(Phase::Loading) {
             return vec![
                 step(
-                    "/set parameter num_gpu 20",
-                    "fewer layers on the GPU: what did not fit are weights; count down until it loads",
+                    "/set parameter num_gpu 1",
+                    "fewer layers on the GPU: what did not fit are weights. One first, then more, as long as it loads",
+                ),
+                step(
+                    "OLLAMA_GPU_OVERHEAD=2147483648 ollama serve",
+                    "so many bytes of each GPU left out of its plan, if the plan is too large",
                 ),
                 advice("a smaller model, or a smaller quantisation of it"),
                 step(
@@ -828,6 +851,15 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
     if message.during == Some(Phase::ComputeBuffers) {
         steps.swap(0, 1);
     }
+    if let Some(device) = message
+        .device
+        .filter(|device| *device > 0 || message.tables.count > 1)
+    {
+        steps.push(step(
+            "--tensor-split 3,3,3,2",
+            format!("shares of the model for each GPU (one number for each): less for GPU {device}, which had too little"),
+        ));
+    }
     let fills = super::figures::weights_fill(message);
     // Whatever the layers hold, one request may be too large by itself.
     let cache = !fills && matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
@@ -856,13 +888,23 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
             "fewer layers on the GPU; count down until it loads",
         ),
     );
-    if fills {
+    if fills || message.during == Some(Phase::Loading) {
         steps.insert(
             1,
             advice("a smaller quantisation of the model: its weights fill the GPU"),
         );
     }
     steps.push(others_on_the_gpu(message));
+    // Neither weights nor the cache depend on how many tokens are computed at once, and weights on no context.
+    let useless: &[&str] = match message.during {
+        Some(Phase::Loading) => &["-ub ", "-c ", "--cache-type"],
+        Some(Phase::Cache) => &["-ub "],
+        _ => &[],
+    };
+    steps.retain(|step| {
+        let command = step.command.as_deref().unwrap_or_default();
+        !useless.iter().any(|option| command.starts_with(option))
+    });
     steps
 }
 
@@ -1004,19 +1046,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     // Far more was free: no setting for less memory is a cure.
     let far = super::free_all_the_same(message).is_some_and(|(_, far)| far);
     match message.inside.filter(|_| !far) {
+        Some(Program::Vllm | Program::Sglang) if message.tables.shows(Sign::Rollouts) => {
+            return rollouts(message);
+        }
         Some(Program::Vllm) if message.during == Some(Phase::Profiling) => {
-            return vec![
-                step(
-                    "--max-num-seqs 64",
-                    "fewer requests at once: its trial run is as large as they allow",
-                ),
-                step("--max-model-len 8192", "shorter requests, likewise"),
-                step(
-                    "--limit-mm-per-prompt '{\"image\": 1}'",
-                    "fewer images or videos in a request, if the model takes them",
-                ),
-                step("--tensor-parallel-size 2", "split the model over more GPUs"),
-            ];
+            return trial_run(message);
         }
         Some(Program::Vllm) => return inside_vllm(message),
         Some(Program::Sglang) => return inside_sglang(message),
@@ -1041,6 +1075,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                         "keep only a part of the model on the GPU at a time (--lowvram: even less)",
                     )
                 },
+                step(
+                    "--opt-sdp-attention",
+                    "attention in blocks (or --xformers), which keeps no matrix of all pairs of pixels",
+                )
+                .changing(Change::Attention),
                 advice("a smaller image, fewer images at once, upscaling in tiles; fewer LoRAs"),
                 advice(
                     "a model in fewer bits (fp8, GGUF, NF4); in Forge also less under \"GPU Weights\"",
@@ -1148,7 +1187,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     if message.during == Some(Phase::Loading) && !super::holds_next_to_nothing(message) {
         steps.splice(0..0, load_on_the_cpu(message));
     }
-    if message.during == Some(Phase::Attending) {
+    if message.tables.shows(Sign::KeepsScores) || message.during == Some(Phase::Attending) {
         steps.push(step(
             "attn_implementation=\"sdpa\"",
             "attention in blocks (without a mask of all pairs): it keeps no matrix of all scores",
@@ -1176,6 +1215,19 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
             vec![others_on_the_gpu(message), again, version]
         };
         steps.splice(0..0, first);
+    }
+    if message.requested > message.total && message.total.is_some() {
+        steps.insert(
+            0,
+            ways(
+                "{}",
+                &[(
+                    Change::Attention,
+                    "attention in blocks, if it is the scores of all pairs of tokens or pixels: scaled_dot_product_attention, xFormers \
+                     (web interfaces of Stable Diffusion: --xformers, --opt-sdp-attention); then a smaller picture or shorter sequence",
+                )],
+            ),
+        );
     }
     if message.kind == MessageKind::Workspace {
         steps.push(step(
@@ -1327,7 +1379,10 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
     let run = step(format!("oomph run{memory} {script}"), what);
     let shows = |sign| message.tables.shows(sign);
     let infers = shows(Sign::Infers) && !shows(Sign::Trains);
-    let decides = matches!(message.during, Some(Phase::Optimizing | Phase::Decoding));
+    let decides = matches!(
+        message.during,
+        Some(Phase::Optimizing | Phase::Decoding | Phase::Evaluating | Phase::Collecting)
+    );
     if of_a_phase(message) || infers || decides {
         return vec![by_hand, run];
     }
@@ -1480,10 +1535,8 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 Other,
                 "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): one part of the pipeline on the GPU at a time",
             ),
-            (
-                Bits,
-                "weights in 16, 8 or 4 bits (torch_dtype, quantization_config)",
-            ),
+            (Halves, "weights in 16 bits (torch_dtype)"),
+            (Bits, "weights in 8 or 4 bits (quantization_config)"),
             (Other, "a smaller model"),
         ],
         Some(Phase::Loading | Phase::Moving)
@@ -1503,7 +1556,8 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ]
         }
         Some(Phase::Loading | Phase::Moving) => &[
-            (Bits, "weights in fewer bits (load_in_4bit, torch_dtype)"),
+            (Halves, "weights in 16 bits (torch_dtype)"),
+            (Bits, "weights in 8 or 4 bits (load_in_4bit)"),
             (
                 Other,
                 "a part of them on the CPU, or split over more GPUs (device_map=\"auto\")",
@@ -1539,7 +1593,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ),
             (
                 Other,
-                "delete gradients and batches before (optimizer.zero_grad(set_to_none=True))",
+                "delete what else is alive before: gradients (optimizer.zero_grad(set_to_none=True)), batches, a second model",
             ),
         ],
         Some(Phase::Collecting) => &[
@@ -1603,7 +1657,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
         ],
         Some(Phase::Backward) => &[
             (Batch, "a smaller batch with accumulated gradients"),
-            (Halves, "bf16"),
+            (Halves, "16 bits (bf16)"),
             (Recomputing, "activation checkpointing"),
             (Inputs, "a shorter sequence or smaller image"),
             ADAPTERS,
@@ -1634,11 +1688,69 @@ fn by_hand(message: &OomMessage) -> NextStep {
             (Batch, "a smaller batch"),
             (Inputs, "a smaller image or shorter sequence"),
             (Halves, "16 bits"),
-            (Graph, "torch.no_grad() where nothing is trained"),
-            (Recomputing, "activation checkpointing where something is"),
+            (
+                Recomputing,
+                "activation checkpointing where something is trained",
+            ),
+            (Graph, "torch.no_grad() where nothing is"),
         ],
     };
     ways("", list)
+}
+
+/// vLLM's trial run of the largest batch that its limits allow, before its cache has a size: no share of the GPU helps.
+fn trial_run(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
+        step(
+            "--max-num-batched-tokens 2048",
+            "fewer tokens at once: its trial run is as large as they allow",
+        ),
+        step("--max-num-seqs 64", "fewer requests at once, likewise"),
+        step("--max-model-len 8192", "shorter requests, likewise"),
+        step(
+            "--tensor-parallel-size 2",
+            "split the model over more GPUs, or weights in fewer bits",
+        ),
+    ];
+    let images = [
+        step(
+            "--limit-mm-per-prompt '{\"image\": 1, \"video\": 0}'",
+            "fewer images in a request, and no films: each kind that is not named counts in its trial run as well",
+        ),
+        step(
+            "--mm-processor-kwargs '{\"max_pixels\": 1003520}'",
+            "smaller images, in the words of the model's processor: fewer tokens for each",
+        ),
+    ];
+    if message.tables.shows(Sign::Multimodal) {
+        steps.splice(0..1, images);
+    }
+    steps
+}
+
+/// An engine within a job that trains: its flags are the trainer's settings, and what training holds counts as well.
+fn rollouts(message: &OomMessage) -> Vec<NextStep> {
+    vec![
+        step(
+            "gpu_memory_utilization=0.4",
+            "of the engine that makes the rollouts (verl: actor_rollout_ref.rollout.…, TRL: vllm_gpu_memory_utilization): weights, \
+             gradients and the optimizer's state of the training are on the same GPU",
+        )
+        .changing(Change::Share),
+        advice(
+            "the engine's memory given back while it trains (verl: rollout.free_cache_engine=True, TRL: vllm_enable_sleep_mode=True), \
+             and the training's kept on the CPU while it answers (param_offload, optimizer_offload)",
+        ),
+        ways(
+            "",
+            &[
+                (Change::Inputs, "shorter prompts and answers"),
+                (Change::Batch, "fewer samples in a micro-batch"),
+                (Change::Other, "a GPU of its own for the engine"),
+            ],
+        ),
+        others_on_the_gpu(message),
+    ]
 }
 
 fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
@@ -1665,20 +1777,31 @@ fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    let mut steps = vec![
-        step(
-            "--gpu-memory-utilization 0.85",
-            "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
-        )
-        .changing(Change::Share),
-        step("--max-num-seqs 64", "fewer requests at once"),
-        step("--max-model-len 8192", "shorter requests"),
-        step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
-    ];
+    let share = step(
+        "--gpu-memory-utilization 0.85",
+        "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
+    )
+    .changing(Change::Share);
+    let eager = step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB");
+    let fewer = step("--max-num-seqs 64", "fewer requests at once");
     if message.during == Some(Phase::Capturing) {
-        steps.swap(0, 3);
-        steps.swap(1, 3);
-    } else if message.setting == Some("--max-num-seqs") {
+        let sizes = step(
+            "--compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4, 8]}'",
+            "graphs for fewer sizes of a batch (--max-num-seqs bounds them as well)",
+        );
+        return vec![share, sizes, eager, fewer];
+    }
+    let mut steps = vec![
+        share,
+        fewer,
+        step(
+            "--max-num-batched-tokens 2048",
+            "fewer tokens at once in the first pass over prompts",
+        ),
+        step("--max-model-len 8192", "shorter requests"),
+        eager,
+    ];
+    if message.setting == Some("--max-num-seqs") {
         steps.swap(0, 1);
     }
     steps
@@ -1696,10 +1819,17 @@ fn inside_tgi(message: &OomMessage) -> Vec<NextStep> {
     }
     let requests = [
         step(
+            "--cuda-memory-fraction 0.9",
+            "a smaller share for its pool of keys and values, which it makes as large as it can when it starts: more room beside it",
+        ),
+        step(
             "--max-batch-prefill-tokens 1024",
             "fewer tokens at once in the first pass over prompts",
         ),
-        step("--max-total-tokens 4096", "shorter requests"),
+        step(
+            "--max-batch-total-tokens 16384 --max-total-tokens 4096",
+            "a pool for so many tokens, in place of all that the start leaves, and requests of at most so many",
+        ),
     ];
     steps.splice(0..0, requests);
     steps
@@ -1718,18 +1848,30 @@ fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    vec![
+    let mut steps = vec![
         step(
             "--mem-fraction-static 0.8",
             "a smaller share for weights and cache leaves more for activations and CUDA graphs",
         )
         .changing(Change::Share),
-        step("--cuda-graph-max-bs 16", "fewer CUDA graphs"),
         step(
             "--chunked-prefill-size 2048",
             "fewer tokens at once in the first pass over prompts",
         ),
-    ]
+        step("--cuda-graph-max-bs 16", "fewer CUDA graphs"),
+    ];
+    match message.during {
+        Some(Phase::Capturing) => steps.swap(1, 2),
+        // Logits, or activations of a whole chunk of prompts.
+        _ if message
+            .requested
+            .is_some_and(|asked| asked >= Bytes::gib(4)) =>
+        {
+            steps.swap(0, 1);
+        }
+        _ => {}
+    }
+    steps
 }
 
 /// The weights leave nothing of SGLang's share for keys and values.
@@ -1908,14 +2050,8 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
     };
     let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
     let others = others_on_the_gpu(message);
-    // From 0.75 to 0.92 of a GPU is a sixth of it.
-    let total = message.total.or(message.around.total);
-    let gained = total.map_or(Bytes::gib(4), |total| Bytes(total.0 / 6));
-    let too_little = message.requested.is_some_and(|asked| asked > gained);
-    if message.tables.shows(Sign::Trains) && too_little {
-        vec![recompute, batch, share, profile, others]
-    } else if message.tables.shows(Sign::Trains) {
-        vec![share, recompute, batch, profile, others]
+    if message.tables.shows(Sign::Trains) {
+        vec![batch, recompute, share, profile, others]
     } else {
         vec![
             ways(
@@ -1967,7 +2103,7 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     }
     let pieces = step(
         "TF_GPU_ALLOCATOR=cuda_malloc_async",
-        "an allocator that loses less to pieces",
+        "an allocator that loses less to pieces (TensorFlow 2.5 or newer)",
     )
     .changing(Change::Pieces);
     let smaller = ways(
@@ -2012,7 +2148,8 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     } else if message.setting == Some("what is free") {
         vec![others, first, growth]
     } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
-        vec![smaller, pieces, others, growth]
+        // A tensor that the pool has no room for finds none in a pool that grows.
+        vec![smaller, pieces, others]
     } else {
         vec![growth, others, smaller, pieces]
     }
@@ -2058,6 +2195,24 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
                 "session_options.enable_mem_pattern = False",
                 "DirectML needs it off, and then plans no memory ahead",
             ),
+        ];
+    }
+    if message.during == Some(Phase::Loading) {
+        return vec![
+            advice(
+                "nothing else of this job on the GPU while the session is made: another copy of the model (PyTorch's, as after an export), \
+                 another session; make it in a new process",
+            ),
+            step(
+                "providers=[\"CPUExecutionProvider\"]",
+                "if it only checks or converts the model: on the CPU (optimum-cli export onnx: --device cpu, --no-post-process)",
+            ),
+            step(
+                "provider_options=[{\"arena_extend_strategy\": \"kSameAsRequested\"}]",
+                "an arena that grows by what is asked for, not by powers of two; a model in fewer bits, or a GPU with room for its \
+                 weights, where that is not enough: no batch has run yet",
+            ),
+            others_on_the_gpu(message),
         ];
     }
     let node = super::figures::node(message);
@@ -3125,25 +3280,22 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 .process
                 .as_deref()
                 .is_some_and(|name| name.starts_with("pt_data"));
-        let mut steps = Vec::from_iter(loads.then(|| fewer_workers(message)));
-        steps.extend([
-            look_at_the_host(),
-            step(
-                "dmesg -T | grep -A400 'invoked oom-killer'",
-                "what all processes held at that moment",
-            ),
-            advice(match message.process.as_deref() {
-                _ if super::other::holds_little(message) => {
-                    "less of what holds the most in that table (a build: fewer jobs at once), or more RAM or swap"
-                }
-                Some("java") => {
-                    "a smaller heap (java -Xmx…) or fewer such processes; more RAM or swap"
-                }
-                _ => needs_less(message),
-            }),
-        ]);
-        steps.truncate(3);
-        return steps;
+        let table = step(
+            "dmesg -T | grep -A400 'invoked oom-killer'",
+            "what all processes held at that moment",
+        );
+        let less = advice(match message.process.as_deref() {
+            _ if super::other::holds_little(message) => {
+                "less of what holds the most in that table (a build: fewer jobs at once), or more RAM or swap"
+            }
+            Some("java") => "a smaller heap (java -Xmx…) or fewer such processes; more RAM or swap",
+            _ => needs_less(message),
+        });
+        if super::other::holds_little(message) {
+            return vec![table, less, look_at_the_host()];
+        }
+        let first = if loads { fewer_workers(message) } else { less };
+        return vec![first, table, look_at_the_host()];
     };
     if group.contains("kubepods") || group.ends_with("of a pod") {
         return vec![

@@ -743,8 +743,11 @@ pub(super) fn free_near_it(message: &OomMessage) -> Option<Bytes> {
         .around
         .free
         .filter(|free| *free >= MUCH && message.requested.is_none_or(|asked| free.0 / 2 > asked.0));
+    // What llama.cpp's log says to be free is from before its weights were there.
+    let later = matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
     free.filter(|_| {
         !message.handled
+            && !later
             && message.kind == MessageKind::Allocation
             && message.memory == Memory::Device
             && message.free.is_none()

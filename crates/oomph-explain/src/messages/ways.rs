@@ -126,10 +126,11 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Tiles => useless(shows(Sign::Tiles)),
         Change::SmallerTiles => useless(!shows(Sign::Tiles)),
         Change::Temporaries => useless(!shows(Sign::MultiTensor)),
-        Change::Halves => on(is_set(
-            message,
-            &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"],
-        ))
+        Change::Halves => on(shows(Sign::Halves)
+            || is_set(
+                message,
+                &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"],
+            ))
         .or(useless(
             message.program == Program::Tensorflow && shows(Sign::Sessions),
         )),
@@ -140,11 +141,12 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                 without_samples || evaluates || (shows(Sign::Infers) && !shows(Sign::Trains)),
             ))
         }
-        Change::Graph => on(shows(Sign::NoGraph)).or(useless(
-            message.inside.is_some()
+        Change::Graph => useless(
+            shows(Sign::NoGraph)
+                || message.inside.is_some()
                 || without_samples
                 || during(&[Phase::Backward, Phase::Optimizing]),
-        )),
+        ),
         Change::Trained => on(shows(Sign::Adapters)),
         Change::OptimizerBits => on(shows(Sign::SmallOptimizer)),
         Change::Attention => on(shows(Sign::AttendsInBlocks)),
@@ -180,7 +182,7 @@ pub(super) fn is_out(message: &OomMessage, change: Change) -> bool {
 /// A step without the ways that the text rules out; `None` if none is left.
 fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
     /// Ways of a step; more are no advice.
-    const SHOWN: usize = 3;
+    const SHOWN: usize = 4;
     if step.ways.is_empty() {
         return Some(step);
     }

@@ -6,10 +6,10 @@ use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::rule::{Report, declare_rule};
-use super::graph_without_use::runs_once;
-use super::inference_builds_graph::{is_one_of_both_modes, is_pass_by_method};
+use super::graph_without_use::{passes_without_use, runs_once};
+use super::inference_builds_graph::{is_one_of_both_modes, is_pass_that_may_detach, is_unpickled};
 use crate::semantic::value::Kind;
-use crate::semantic::{Call, CtxId, CtxKind, Grad, Loop, Model};
+use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Loop, Model};
 
 declare_rule! {
     /// Evaluation builds a graph.
@@ -19,7 +19,9 @@ declare_rule! {
     /// Looks for loops over a loader that call a model which `model.eval()` put in evaluation mode,
     /// without `torch.no_grad()` or `torch.inference_mode()` around them, and without a
     /// `backward()`. Also for loops that train and evaluate by a flag, `run_epoch(train=False)`, and run
-    /// `backward()` only if it is set, where the forward pass records a graph either way. Left out are networks all of
+    /// `backward()` only if it is set, where the forward pass records a graph either way; and for passes whose result no
+    /// `backward()` gets, in functions that `validate`, `test` or `predict` by their names, or that a loop after
+    /// `model.eval()` calls for each batch. Left out are networks all of
     /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
     /// inside of a context manager of other code that is given the network, or named for gradients or inference; and
     /// loops that end after one batch.
@@ -87,6 +89,16 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(decorate(model, call)),
         );
     }
+    for (call, place) in only_evaluated(model) {
+        out.push(
+            Report::new(
+                call.node,
+                format!("`{place}` only evaluates in this loop over batches, with gradients on: every activation is kept for a `backward()` that never comes"),
+            )
+            .help("put `@torch.no_grad()` on the function, or `with torch.no_grad():` around the loop")
+            .fix(decorate(model, call)),
+        );
+    }
     for (flag, call) in shared_loops(model) {
         let place = model_place(call).unwrap_or_default();
         out.push(
@@ -97,6 +109,76 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("put `with torch.set_grad_enabled(training):` around the forward pass"),
         );
     }
+}
+
+/// Passes in loops over batches that evaluate, by the flow of what they return: in a function that says so by its name,
+/// or that a function which put a model in evaluation mode calls for each batch.
+pub(super) fn only_evaluated<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, String)> {
+    if !model.loops.iter().any(|each| each.data && !each.contains_backward) {
+        return Vec::new();
+    }
+    let mut passes = passes_without_use(model, |call| is_evaluated_in_a_loop(model, call));
+    if !passes.is_empty() {
+        // One `no_grad()` is enough for a function.
+        let known = graph_loops(model).into_iter().filter(|(_, call)| is_in_eval_mode(model, call));
+        let known: Vec<Option<FuncId>> = known.map(|(_, call)| model.func_of(call.ctx)).collect();
+        passes.retain(|(call, place)| {
+            let func = model.func_of(call.ctx);
+            // `decoder.rank(x)`
+            let owner = call.recv_place().filter(|_| !call.callee.is_model());
+            !known.contains(&func) && !is_unpickled(model, func, owner.as_ref().unwrap_or(place))
+        });
+    }
+    passes
+}
+
+/// Whether a pass is in a loop over batches that are brought to a GPU and that nothing trains with, of its function or
+/// of every call of it in the file. What `model.eval()` is said of before, in the loop's own function, is not asked for.
+pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, pass: &Call<'_>) -> bool {
+    let evaluates = |call: &Call<'_>| {
+        let looped = model.loops_around(call.ctx).find(|each| each.data);
+        looped.is_some_and(|each| {
+            call.grad == Grad::On
+                && each.grad == Grad::On
+                && !each.contains_backward
+                && model.training_loop(each.ctx).is_none()
+        })
+    };
+    let moves = |func: Option<FuncId>| {
+        model
+            .calls_in_function(func)
+            .any(|call| matches!(call.method, Some("to" | "cuda")) && !call.recv.is_model())
+    };
+    let Some(id) = model.func_of(pass.ctx) else {
+        return false;
+    };
+    let func = Some(id);
+    if model.func(id).has_backward || model.func(id).has_step {
+        return false;
+    }
+    if model.loops_around(pass.ctx).any(|each| each.data) {
+        return is_eval_name(model.func(id).node.name.as_str())
+            && evaluates(pass)
+            && moves(func)
+            && !is_in_eval_mode(model, pass);
+    }
+    let mut callers = model.calls.iter().filter(|call| call.target == func).peekable();
+    callers.peek().is_some()
+        && callers.all(|call| {
+            let there = model.func_of(call.ctx);
+            evaluates(call) && (moves(there) || moves(func)) && switches_to_evaluation(model, there)
+        })
+}
+
+/// Whether a function puts a model in evaluation mode, and does nothing for training.
+fn switches_to_evaluation(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    let switches = |name: &str| {
+        model
+            .calls_in_function(func)
+            .any(|call| call.is_method(name) && call.node.arguments.is_empty())
+    };
+    let trains = func.is_some_and(|id| model.func(id).has_backward || model.func(id).has_step);
+    switches("eval") && !switches("train") && !trains
 }
 
 /// Loops over batches that train or evaluate by a flag: the flag and the call of the model.
@@ -248,7 +330,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
             continue;
         }
         let first = model.calls.iter().find(|call| {
-            (is_model_call(call) || is_pass_by_method(model, call))
+            (is_model_call(call) || is_pass_that_may_detach(model, call))
                 && call.grad == Grad::On
                 && model.is_inside(call.ctx, looped.ctx)
                 && model.func_of(call.ctx) == model.func_of(looped.ctx)

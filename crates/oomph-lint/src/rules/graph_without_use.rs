@@ -1,6 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part};
 
+use super::evaluation_builds_graph::is_evaluated_in_a_loop;
 use super::evaluation_function_builds_graph::has_another_name;
 use super::fake_not_detached::{Role, judged_in_loss, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
@@ -73,6 +74,24 @@ declare_rule! {
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    // What evaluates batches is OOM201.
+    for (call, place) in passes_without_use(model, |call| !is_evaluated_in_a_loop(model, call)) {
+        out.push(
+            Report::new(
+                call.node,
+                format!("nothing runs backward through what `{place}` returns, yet its activations are kept for that"),
+            )
+            .help("call it under `with torch.no_grad():`"),
+        );
+    }
+}
+
+/// Passes with gradients on, among those that are asked for, of which nothing reaches a `backward()`, and the place of what
+/// each calls: the first in each loop.
+pub(super) fn passes_without_use<'m, 'a>(
+    model: &'m Model<'a>,
+    is_asked_for: impl Fn(&Call<'a>) -> bool,
+) -> Vec<(&'m Call<'a>, String)> {
     let mut passes = model
         .calls
         .iter()
@@ -84,10 +103,12 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                     || is_pass_by_method(model, call)
                     || is_method_of_net(model, call)
                     || is_detached_attribute(model, call))
+                && is_asked_for(call)
         })
         .peekable();
+    let mut found = Vec::new();
     if passes.peek().is_none() || on_cpu_only(model) {
-        return;
+        return found;
     }
     let mut flow = Flow::of_graphs(model);
     // One `no_grad()` around the passes of a model in one loop, or in what is around the loops, is enough.
@@ -104,54 +125,53 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         let looped = model.loops_around(call.ctx).next().map(|looped| looped.ctx);
         let around = (model.func_of(call.ctx), looped, place.clone());
         // A pass has an input; what has none is a method of that name of something else.
-        if call.node.arguments.is_empty() || seen.contains(&around) {
-            continue;
-        }
-        let quiet_caller = model
-            .func_name(call.ctx)
-            .is_some_and(|name| model.around.calls_quietly(name));
-        // It steps, and what it calls ran backward: `model(x, memory_replay_backprop=True)`.
-        let steps_only = model.func_of(call.ctx).is_some_and(|id| model.func(id).has_step && !model.func(id).has_backward);
-        if steps_only
-            || is_scaled_loss(model, call)
-            || is_name_of_class(model, call)
-            || takes_or_is_of_a_model(call)
-            || quiet_caller
-            || model.func_name(call.ctx).is_some_and(|name| has_another_name(model, name))
-            || is_part_of_module(model, call, &place)
-            || model.in_lightning(call.ctx)
-            || in_unit_test(model, call.ctx)
-            || has_hooks(model, call)
-            || !flow.is_cut_off(call)
-            || runs_on_cpu(model, call)
-            || asks_for_gradients(model, call)
-            || stays_on_cpu(model, call)
-            || may_be_frozen(model, call, &place)
-            || has_no_parameters(model, &place)
-            || needs_no_advice(model, call, &place)
-            // Other code that has the object calls it, perhaps with gradients off.
-            || model.func_name(call.ctx) == Some("__call__") && !place.starts_with("self.")
-            || is_sample(model, call)
-            || model
-                .loops_around(call.ctx)
-                .any(|looped| leaves_batches_on_cpu(model, looped))
-            || is_of_published_inception(model, call)
-            || runs_once(model, call)
-            || keeps_few_activations(model, model.func_of(call.ctx), &place)
-            || is_one_example(model, call)
-            || !is_brought_to_gpu(model, call, &place)
+        if call.node.arguments.is_empty()
+            || seen.contains(&around)
+            || is_wanted_or_small(model, call, &place, &mut flow)
         {
             continue;
         }
         seen.push(around);
-        out.push(
-            Report::new(
-                call.node,
-                format!("nothing runs backward through what `{place}` returns, yet its activations are kept for that"),
-            )
-            .help("call it under `with torch.no_grad():`"),
-        );
+        found.push((call, place));
     }
+    found
+}
+
+/// Whether something may use the graph of a pass, or nothing shows that it costs memory.
+fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str, flow: &mut Flow<'m, 'a>) -> bool {
+    let quiet_caller = model
+        .func_name(call.ctx)
+        .is_some_and(|name| model.around.calls_quietly(name));
+    // It steps, and what it calls ran backward: `model(x, memory_replay_backprop=True)`.
+    let steps_only = model.func_of(call.ctx).is_some_and(|id| model.func(id).has_step && !model.func(id).has_backward);
+    steps_only
+        || is_scaled_loss(model, call)
+        || is_name_of_class(model, call)
+        || takes_or_is_of_a_model(call)
+        || quiet_caller
+        || model.func_name(call.ctx).is_some_and(|name| has_another_name(model, name))
+        || is_part_of_module(model, call, place)
+        || model.in_lightning(call.ctx)
+        || in_unit_test(model, call.ctx)
+        || has_hooks(model, call)
+        || !flow.is_cut_off(call)
+        || runs_on_cpu(model, call)
+        || asks_for_gradients(model, call)
+        || stays_on_cpu(model, call)
+        || may_be_frozen(model, call, place)
+        || has_no_parameters(model, place)
+        || needs_no_advice(model, call, place)
+        // Other code that has the object calls it, perhaps with gradients off.
+        || model.func_name(call.ctx) == Some("__call__") && !place.starts_with("self.")
+        || is_sample(model, call)
+        || model
+            .loops_around(call.ctx)
+            .any(|looped| leaves_batches_on_cpu(model, looped))
+        || is_of_published_inception(model, call)
+        || runs_once(model, call)
+        || keeps_few_activations(model, model.func_of(call.ctx), place)
+        || is_one_example(model, call)
+        || !is_brought_to_gpu(model, call, place)
 }
 
 /// Whether what is called runs backward itself, `agent.train_model(batch)` or the `forward` of a class that holds its

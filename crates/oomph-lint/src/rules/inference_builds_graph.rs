@@ -6,7 +6,7 @@ use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::sizes::{is_one_example, keeps_few_activations};
 use crate::queries::purpose::in_unit_test;
-use crate::project::DECIDES;
+use crate::project::{DECIDES, Method, settles_gradients};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Kind, Tri, Value};
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Model, torch};
@@ -355,6 +355,23 @@ fn ends_before_backward(model: &Model<'_>, call: &Call<'_>, name: &str) -> bool 
 /// Whether a call is a forward pass through a method of the model's own, as the project's classes define it:
 /// `model.inference(x)`, `model.sample(n)`. A method that decides on gradients itself is none.
 pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let decides = |text: &str| DECIDES.iter().any(|word| text.contains(word));
+    is_pass_unless(model, call, decides, |method| method.decides)
+}
+
+/// As [`is_pass_by_method`], also if the method detaches something: what it runs before that records a graph.
+pub(super) fn is_pass_that_may_detach(model: &Model<'_>, call: &Call<'_>) -> bool {
+    is_pass_unless(model, call, settles_gradients, |method| method.settles)
+}
+
+/// Whether a call is a pass through a method of the model's own, and neither the text of it nor what the project says of
+/// its name speaks against it.
+fn is_pass_unless(
+    model: &Model<'_>,
+    call: &Call<'_>,
+    text_decides: impl Fn(&str) -> bool,
+    decides: impl Fn(&Method) -> bool,
+) -> bool {
     const PASSES: &[&str] = &[
         "infer", "generate", "sample", "predict", "decode", "encode", "synth", "translate", "beam", "greedy",
         "reconstruct", "teacher", "extract", "embed", "forward",
@@ -374,12 +391,12 @@ pub(super) fn is_pass_by_method(model: &Model<'_>, call: &Call<'_>) -> bool {
         Some(target) => {
             let text = model.text(model.func(target).node);
             model.func(target).class.is_some()
-                && !DECIDES.iter().any(|word| text.contains(word))
+                && !text_decides(text)
         }
         None => model
             .around
             .method(name)
-            .is_some_and(|method| !method.decides),
+            .is_some_and(|method| !decides(&method)),
     }
 }
 
@@ -707,7 +724,7 @@ fn is_pretrained(model: &Model<'_>, place: &str) -> bool {
 
 /// Whether the model came out of a pickled dictionary, `torch.load(path)["model"]`: whether its
 /// parameters require gradients was decided when it was saved.
-fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+pub(super) fn is_unpickled(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
     // Of a parameter, a caller in the file says it by the same name.
     let bound = |assign: &&crate::semantic::Assign<'_>| {
         let there = model.func_of(assign.ctx);

@@ -107,7 +107,7 @@ class Solver:
     def val(self):
         for images, GT in self.valid_loader:
             images = images.to(device)
-            out = self.net(images)  # OOM202
+            out = self.net(images)  # OOM201
             print(out.mean().item())
 
 

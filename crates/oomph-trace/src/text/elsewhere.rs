@@ -168,6 +168,77 @@ pub(super) struct Elsewhere {
     no_engine: bool,
     /// Programs that a shell starts in the background.
     background: usize,
+    /// The size that lines of steps print, over the steps.
+    trend: Trend,
+}
+
+/// A size that a program prints at each of its steps, in lines that differ in nothing but numbers.
+#[derive(Debug, Default)]
+struct Trend {
+    /// The line without its numbers.
+    words: String,
+    first: Option<Bytes>,
+    last: Option<Bytes>,
+    /// How often in a row it was larger than before.
+    times: u32,
+}
+
+impl Trend {
+    fn read(&mut self, line: &str) {
+        /// A longer line is no row of figures.
+        const LONGEST: usize = 400;
+        let is_step = |word: &str| line.contains(word);
+        if line.len() > LONGEST
+            || !["step", "Step", "iter", "Iter", "epoch", "Epoch"]
+                .into_iter()
+                .any(is_step)
+        {
+            return;
+        }
+        let units = ["GB", "MB", "GiB", "MiB"];
+        let is_size = |word: &str, next: Option<&&str>| {
+            let end = word.trim_end_matches([',', ';', ')', '|', ']']);
+            units.iter().any(|unit| {
+                let unit_behind =
+                    next.is_some_and(|next| next.trim_end_matches([',', ';', ')']) == *unit);
+                end.ends_with(unit) || unit_behind
+            })
+        };
+        let words: Vec<&str> = line
+            .split([' ', '\t', '=', ':', '('])
+            .filter(|word| !word.is_empty())
+            .collect();
+        let Some(found) = words.iter().enumerate().find_map(|(at, word)| {
+            let next = words.get(at + 1);
+            let text = format!("{word} {}", next.copied().unwrap_or_default());
+            size(&text)
+                .filter(|_| word.starts_with(|c: char| c.is_ascii_digit()) && is_size(word, next))
+        }) else {
+            return;
+        };
+        let same: String = line.chars().filter(|c| !c.is_ascii_digit()).collect();
+        if same != self.words {
+            *self = Self {
+                words: same,
+                first: Some(found),
+                ..Self::default()
+            };
+        } else if self.last.is_some_and(|last| found > last) {
+            self.times += 1;
+        } else {
+            self.times = 0;
+        }
+        self.last = Some(found);
+    }
+
+    /// Whether it grew at three steps or more in a row, by a twentieth in all.
+    fn grows(&self) -> bool {
+        self.times >= 2
+            && self
+                .first
+                .zip(self.last)
+                .is_some_and(|(first, last)| last.0 / 21 > first.0 / 20)
+    }
 }
 
 impl Elsewhere {
@@ -189,6 +260,7 @@ impl Elsewhere {
             return;
         }
         self.tables.read(line);
+        self.trend.read(line);
         self.hardware = self.hardware.or(Hardware::shown(line));
         if self.in_ray {
             self.in_ray = self.ray_row(line).is_some();
@@ -287,6 +359,19 @@ impl Elsewhere {
         }
         if message.program == Program::LlamaCpp && message.tables.shows(Sign::Ollama) {
             message.inside = message.inside.or(Some(Program::Ollama));
+        }
+        // What trains there is a job of its own, for which no setting of a server or of an interface is made.
+        let trains = matches!(
+            message.during.or(message.likely),
+            Some(Phase::Backward | Phase::Optimizing | Phase::SettingUp)
+        );
+        let hosted = |program: Program| {
+            program.serves() || matches!(program, Program::ComfyUi | Program::StableDiffusion)
+        };
+        if message.program == Program::Pytorch
+            && (trains || message.tables.shows(Sign::TrainingRun))
+        {
+            message.inside = message.inside.filter(|inside| !hosted(*inside));
         }
         // It leaves the batch out and goes on.
         message.handled |=
@@ -466,6 +551,7 @@ impl Elsewhere {
         let several = [
             (self.background > 1, Sign::SharesGpu),
             (ports.count() > 1, Sign::SecondServer),
+            (self.trend.grows(), Sign::Grows),
         ];
         several
             .into_iter()
@@ -705,6 +791,32 @@ mod tests {
             .into_iter()
             .map(|setting| (setting.name, setting.value))
             .collect()
+    }
+
+    #[test]
+    fn sizes_that_grow_from_step_to_step() {
+        let grows = |lines: &[&str]| {
+            let mut trend = Trend::default();
+            for line in lines {
+                trend.read(line);
+            }
+            trend.grows()
+        };
+        assert!(grows(&[
+            "step 7 loss 1.2 mem 31.2GB",
+            "step 8 loss 1.1 mem 33.9GB",
+            "step 9 loss 1.3 mem 36.6GB",
+        ]));
+        assert!(!grows(&[
+            "step 7 loss 1.2 mem 31.2GB",
+            "step 8 loss 1.1 mem 33.9GB",
+            "step 9 loss 1.3 mem 33.9GB",
+        ]));
+        assert!(!grows(&[
+            "shard 7 mem 3 GB",
+            "shard 8 mem 6 GB",
+            "shard 9 mem 9 GB"
+        ]));
     }
 
     #[test]

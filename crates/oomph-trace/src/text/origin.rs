@@ -120,6 +120,9 @@ pub(super) fn of_line(line: &str) -> (Origin, &str) {
     // TensorRT-LLM names the rank behind the time.
     let head = text.get(..text.floor_char_boundary(80)).unwrap_or_default();
     origin.rank = after(head, "] [RANK ").and_then(index).or(origin.rank);
+    if origin.inside.is_none() && is_vllms(head) {
+        origin.inside = Some(Program::Vllm);
+    }
     // What starts vLLM may put its own words before vLLM's.
     if origin.pid.is_none()
         && let Some((_, rest)) = head.split_once(") (")
@@ -128,6 +131,26 @@ pub(super) fn of_line(line: &str) -> (Origin, &str) {
         process(from, &mut origin);
     }
     (origin, text)
+}
+
+/// Whether a line begins as vLLM's logger does: `ERROR 04-27 16:28:02 [engine.py:448] `, with or without the bracket.
+fn is_vllms(head: &str) -> bool {
+    let mut words = head.split_whitespace();
+    let level = words
+        .next()
+        .is_some_and(|word| ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"].contains(&word));
+    let mut numbers = |between: char, count: usize| {
+        words.next().is_some_and(|word| {
+            let digits = |part: &str| part.len() == 2 && part.bytes().all(|b| b.is_ascii_digit());
+            word.split(between).count() == count && word.split(between).all(digits)
+        })
+    };
+    level
+        && numbers('-', 2)
+        && numbers(':', 3)
+        && words
+            .next()
+            .is_some_and(|word| word.contains(".py:") && word.ends_with(']'))
 }
 
 fn strip<'a>(line: &'a str, origin: &mut Origin) -> Option<&'a str> {
@@ -372,6 +395,9 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "llama runner",
             "source=server.go",
             "source=sched.go",
+            "source=memory.go",
+            "source=gpu.go",
+            "source=runner.go",
         ],
     ),
     (Program::LlamaCpp, &["ggml", "llama.cpp", "llama_cpp"]),
@@ -417,6 +443,34 @@ pub(super) fn inside(text: &str) -> Option<Program> {
         .filter(|program| *program != Program::Pytorch || !text.contains(".lua:"))
 }
 
+/// A file's path within the library that it belongs to: the names of an environment and of the folders around it are
+/// the user's own.
+pub(super) fn within_library(file: &str) -> &str {
+    let file = ["-packages/", "-packages\\"]
+        .iter()
+        .find_map(|folder| file.rsplit_once(folder))
+        .map_or(file, |(_, rest)| rest);
+    let standard = |marker: &str| file.rsplit_once(marker).map(|(_, rest)| rest);
+    standard("/lib/python3")
+        .or_else(|| standard("\\lib\\python3"))
+        .unwrap_or(file)
+}
+
+/// The program whose files most frames of a traceback are in; of several the one that called the others.
+pub(super) fn of_frames<'a>(frames: impl DoubleEndedIterator<Item = &'a str>) -> Option<Program> {
+    let mut votes: Vec<(Program, usize)> = Vec::new();
+    for program in frames.rev().filter_map(|file| inside(within_library(file))) {
+        match votes.iter_mut().find(|(known, _)| *known == program) {
+            Some((_, count)) => *count += 1,
+            None => votes.push((program, 1)),
+        }
+    }
+    votes
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(program, _)| program)
+}
+
 /// What runs containers, by its words.
 pub(super) fn container(text: &str) -> Option<Program> {
     const WORDS: [(Program, &[&str]); 2] = [
@@ -460,6 +514,54 @@ mod tests {
             ("a[1;] = 2", "a[1;] = 2"),
         ] {
             assert_eq!(plain(line), text);
+        }
+    }
+
+    #[test]
+    fn most_frames_decide_the_program_and_no_folder_of_an_environment() {
+        for (files, program) in [
+            (
+                &[
+                    "/env/lib/python3.12/site-packages/sglang/srt/managers/scheduler.py",
+                    "/env/lib/python3.12/site-packages/torch/cuda/__init__.py",
+                    "/env/lib/python3.12/site-packages/vllm/utils.py",
+                ][..],
+                Some(Program::Sglang),
+            ),
+            (
+                &[
+                    "/conda/envs/vllm/lib/python3.10/site-packages/transformers/trainer.py",
+                    "/conda/envs/vllm/lib/python3.10/threading.py",
+                ],
+                None,
+            ),
+            (
+                &[
+                    "/home/me/stable-diffusion-webui/venv/lib/python3.8/site-packages/accelerate/accelerator.py",
+                ],
+                None,
+            ),
+            (&["/home/me/ComfyUI/execution.py"], Some(Program::ComfyUi)),
+        ] {
+            assert_eq!(of_frames(files.iter().copied()), program, "{files:?}");
+        }
+    }
+
+    #[test]
+    fn lines_of_vllms_logger_are_vllms() {
+        for (line, program) in [
+            (
+                "ERROR 04-27 16:28:02 [engine.py:448] words",
+                Some(Program::Vllm),
+            ),
+            (
+                "INFO 06-21 21:40:12 llm_engine.py:128] # GPU blocks: 3",
+                Some(Program::Vllm),
+            ),
+            ("ERROR 2024-04-27 16:28:02 [engine.py:448] words", None),
+            ("INFO 06-21 21:40:12 words", None),
+        ] {
+            assert_eq!(of_line(line).0.inside, program, "{line}");
         }
     }
 

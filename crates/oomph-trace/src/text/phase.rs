@@ -52,6 +52,8 @@ pub enum Phase {
     Communicating,
     /// A checkpoint was gathered or written.
     Saving,
+    /// A server answered requests.
+    Serving,
 }
 
 impl Phase {
@@ -79,6 +81,7 @@ impl Phase {
             Self::Generating => "it generated",
             Self::Communicating => "communicators were made",
             Self::Saving => "a checkpoint was gathered or written",
+            Self::Serving => "it served requests",
         }
     }
 
@@ -148,6 +151,7 @@ const CALLS: &[(Phase, &[&str])] = &[
             "profile_run",
             "determine_num_available_blocks",
             "determine_available_memory",
+            "used for profiling (",
         ],
     ),
     (
@@ -172,6 +176,7 @@ const CALLS: &[(Phase, &[&str])] = &[
             "torch.load(",
             "oading weights",
             "loading model",
+            "Exception during initialization",
         ],
     ),
     (
@@ -243,6 +248,34 @@ const CALLS: &[(Phase, &[&str])] = &[
             "val_epoch(",
             "compute_metrics(",
             "inference_on_dataset",
+            "val_loss =",
+            "validation_loss =",
+            "test_loss =",
+            "labels_val",
+            "_val)",
+            "_test)",
+            "val_loader",
+            "valid_loader",
+            "validation_loader",
+            "eval_loader",
+            "test_loader",
+            "dev_loader",
+            "valloader",
+            "testloader",
+            "val_dataloader",
+            "eval_dataloader",
+            "test_dataloader",
+            " test(",
+            " val(",
+            " valid(",
+            " validation(",
+            "eval_model(",
+            "evaluate_model(",
+            "one_epoch_val(",
+            "val_one_epoch(",
+            "eval_one_epoch(",
+            "run_eval",
+            "do_eval(",
         ],
     ),
     (
@@ -289,6 +322,21 @@ const CALLS: &[(Phase, &[&str])] = &[
 
 /// Words of logs, and of people who tell what happened.
 const LOGS: &[(Phase, &[&str])] = &[
+    (
+        Phase::Serving,
+        &[
+            "prefill batch",
+            "decode batch",
+            "avg prompt throughput",
+            "application startup complete",
+            "fired up and ready to roll",
+            "post /v1/",
+            "prefill{id",
+            "decode{size",
+            "received request",
+            "added request",
+        ],
+    ),
     (
         Phase::Capturing,
         &[
@@ -359,7 +407,7 @@ pub(super) fn progress(line: &str) -> Option<(u64, u64)> {
     let (_, bar) = line.rsplit_once("%|")?;
     let (_, rest) = bar.split_once('|')?;
     let (done, rest) = rest.trim_start().split_once('/')?;
-    let (all, _) = rest.split_once(' ')?;
+    let all = rest.split_once(' ').map_or(rest, |(all, _)| all);
     let (done, all) = (done.parse().ok()?, all.parse().ok()?);
     (done <= all).then_some((done, all))
 }
@@ -380,14 +428,28 @@ pub(super) fn of_log(line: &str) -> Option<Phase> {
 pub(super) fn of_frames(frames: &[TextFrame]) -> Option<Phase> {
     let mut found = frames.iter().rev().filter_map(|frame| {
         let called = format!("{} {}(", frame.code, frame.function);
-        of_call(&called).or_else(|| of_call(&frame.file))
+        // What trains is given what it validates with, too.
+        let code = frame.code.replace("trainer.", "");
+        let trains = code.contains("train") || code.contains("fit(");
+        of_call(&called)
+            .filter(|phase| *phase != Phase::Evaluating || !trains)
+            .or_else(|| of_call(&frame.file))
     });
     let inner = found.next()?;
-    if inner.is_inner() {
-        found.find(|phase| !phase.is_inner()).or(Some(inner))
-    } else {
-        Some(inner)
+    if !inner.is_inner() {
+        return Some(inner);
     }
+    // Generating is what attention runs in.
+    let mut around = Some(inner);
+    for phase in found {
+        if !phase.is_inner() {
+            return Some(phase);
+        }
+        around = around
+            .filter(|_| phase != Phase::Generating)
+            .or(Some(phase));
+    }
+    around
 }
 
 #[cfg(test)]
@@ -428,11 +490,44 @@ mod tests {
             ),
             ("|  43% of 12/24 |", None),
             (
+                "2/100 14.1G 1.21: 37%|███▋      | 2710/7329",
+                Some((2710, 7329)),
+            ),
+            (
                 "Loading checkpoint shards:  53%|█████  | 8/15 [00:14<00:12]",
                 None,
             ),
         ] {
             assert_eq!(progress(line), steps, "{line}");
+        }
+    }
+
+    #[test]
+    fn data_of_a_validation_tell_it_and_not_the_call_that_trains() {
+        let frame = |function: &str, code: &str| TextFrame {
+            file: "a.py".to_owned(),
+            line: 1,
+            function: function.to_owned(),
+            code: code.to_owned(),
+        };
+        let main = frame("main", "train(net, train_loader, val_loader)");
+        let forward = frame("forward", "return self.conv(x)");
+        for (frames, phase) in [
+            (vec![main.clone(), forward.clone()], None),
+            (
+                vec![
+                    main.clone(),
+                    frame("train", "val_loss = criterion(net(x), labels_val)"),
+                    forward.clone(),
+                ],
+                Some(Phase::Evaluating),
+            ),
+            (
+                vec![main, frame("test", "out = net(x)"), forward],
+                Some(Phase::Evaluating),
+            ),
+        ] {
+            assert_eq!(of_frames(&frames), phase, "{frames:?}");
         }
     }
 

@@ -92,6 +92,18 @@ pub enum Sign {
     Ollama,
     /// TensorRT builds an engine.
     Builds,
+    /// A loop that trains is running.
+    TrainingRun,
+    /// It computes in 16 bits.
+    Halves,
+    /// A model takes images, films or sound beside text.
+    Multimodal,
+    /// Attention keeps the scores of all pairs.
+    KeepsScores,
+    /// XLA keeps what all rounds of a loop made.
+    KeepsRounds,
+    /// A server's engine answers within a job that trains (reinforcement learning).
+    Rollouts,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -139,6 +151,11 @@ const WORDS: &[(Sign, &[&str])] = &[
             "infer(",
             "demo.py",
             "detect.py",
+            "infer.py",
+            "generate.py",
+            "sample.py",
+            "transcribe",
+            "txt2img",
             "no_grad",
             "alphafold",
             "af2",
@@ -180,7 +197,15 @@ const WORDS: &[(Sign, &[&str])] = &[
     ),
     (
         Sign::NoGraph,
-        &["decorate_context", "no_grad", "inference_mode("],
+        &[
+            "decorate_context",
+            "no_grad",
+            "inference_mode(",
+            // Loops that have it around what they call.
+            "evaluation_loop",
+            "prediction_step",
+            "sanity checking",
+        ],
     ),
     (
         Sign::Adapters,
@@ -284,6 +309,10 @@ const WORDS: &[(Sign, &[&str])] = &[
     // This layout exists there alone.
     (Sign::OnCpu, &["_nchwc'"]),
     (
+        Sign::OnCuda,
+        &["cuda failure 2", "providers/cuda/", "provider: cuda"],
+    ),
+    (
         Sign::SharesGpu,
         &[
             "two processes",
@@ -375,6 +404,10 @@ const WORDS: &[(Sign, &[&str])] = &[
             "ollama server",
             "ollama[",
             "ollama.service",
+            "source=server.go",
+            "source=sched.go",
+            "source=memory.go",
+            "source=runner.go",
         ],
     ),
     (
@@ -384,6 +417,89 @@ const WORDS: &[(Sign, &[&str])] = &[
             "engine building failed",
             "build.py",
             "buildserializednetwork",
+        ],
+    ),
+    (
+        Sign::TrainingRun,
+        &[
+            "***** running training",
+            ".backward(",
+            "optimizer.step(",
+            "training_step(",
+            "exception training",
+        ],
+    ),
+    (Sign::KeepsRounds, &["while/body/dynamic_update_slice"]),
+    (
+        Sign::Rollouts,
+        &[
+            "verl/",
+            "actor_rollout",
+            "openrlhf",
+            "vllm_mode",
+            "use_vllm",
+            "grpo",
+            "rollout.",
+            "colocate",
+        ],
+    ),
+    (
+        Sign::KeepsScores,
+        &[
+            "attn_weights =",
+            "eager_attention_forward",
+            "attention_scores =",
+            "attention_probs =",
+        ],
+    ),
+    (
+        Sign::Halves,
+        &[
+            "native 16bit",
+            "native amp",
+            "16bit automatic mixed",
+            "16bit native",
+            "bfloat16 automatic mixed",
+            "precision: fp16",
+            "precision: bf16",
+            "precision=16",
+            "precision: 16",
+            "precision='16",
+            "precision=\"16",
+            "precision='bf16",
+            "precision=\"bf16",
+            "torch.float16",
+            "torch.bfloat16",
+            "torch.half",
+            "dtype: float16",
+            "dtype: bfloat16",
+            "dtype=float16",
+            "dtype=bfloat16",
+            ".half()",
+            "autocast",
+            "gradscaler",
+            "scaler.scale(",
+            "step_with_gradscaler",
+            "fp16/loss_scaler",
+            "mixed_float16",
+            "mixed_bfloat16",
+        ],
+    ),
+    (
+        Sign::Multimodal,
+        &[
+            "multi-modal",
+            "multimodal",
+            "multi_modal",
+            "limit-mm-per-prompt",
+            "limit_mm_per_prompt",
+            "mm_counts",
+            "pixel_values",
+            "image_grid_thw",
+            "vision_tower",
+            "vision_model",
+            "general_mm_embed",
+            "-vl-",
         ],
     ),
     (Sign::Pipelined, &["pipeline parallelism enabled"]),
@@ -410,6 +526,10 @@ const WORDS: &[(Sign, &[&str])] = &[
             "utils/checkpoint.py",
             "utils\\checkpoint.py",
             "activation_checkpointing/",
+            "incompatible with gradient checkpointing",
+            "use_reentrant",
+            "gradient checkpointing: true",
+            "gradient checkpointing = true",
         ],
     ),
     (Sign::MultiTensor, &["_multi_tensor_", "_foreach_"]),
@@ -449,10 +569,10 @@ fn is_smallest_batch(line: &str) -> bool {
             let Some(value) = rest.strip_prefix("size") else {
                 return false;
             };
-            // `batch size per device / …: 1`
-            let value = value
-                .strip_prefix(" per device")
-                .and_then(|rest| rest.split_once(':'))
+            // `batch size per device / …: 1`, `batch size (w. parallel, …) = 1`
+            let value = [" per device", " per gpu", " ("]
+                .iter()
+                .find_map(|words| value.strip_prefix(words)?.split_once([':', '=']))
                 .map_or(value, |(_, value)| value);
             let value = value.trim_start_matches(['"', '\'', ' ', '=', ':', '`']);
             let value = ["of ", "is set to ", "is ", "to ", "as "]
@@ -602,7 +722,7 @@ mod tests {
         };
         assert_eq!(
             shown("File \"C:\\lib\\a.py\"\nloss.backward()"),
-            [Sign::Windows, Sign::Trains]
+            [Sign::Windows, Sign::Trains, Sign::TrainingRun]
         );
         assert_eq!(shown("### Execution Provider\n\nCUDA"), [Sign::OnCuda]);
         assert_eq!(shown("Conv node. Name:'12_nchwc'"), [Sign::OnCpu]);
@@ -612,6 +732,7 @@ mod tests {
             "batch_size=1",
             "with batch size of 1.",
             "\"batch_size\": 1,",
+            "Total batch size (w. parallel) = 1",
             "OOM when allocating tensor with shape[1,16,1024,1024] and type float",
         ] {
             assert_eq!(shown(batch), [Sign::SmallestBatch], "{batch}");

@@ -129,9 +129,18 @@ fn offload(line: &str) -> Option<Offload> {
     Some(Offload {
         layers,
         free: figure("memory.available=\"")?,
-        planned: figure("memory.required.allocations=\""),
-        graph: figure("memory.graph.partial=\""),
+        planned: figure("memory.required.allocations=\"")
+            .or_else(|| figure("memory.required.partial=\"")),
+        graph: figure("memory.graph.partial=\"").or_else(|| figure("memory.graph.full=\"")),
     })
+}
+
+/// `| Allocated memory | 10656 MB | 10932 MB | 19094 MB | 8437 MB |` of PyTorch's summary: now, at the most, and in all.
+fn given(line: &str) -> Option<[Bytes; 3]> {
+    let mut cells = after(line, "| Allocated memory")?
+        .split('|')
+        .filter_map(|cell| size(cell.trim()));
+    Some([cells.next()?, cells.next()?, cells.next()?])
 }
 
 /// What names a limit in a text, and whether its figure counts KiB.
@@ -226,6 +235,10 @@ pub struct Tables {
     pub count: u64,
     /// How often PyTorch's allocator had found no memory, by its own summary.
     pub failures: Option<u64>,
+    /// What PyTorch's allocator gave out, by its own summary: now, at the most, and in all since the start.
+    pub given: Option<[Bytes; 3]>,
+    /// Shapes of the buffers that XLA lists, the largest first, and how many have each.
+    pub shapes: Vec<(String, u64)>,
 }
 
 impl Tables {
@@ -463,6 +476,15 @@ impl Reader {
         {
             self.found.commands.push(command.to_owned());
         }
+        if let Some(shape) = prompt.strip_prefix("Shape: ") {
+            let shapes = &mut self.found.shapes;
+            let room = shapes.len() < MOST;
+            match shapes.iter_mut().find(|(known, _)| known == shape.trim()) {
+                Some((_, count)) => *count += 1,
+                None if room => shapes.push((shape.trim().to_owned(), 1)),
+                None => {}
+            }
+        }
         let named = NAMES.first(line);
         if named == Some(true) || !self.asked.is_empty() {
             self.bounds(line);
@@ -475,6 +497,7 @@ impl Reader {
             return;
         }
         self.host(line);
+        self.found.given = self.found.given.or_else(|| given(line));
         self.found.offload = offload(line).or(self.found.offload);
         self.sinfo(line);
         self.share(line);
@@ -1051,7 +1074,7 @@ mod tests {
                 Some(16368),
             ),
             (
-                "    FB Memory Usage\n        Total                             : 40960 MiB\n        Reserved                          : 571 MiB\n        Used                              : 39871 MiB",
+                "    FB Memory Usage\n Total                             : 40960 MiB\n Reserved                          : 571 MiB\n Used                              : 39871 MiB",
                 None,
                 Some(39871),
                 Some(40960),

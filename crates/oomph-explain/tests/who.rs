@@ -1,0 +1,293 @@
+//! Who ran, in which phase, and what the text rules out decide the advice: texts in own words, of which nothing but the
+//! lines of the error is anybody's.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests may fail loudly")]
+
+use oomph_explain::explain_messages;
+use oomph_trace::text;
+
+/// Everything that an answer says: its verdict, its evidence, its steps with their commands, its corrections.
+fn answer(text: &str) -> String {
+    let found = explain_messages(&text::find(text)).unwrap();
+    let cause = found.cause.unwrap();
+    let mut said = vec![found.verdict];
+    said.extend(cause.evidence.into_iter().map(|item| item.what));
+    said.extend(found.fixes.into_iter().map(|fix| fix.what));
+    for step in found.next {
+        said.extend(step.command);
+        said.push(step.what);
+    }
+    said.extend(
+        found
+            .message
+            .into_iter()
+            .flat_map(|message| message.corrections),
+    );
+    said.join("\n")
+}
+
+/// A text, what its answer has to say, and what it must not.
+fn check(text: &str, has: &[&str], never: &[&str]) {
+    let said = answer(text);
+    for words in has {
+        assert!(
+            said.contains(words),
+            "{words} is missing for {text}:\n{said}"
+        );
+    }
+    for words in never {
+        assert!(!said.contains(words), "{words} for {text}:\n{said}");
+    }
+}
+
+#[test]
+fn training_in_the_folder_of_an_interface_is_training() {
+    check(
+        "***** Running training *****\n\
+         \x20 Instantaneous batch size per device = 1\n\
+         Precision: fp16\n\
+         Steps:   0%|          | 0/900 [00:00<?, ?it/s]\n\
+         Traceback (most recent call last):\n\
+         \x20 File \"/home/me/stable-diffusion-webui/extensions/dream/train.py\", line 4, in train\n\
+         \x20   accelerator.backward(loss)\n\
+         CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 12.00 GiB total capacity; 10.54 GiB already allocated; 0 bytes free; 10.71 GiB reserved in total by PyTorch)",
+        &[
+            "activation checkpointing",
+            "already on: 16 bits (bf16)",
+            "it failed in the first of 900 steps",
+        ],
+        &["--medvram", "a smaller batch"],
+    );
+}
+
+#[test]
+fn what_an_evaluation_names_is_one() {
+    let text = |code: &str| {
+        format!(
+            "Traceback (most recent call last):\n\
+             \x20 File \"run.py\", line 90, in <module>\n\
+             \x20   train(net, train_loader, val_loader)\n\
+             \x20 File \"run.py\", line 60, in train\n\
+             \x20   {code}\n\
+             RuntimeError: CUDA out of memory. Tried to allocate 96.00 MiB (GPU 0; 10.72 GiB total capacity; 9.60 GiB already allocated; 26.62 MiB free; 9.81 GiB reserved in total by PyTorch)"
+        )
+    };
+    check(
+        &text("val_loss = criterion(net(image), labels_val)"),
+        &["while it evaluated", "torch.no_grad() around it"],
+        &["accumulated gradients"],
+    );
+    check(
+        &text("loss = criterion(net(image), labels)"),
+        &["accumulated gradients"],
+        &["while it evaluated"],
+    );
+    // Lightning's own loop has it around what it calls.
+    check(
+        "Sanity Checking DataLoader 0:   0%|          | 0/2 [00:00<?, ?it/s]\n\
+         \x20 File \"/env/lib/python3.10/site-packages/lightning/loops/evaluation_loop.py\", line 9, in run\n\
+         \x20   self._evaluation_step(batch)\n\
+         torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.25 GiB (GPU 0; 23.69 GiB total capacity; 22.40 GiB already allocated; 0.71 GiB free; 22.75 GiB reserved in total by PyTorch)",
+        &["a smaller batch in evaluation"],
+        &["torch.no_grad()"],
+    );
+}
+
+#[test]
+fn a_trial_run_of_vllm_is_known_by_its_logger() {
+    check(
+        "WARNING 04-02 10:00:01 [profiling.py:245] The sequence length used for profiling (max_num_batched_tokens / max_num_seqs = 4096) is too short to hold the multi-modal embeddings in the worst case (20480 tokens in total). This may cause certain multi-modal inputs to fail during inference\n\
+         ERROR 04-02 10:00:02 [engine.py:448] CUDA out of memory. Tried to allocate 700.00 MiB. GPU 0 has a total capacity of 23.56 GiB of which 402.62 MiB is free. Including non-PyTorch memory, this process has 23.12 GiB memory in use. Of the allocated memory 22.68 GiB is allocated by PyTorch, and 38.19 MiB is reserved by PyTorch but unallocated.",
+        &[
+            "vLLM runs its largest batch once",
+            "\"video\": 0",
+            "while it measured what it needs",
+        ],
+        &["torch.no_grad()", "oomph run", "--gpu-memory-utilization"],
+    );
+}
+
+#[test]
+fn a_server_that_answers_has_its_own_settings() {
+    let text = |line: &str| {
+        format!(
+            "{line}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 6.55 GiB. GPU 0 has a total capacity of 79.11 GiB of which 4.20 GiB is free. Process 99 has 74.90 GiB memory in use. Of the allocated memory 72.95 GiB is allocated by PyTorch, and 90.10 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+        )
+    };
+    check(
+        &text(
+            "[2025-05-10 12:00:03 TP0] Capture cuda graph begin. This can take up to several minutes.\n\
+             [2025-05-10 12:00:40 TP0] Prefill batch. #new-seq: 12, #new-token: 8192\n\
+             \x20 File \"/env/lib/python3.10/site-packages/sglang/srt/layers/logits_processor.py\", line 2, in forward",
+        ),
+        &[
+            "while it served requests",
+            "--chunked-prefill-size",
+            "the pool of keys and values, which SGLang takes",
+        ],
+        &["while CUDA graphs were captured"],
+    );
+    check(
+        &text(
+            "text_generation_client: router/client/src/lib.rs:33: Server error: prefill{id=7 size=1}",
+        ),
+        &["--cuda-memory-fraction 0.9", "--max-batch-total-tokens"],
+        &["torch.no_grad()"],
+    );
+}
+
+#[test]
+fn a_request_beyond_the_gpu_says_how_much_smaller_it_has_to_be() {
+    check(
+        "CUDA out of memory. Tried to allocate 60.00 GiB (GPU 0; 12.00 GiB total capacity; 2.50 GiB already allocated; 6.00 GiB free; 3.50 GiB reserved in total by PyTorch)",
+        &[
+            "it has to be 9 times smaller, so half a batch is not enough",
+            "attention in blocks",
+            "scores of all pairs",
+        ],
+        &["find the process", "a single request"],
+    );
+}
+
+#[test]
+fn buffers_of_llama_cpp_have_their_own_ways() {
+    check(
+        "ggml_cuda_init: found 4 CUDA devices:\n\
+         llama_kv_cache_init:      CUDA2 KV buffer size =  3840.00 MiB\n\
+         ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4480.00 MiB on device 3: cudaMalloc failed: out of memory\n\
+         llama_kv_cache_init: failed to allocate buffer for kv cache",
+        &["-c 4096", "--tensor-split", "less for GPU 3"],
+        &["-ub"],
+    );
+    check(
+        "llm_load_tensors: offloaded 33/33 layers to GPU\n\
+         ggml_backend_cuda_buffer_type_alloc_buffer: allocating 7605.34 MiB on device 0: cudaMalloc failed: out of memory\n\
+         llama_model_load: error loading model: unable to allocate CUDA0 buffer",
+        &["-ngl 20", "a smaller quantisation"],
+        &["-c 4096", "-ub", "--cache-type-k"],
+    );
+    check(
+        "time=2025-01-19T10:11:12.123Z level=INFO source=memory.go:356 msg=\"offload to cuda\" layers.model=33 layers.offload=33 layers.split=\"\" memory.available=\"[7.6 GiB]\" memory.required.partial=\"7.2 GiB\" memory.graph.full=\"560.0 MiB\"\n\
+         ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1040.00 MiB on device 0: cudaMalloc failed: out of memory\n\
+         llama_new_context_with_model: failed to allocate compute buffers",
+        &["its estimate was too small", "/set parameter num_gpu 3"],
+        &["another version of the program or the driver: by"],
+    );
+}
+
+#[test]
+fn a_session_of_onnx_runtime_that_is_made_has_no_batch() {
+    check(
+        "2024-05-18 09:46:49.6 [E:onnxruntime:, inference_session.cc:1532 operator()] Exception during initialization: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:368 void* onnxruntime::BFCArena::AllocateRawInternal(size_t) Failed to allocate memory for requested buffer of size 90177536",
+        &["another copy of the model", "while weights were loaded"],
+        &["a smaller batch", "cudnn_conv_use_max_workspace"],
+    );
+}
+
+#[test]
+fn tensorflow_counts_samples_in_a_shape() {
+    check(
+        "2024-05-18 10:00:00.1: W tensorflow/core/framework/op_kernel.cc:1431] OP_REQUIRES failed at conv_ops.cc:573 : Resource exhausted: OOM when allocating tensor with shape[295,64,256,256] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        &["its first side, 295", "a tf.data pipeline yields"],
+        &["TF_FORCE_GPU_ALLOW_GROWTH"],
+    );
+}
+
+#[test]
+fn a_summary_and_figures_of_steps_tell_growth_from_a_first_step() {
+    let oom = "CUDA out of memory. Tried to allocate 420.00 MiB (GPU 1; 11.91 GiB total capacity; 10.87 GiB already allocated; 316.25 MiB free; 11.07 GiB reserved in total by PyTorch)";
+    check(
+        &format!(
+            "{oom}\n\
+             |        Metric         | Cur Usage  | Peak Usage | Tot Alloc  | Tot Freed  |\n\
+             | Allocated memory      |   10656 MB |   10932 MB |   19094 MB |    8437 MB |"
+        ),
+        &["nothing has grown from step to step"],
+        &["look alike"],
+    );
+    check(
+        &format!(
+            "step 1 loss 3.1 mem 7.2GB\nstep 2 loss 3.0 mem 8.6GB\nstep 3 loss 2.9 mem 10.1GB\n{oom}"
+        ),
+        &["use grows as it runs", "torch.cuda.memory_allocated()"],
+        &[],
+    );
+    let second = oom.replace("10.87", "11.20");
+    check(
+        &format!("{oom}\nretrying\n{second}\n  File \"train.py\", line 1, in <module>"),
+        &["2 failures in the text"],
+        &[],
+    );
+}
+
+#[test]
+fn advice_that_is_followed_already_is_not_given() {
+    let text = |line: &str| {
+        format!(
+            "{line}\nRuntimeError: CUDA out of memory. Tried to allocate 90.00 MiB (GPU 0; 23.70 GiB total capacity; 22.06 GiB already allocated; 20.56 MiB free; 22.35 GiB reserved in total by PyTorch)"
+        )
+    };
+    check(
+        &text("Using native 16bit precision."),
+        &["already on: 16 bits"],
+        &[],
+    );
+    check(
+        &text(
+            "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`.\nEpoch 1: loss.backward()",
+        ),
+        &["already on: activation checkpointing"],
+        &[],
+    );
+}
+
+#[test]
+fn processes_of_a_table_that_fill_a_gpu_are_named() {
+    check(
+        "RuntimeError: CUDA out of memory. Tried to allocate 16.00 MiB (GPU 0; 31.75 GiB total capacity; 1.12 GiB already allocated; 11.50 MiB free; 1.20 GiB reserved in total by PyTorch)\n\
+         |    0   N/A  N/A     10233      C   python                          15021MiB |\n\
+         |    0   N/A  N/A     10987      C   python                          13803MiB |",
+        &["kill 10233 10987"],
+        &[],
+    );
+}
+
+#[test]
+fn buffers_of_xla_are_told_by_their_shape() {
+    check(
+        "XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 111289565184 bytes.\n\
+         \tBuffer 12:\n\
+         \t\tSize: 12.47GiB\n\
+         \t\tOperator: op_name=\"jit(f)/jit(main)/while/body/layers/while/body/dynamic_update_slice\"\n\
+         \t\tShape: f32[48,512,532,256]\n\
+         \tBuffer 13:\n\
+         \t\tSize: 12.47GiB\n\
+         \t\tShape: f32[48,512,532,256]",
+        &["f32[48,512,532,256] (2 of them): by its name what all rounds of a loop"],
+        &[],
+    );
+}
+
+#[test]
+fn a_traceback_below_a_message_is_its_own() {
+    check(
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 12.00 GiB. GPU 3 has a total capacity of 79.15 GiB of which 9.12 GiB is free. Process 88 has 70.02 GiB memory in use. Of the allocated memory 66.50 GiB is allocated by PyTorch, and 2.12 GiB is reserved by PyTorch but unallocated.\n\
+         [rank3]:   File \"/env/lib/python3.11/site-packages/transformers/loss/loss_utils.py\", line 47, in ForCausalLMLoss\n\
+         [rank3]:     logits = logits.float()",
+        &["one more copy of the logits", "chunked cross-entropy"],
+        &[],
+    );
+}
+
+#[test]
+fn an_engine_within_a_job_that_trains_has_that_jobs_settings() {
+    check(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.90 GiB. GPU 3 has a total capacity of 79.11 GiB of which 1.90 GiB is free. Process 4123 has 77.20 GiB memory in use. Of the allocated memory 70.10 GiB is allocated by PyTorch, and 4.70 GiB is reserved by PyTorch but unallocated.\n\
+         \x20 File \"/opt/verl/verl/workers/fsdp_workers.py\", line 612, in generate_sequences\n\
+         \x20   output = self.rollout.generate_sequences(prompts)\n\
+         \x20 File \"/env/lib/python3.10/site-packages/vllm/worker/worker.py\", line 92, in wake_up\n\
+         \x20   allocator.wake_up(tags)",
+        &["gpu_memory_utilization=0.4", "free_cache_engine"],
+        &["--gpu-memory-utilization", "--enforce-eager"],
+    );
+}
