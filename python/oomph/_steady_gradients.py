@@ -24,10 +24,27 @@ from oomph._torch_features import has
 
 def install() -> None:
     """Keep gradients in their places once the net of this process has something on the host. Without the net nothing happens."""
+    if is_there() and has("tensor_use_count") and has("storage_use_count"):
+        register_optimizer_step_post_hook(_Steps(bytes_on_host).ended)
+
+
+def is_there() -> bool:
+    """Whether the net is in this process."""
+    return _library() is not None
+
+
+def bytes_on_host() -> int:
+    """The most bytes that the net of this process has had in host memory at a time; 0 while all fits, and without the net."""
+    found = _library()
+    return found() if found is not None else 0
+
+
+@functools.cache
+def _library() -> Callable[[], int] | None:
     on_host = getattr(ctypes.CDLL(None), "oomph_net_on_host", None)
-    if on_host is not None and has("tensor_use_count") and has("storage_use_count"):
+    if on_host is not None:
         on_host.restype = ctypes.c_uint64
-        register_optimizer_step_post_hook(_Steps(on_host).ended)
+    return on_host
 
 
 class _Steps:

@@ -277,6 +277,39 @@ def test_the_driver_says_which_gpu_it_is_and_what_is_free(run_fit, driver, start
     assert "known from an earlier search; last real run used" in again.line
 
 
+GROWS = """
+    import os, torch
+    layer = torch.nn.Linear(256, 256).cuda()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    for _ in range(3):
+        layer(torch.randn(8, 256, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    # What no rehearsal saw.
+    if os.environ.get("OOMPH_NET"):
+        torch.empty(12 << 30, dtype=torch.uint8, device="cuda")
+    print("net:", os.environ.get("OOMPH_NET"))
+"""
+
+
+def test_on_a_gpu_the_net_is_there_and_the_next_plan_knows_that_it_was_needed(
+    run_fit, driver, started
+):
+    (run_fit.place / "script.py").write_text(textwrap.dedent(GROWS))
+    # This machine's memory ends.
+    machine = driver("rtx-3060", lambda text: text.replace(str(2**63), str(12 << 30)))
+    without = run_fit("--no-net", gpu=None, env=machine)
+    assert without.status == 0 and "net: None" in without.out, without.err
+    found = run_fit(gpu=None, env=machine)
+    assert found.status == 0 and "net: on" in found.out, found.err
+    assert "known from an earlier search" in found.line
+    assert "oomph: net: GPU memory ran out, and the job goes on" in found.err
+    *_, run = json.loads(plans(run_fit.place).read_text())["runs"]
+    assert run["out_of_memory"] and run["used_bytes"] > 12 << 30
+    (assumed,) = [one for one in found.json["assumptions"] if one["kind"] == "net"]
+    assert "lay in host memory" in assumed["what"]
+
+
 def test_a_gpu_that_the_catalogue_lacks_is_rehearsed_by_its_like(run_fit, driver, started):
     def rename(text):
         return text.replace("NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 3065 Q")

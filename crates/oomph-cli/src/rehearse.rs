@@ -346,7 +346,8 @@ impl Rehearsal {
     /// What the run took teaches of the machine, if it is the rehearsed job as it is on the machine's own GPU.
     pub(crate) fn teach(&self, record: &Record) {
         let Some(place) = &self.rehearsed else { return };
-        if !self.real || self.chosen.entry.answer != Answer::AsItIs {
+        // What the net did took time that says nothing of the machine.
+        if !self.real || self.chosen.entry.answer != Answer::AsItIs || record.net_bytes > 0 {
             return;
         }
         // A run is worth more than what it teaches.

@@ -81,7 +81,8 @@ impl RealRun {
         machine: &str,
     ) -> Option<Self> {
         let device = record.busiest()?;
-        let out_of_memory = verdict == Verdict::OutOfMemory && record.out_of_memory();
+        let died = verdict == Verdict::OutOfMemory && record.out_of_memory();
+        let out_of_memory = died || record.net_bytes > 0;
         if !out_of_memory && record.steps.max(record.inferences) == 0 {
             return None;
         }
@@ -92,7 +93,7 @@ impl RealRun {
         // The driver tells what all processes hold.
         let outside = still.then(|| device.outside_bytes.saturating_sub(others));
         let mut used = device.peak_reserved_bytes + outside.unwrap_or(planned.outside_bytes());
-        if let Some(oom) = record.oom.as_ref().filter(|_| out_of_memory && still) {
+        if let Some(oom) = record.oom.as_ref().filter(|_| died && still) {
             let held = free.before.saturating_sub(oom.free_bytes);
             used = used.max(held + oom.requested_bytes);
         }

@@ -204,6 +204,18 @@ impl Net {
         self.arena.holds(at)
     }
 
+    /// Says, once, why the driver gave no handle for the memory at `at`, if that is the net's.
+    pub fn explain_no_handle(&self, at: u64) {
+        static SAID: Once = Once::new();
+        if self.holds(at) {
+            SAID.call_once(|| {
+                say(
+                    "the job gives a tensor to another process by a CUDA handle, which this memory has not: leave --net out, or give --no-net beside --fit",
+                );
+            });
+        }
+    }
+
     /// The most that lay on the host at once, in bytes.
     pub fn most_on_host(&self) -> u64 {
         self.arena.most_on_host

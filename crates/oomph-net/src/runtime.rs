@@ -133,6 +133,23 @@ unsafe extern "C" fn cudaFree(at: *mut c_void) -> Status {
     }
 }
 
+/// A program gives memory to another process. The driver has no such handle for memory that it maps in units.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cudaIpcGetMemHandle(out: *mut c_void, at: *mut c_void) -> Status {
+    static REAL: AtomicUsize = AtomicUsize::new(0);
+    type GetHandle = unsafe extern "C" fn(*mut c_void, *mut c_void) -> Status;
+    let status = match real(&REAL, c"cudaIpcGetMemHandle") {
+        0 => INITIALIZATION,
+        // SAFETY: the runtime's function, with the caller's arguments.
+        found => unsafe { std::mem::transmute::<usize, GetHandle>(found)(out, at) },
+    };
+    if status != SUCCESS {
+        // A panic must not unwind into C, and this only says why.
+        let _ = catch_unwind(|| net::opened().map(|net| net.explain_no_handle(at as u64)));
+    }
+    status
+}
+
 /// The most bytes that have lain on the host at a time: 0 while all fits.
 #[unsafe(no_mangle)]
 extern "C" fn oomph_net_on_host() -> u64 {

@@ -88,6 +88,9 @@ pub struct Record {
     /// The bytes of cuBLAS's workspace, if the environment says so.
     #[serde(default)]
     pub cublas_workspace: u64,
+    /// The most bytes that the net had in host memory at a time, because the GPU's was used up.
+    #[serde(default)]
+    pub net_bytes: u64,
     /// Where the memory of all tensors began that Python held when the script failed for want of memory.
     #[serde(default)]
     pub held: Vec<u64>,

@@ -492,6 +492,17 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
             count: record.library.missing.len() as u64,
         });
     }
+    if record.net_bytes > 0 {
+        let outside = format_bytes(record.net_bytes);
+        all.push(Assumption {
+            kind: "net".to_owned(),
+            what: format!(
+                "GPU memory ran out: up to {outside} lay in host memory, through the net"
+            ),
+            location: None,
+            count: 1,
+        });
+    }
     if trace.is_some_and(|trace| trace.events.len() >= record.max_events) {
         all.push(Assumption {
             kind: "attribution".to_owned(),

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from oomph import _steady_gradients
 from oomph._import_hooks import on_import
 from oomph._older_python import zip
 from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
@@ -497,6 +498,7 @@ class Recorder:
             **self._modules.models.as_dict(),
             marks=self._marks.marks,
             cublas_workspace=cublas_workspace(),
+            net_bytes=_steady_gradients.bytes_on_host(),
             max_events=MAX_EVENTS,
             windows=self._progress.window.recorded if self._progress.window else [],
             assumptions=self.assumptions.as_list(),

@@ -101,6 +101,10 @@ pub struct Args {
     #[arg(long)]
     net: bool,
 
+    /// On a GPU, do not let the job go on in host memory
+    #[arg(long, help_heading = WITH_FIT, conflicts_with = "net")]
+    no_net: bool,
+
     /// After running out of memory, do not run again to measure how much would be enough
     #[arg(long)]
     no_measure: bool,
@@ -285,6 +289,11 @@ impl Args {
         {
             unlimited = self.measure(&mut job, &directory, record, &mut summary)?;
         }
+        if self.net && summary.framework.is_some() {
+            eprintln!(
+                "oomph: net: it serves PyTorch's memory; the script's framework gets its own in another way"
+            );
+        }
         let explained = attempt
             .trace
             .as_ref()
@@ -395,8 +404,8 @@ impl Args {
             ..gpu
         });
         Ok(Job {
+            net: self.net || gpu.is_none() && self.brings_net(plan, &program),
             gpu,
-            net: self.net,
             recording: Recording {
                 steps: self.steps,
                 levers: plan.map(|plan| plan.levers.clone()).unwrap_or_default(),
@@ -413,6 +422,21 @@ impl Args {
             },
             ..Job::new(host, program)
         })
+    }
+
+    /// Whether `--fit` brings the net for a real GPU: where one process uses it, and PyTorch gets memory as the net serves it.
+    fn brings_net(&self, plan: Option<&PlanFile>, program: &Program) -> bool {
+        let get = |name: &str| std::env::var(name).ok();
+        let levers = plan.map_or(&[][..], |plan| &plan.levers);
+        let of_plan = oomph_plan::levers::environment(levers, &get);
+        let mut settings = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+            .into_iter()
+            .filter_map(get)
+            .chain(of_plan.into_iter().map(|(_, value)| value));
+        self.fit
+            && !self.no_net
+            && !program.launches()
+            && settings.all(|conf| is_served_by_the_net(&conf))
     }
 
     /// What the options say of the recording.
@@ -814,6 +838,12 @@ fn processes(held: &[Held]) -> String {
     format!("process{s} {}", ids.join(", "))
 }
 
+/// Whether PyTorch's allocator gets its memory from `cudaMalloc` with these settings.
+fn is_served_by_the_net(conf: &str) -> bool {
+    let conf = conf.replace(' ', "");
+    !conf.contains("expandable_segments:True") && !conf.contains("backend:cudaMallocAsync")
+}
+
 /// Whether there are files of a driver.
 pub(crate) fn has_driver() -> bool {
     let files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
@@ -853,6 +883,15 @@ mod tests {
     struct Command {
         #[command(flatten)]
         run: Args,
+    }
+
+    #[test]
+    fn the_net_serves_memory_of_cuda_malloc() {
+        assert!(is_served_by_the_net("max_split_size_mb:64"));
+        assert!(!is_served_by_the_net(
+            "max_split_size_mb:64, expandable_segments: True"
+        ));
+        assert!(!is_served_by_the_net("backend:cudaMallocAsync"));
     }
 
     #[test]

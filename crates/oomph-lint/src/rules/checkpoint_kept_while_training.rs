@@ -177,7 +177,7 @@ fn is_dropped(model: &Model<'_>, load: &Assign<'_>, training: &Loop<'_>) -> bool
 
 /// Whether a function fills its optimizer and moves the model to the GPU only after that: the optimizer's state stays on
 /// the CPU, and the first step of the resumed training fails.
-fn resumes_too_early(model: &Model<'_>, load: &Call<'_>) -> bool {
+pub(super) fn resumes_too_early(model: &Model<'_>, load: &Call<'_>) -> bool {
     let func = model.func_of(load.ctx);
     let filled = (model.calls_in_function(func))
         .find(|call| call.is_method("load_state_dict") && call.recv.kind == Kind::Optimizer && call.node.start() > load.node.end())

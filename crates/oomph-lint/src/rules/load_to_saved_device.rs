@@ -9,8 +9,8 @@ use crate::queries::sizes::has_few_parameters;
 use crate::queries::whereabouts::{is_on_gpu, moved_after};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
-use super::checkpoint_kept_while_training::{excludes, names_published_weights};
-use crate::semantic::{Assign, Call, FuncId, Model};
+use super::checkpoint_kept_while_training::{excludes, names_published_weights, resumes_too_early};
+use crate::semantic::{Assign, Call, CtxId, FuncId, Model};
 
 declare_rule! {
     /// Weights are loaded to the GPU that they were saved from.
@@ -22,8 +22,9 @@ declare_rule! {
     /// the model, or hands it to one that does, and neither deletes nor rebinds the name before. Where processes train
     /// together, loads without a name count as well: they all go to GPU 0. Only where the file, or one that imports connect
     /// it with, trains or saves: others load published weights, and nothing says from which device those were saved. Loads
-    /// in a function that nothing in the project calls, and those of weights that a name, a test or the module itself calls
-    /// pretrained, are left out, as are models that are certainly below 16 MB (see OOM416). What is freed at once is OOM505.
+    /// in a function that nothing in the project calls, those that come after all training of their function, and those of
+    /// weights that a name, a test or the module itself calls pretrained, are left out, as are models that are certainly
+    /// below 16 MB (see OOM416). What is freed at once is OOM505.
     ///
     /// ## Why it costs memory
     ///
@@ -185,7 +186,30 @@ pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> Option<Beside>
             Some((call.recv_place()?, since, beside))
         })?;
     let works = first_work(model, func, &place, since, load.node.range())?;
+    // The peak was before, or the first step of what is resumed fails.
+    if comes_after_training(model, load) || matches!(beside, Beside::MovedLater) && resumes_too_early(model, load) {
+        return None;
+    }
     (!loses_its_name(model, named, target.id.as_str(), works)).then_some(beside)
+}
+
+/// Whether a load comes after all training of its function, which every run of it has done by then: what evaluates the best
+/// weights needs less than what found them.
+fn comes_after_training(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let func = model.func_of(load.ctx);
+    // The outermost loop around it, and what that is in.
+    let around = |range: TextRange, ctx: CtxId| match model.loops_around(ctx).last() {
+        Some(outer) => (outer.range, model.ctx(outer.ctx).parent),
+        None => (range, Some(ctx)),
+    };
+    let loops = model.loops.iter().filter(|each| each.contains_backward && model.func_of(each.ctx) == func);
+    let loops = loops.map(|each| around(each.range, each.ctx));
+    let calls = model.calls_in_function(func).filter(|call| call.target.is_some_and(|id| model.func(id).has_backward));
+    let mut sites = loops.chain(calls.map(|call| around(call.node.range(), call.ctx))).peekable();
+    sites.peek().is_some()
+        && sites.all(|(range, ctx)| {
+            range.end() < load.node.start() && ctx.is_some_and(|ctx| model.is_inside(load.ctx, ctx))
+        })
 }
 
 /// `torch.load(path)`, `torch.load(path)["model"]`

@@ -15,9 +15,10 @@ use crate::lever::{Facets, Results, Stage};
 use crate::levers::Lever;
 use crate::sharding::Sharing;
 
-/// How often a step reads or writes a byte that lies outside, at the rate of the link: 1.6 to 6.7 in nine jobs on an H200, by the
-/// time that their steps took (`bench/gpu/results/h200_net.jsonl`, `h200_net_turns.jsonl`), once the net has learned. This is the median.
-const TIMES_A_STEP: f64 = 4.4;
+/// How often a step reads or writes a byte that lies outside, at the rate of the link: 1.2 to 5.8 in 26 runs of eleven jobs that train, on
+/// an H200, by the time that their steps took once the net had learned; 8 to 15 in three of one that infers (`bench/gpu/results/h200_net_twelve.jsonl`,
+/// `h200_net_twelve_more.jsonl`, `h200_net_steady.jsonl`). This is the median.
+const TIMES_A_STEP: f64 = 3.5;
 
 /// The net of `oomph run --net`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
