@@ -17,7 +17,7 @@ from oomph import _protocol
 from oomph._forks import client
 from oomph._protocol import Refused, RunDirectory
 from oomph._ranks.recording import is_recorded
-from oomph._recorder import script
+from oomph._recorder import read_ahead, script
 from oomph._recorder.session import Session, outcome_of
 
 
@@ -52,6 +52,7 @@ def main() -> int:
             print(f"error: {error}", file=sys.stderr)
             return 2
         return 0
+    read_ahead.begin(argv)
     # The variable is gone: children of the script are not this run.
     directory = RunDirectory.of_settings(path)
     outcome: dict[str, Any] = dict(kind="finished", status=0)

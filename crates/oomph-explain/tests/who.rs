@@ -147,6 +147,12 @@ fn a_request_beyond_the_gpu_says_how_much_smaller_it_has_to_be() {
         ],
         &["find the process", "a single request"],
     );
+    // Where next to nothing is left, its size is not what decides.
+    check(
+        "CUDA out of memory. Tried to allocate 5.00 GiB (GPU 0; 24.00 GiB total capacity; 22.50 GiB already allocated; 6.00 MiB free; 22.60 GiB reserved in total by PyTorch)",
+        &["memory was full"],
+        &["times smaller"],
+    );
 }
 
 #[test]
@@ -178,8 +184,13 @@ fn buffers_of_llama_cpp_have_their_own_ways() {
 #[test]
 fn a_session_of_onnx_runtime_that_is_made_has_no_batch() {
     check(
-        "2024-05-18 09:46:49.6 [E:onnxruntime:, inference_session.cc:1532 operator()] Exception during initialization: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:368 void* onnxruntime::BFCArena::AllocateRawInternal(size_t) Failed to allocate memory for requested buffer of size 90177536",
-        &["another copy of the model", "while weights were loaded"],
+        "2024-05-18 09:46:47.3 [W:onnxruntime:, session_state.cc:1136 VerifyEachNodeIsAssignedToAnEp] Some nodes were not assigned to the preferred execution providers\n\
+         2024-05-18 09:46:49.6 [E:onnxruntime:, inference_session.cc:1532 operator()] Exception during initialization: /onnxruntime_src/onnxruntime/core/framework/bfc_arena.cc:368 void* onnxruntime::BFCArena::AllocateRawInternal(size_t) Failed to allocate memory for requested buffer of size 90177536",
+        &[
+            "another copy of the model",
+            "while weights were loaded",
+            "86.0 MiB of GPU memory",
+        ],
         &["a smaller batch", "cudnn_conv_use_max_workspace"],
     );
 }

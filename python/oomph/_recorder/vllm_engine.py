@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from oomph._import_hooks import around_import, before_import, on_import
+from oomph._recorder import read_ahead
 from oomph._recorder.beside import Beside
 from oomph._recorder.garbage import without_collections
 from oomph._virtual_gpu.triton_beside import KernelsBeside
@@ -314,7 +315,13 @@ def _sees_sizes(worker: Any, recorder: Any, beside: Beside, kernels: KernelsBesi
             del runner.capture_model
         kernels.finish()
         # A server kills its engine in the end, and a busy machine one that ends too slowly: this record is waited for before another.
-        beside.do(recorder.keeping(dict(kind="finished", status=0)), lambda: True)
+        keep = recorder.keeping(dict(kind="finished", status=0))
+
+        def keep_all() -> None:
+            keep()
+            read_ahead.keep()
+
+        beside.do(keep_all, lambda: True)
         return took
 
     worker.determine_available_memory = profiled

@@ -519,10 +519,13 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 }
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
+    let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
+    let told = of_a_batch(message).into_iter().chain(of_buffers(message));
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()
-        .chain(other::around(message))
-        .map(|(bytes, what)| Evidence::of(bytes.0, what))
+        .map(figure)
+        .chain(told.map(Evidence::new))
+        .chain(other::around(message).into_iter().map(figure))
         .collect();
     let mut quote = Evidence::new(format!(
         "line {}: {}",
@@ -531,8 +534,6 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     ));
     quote.stack = places(message);
     evidence.push(quote);
-    evidence.extend(of_a_batch(message).map(Evidence::new));
-    evidence.extend(of_buffers(message).map(Evidence::new));
     let library = matches!(
         message.kind,
         MessageKind::NoAlgorithm | MessageKind::Cudnn | MessageKind::Cublas | MessageKind::Cuda
@@ -578,7 +579,7 @@ fn of_buffers(message: &OomMessage) -> Option<String> {
         ""
     };
     (message.program == Program::Jax).then(|| {
-        format!("the largest buffers that the text lists have the shape {shape}{several}{rounds}")
+        format!("the first buffers whose shape the text lists (XLA lists the largest first) have {shape}{several}{rounds}")
     })
 }
 
@@ -1077,7 +1078,9 @@ fn times_smaller(message: &OomMessage) -> Option<Evidence> {
         reserved.saturating_sub(used)
     });
     let room = message.free? + message.unallocated.unwrap_or(kept);
-    (room > Bytes::ZERO && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
+    // Where next to nothing is left, what is held may shrink as well.
+    let some = message.total.is_some_and(|total| room.0 >= total.0 / 8);
+    (some && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
         Evidence::of(
             room.0,
             format!(

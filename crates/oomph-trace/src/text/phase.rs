@@ -114,7 +114,18 @@ const CALLS: &[(Phase, &[&str])] = &[
         &["compute buffers", "compute pp buffers", "graph_reserve"],
     ),
     (Phase::Cache, &["buffer for kv cache", "kv_cache_init"]),
-    (Phase::Engine, &["eserializ", "Loaded engine size"]),
+    // PyTorch reads checkpoints by functions of like names.
+    (
+        Phase::Engine,
+        &[
+            "deserialize.cpp",
+            "eserialize cuda engine",
+            "eserializeCudaEngine",
+            "eserialize_cuda_engine",
+            "ngine deserializ",
+            "Loaded engine size",
+        ],
+    ),
     (
         Phase::Searching,
         &[
@@ -467,6 +478,11 @@ mod tests {
             ),
             ("state = model.state_dict()", Some(Phase::Saving)),
             ("return F.linear(x) forward(", None),
+            ("deserialized_objects[root_key] _legacy_load(", None),
+            (
+                "engine = runtime.deserialize_cuda_engine(f.read())",
+                Some(Phase::Engine),
+            ),
         ] {
             assert_eq!(of_call(text), phase, "{text}");
         }

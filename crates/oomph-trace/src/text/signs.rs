@@ -310,7 +310,13 @@ const WORDS: &[(Sign, &[&str])] = &[
     (Sign::OnCpu, &["_nchwc'"]),
     (
         Sign::OnCuda,
-        &["cuda failure 2", "providers/cuda/", "provider: cuda"],
+        &[
+            "cuda failure 2",
+            "providers/cuda/",
+            "provider: cuda",
+            // The host's alone is never preferred.
+            "not assigned to the preferred execution providers",
+        ],
     ),
     (
         Sign::SharesGpu,
