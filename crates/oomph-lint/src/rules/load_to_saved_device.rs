@@ -140,7 +140,7 @@ pub(super) fn keeps_a_copy(model: &Model<'_>, load: &Call<'_>) -> Option<(bool, 
         };
         return Some((false, says));
     }
-    let direct = goes_into_state_dict(model, load).filter(|_| communicates(model))?;
+    let direct = communicates(model).then(|| goes_into_state_dict(model, load))??;
     Some((direct, "every process loads the weights to the GPU that they were saved from"))
 }
 
@@ -470,7 +470,8 @@ fn is_cpu_weights(text: &str) -> bool {
 }
 
 fn carries(name: &str, names: &[String]) -> bool {
+    let is_it = |rest: &str| rest.is_empty() || rest.starts_with('.');
     names
         .iter()
-        .any(|each| name == each || name.starts_with(&format!("{each}.")))
+        .any(|each| name.strip_prefix(each.as_str()).is_some_and(is_it))
 }
