@@ -169,7 +169,7 @@ fn buffers_of_llama_cpp_have_their_own_ways() {
         "llm_load_tensors: offloaded 33/33 layers to GPU\n\
          ggml_backend_cuda_buffer_type_alloc_buffer: allocating 7605.34 MiB on device 0: cudaMalloc failed: out of memory\n\
          llama_model_load: error loading model: unable to allocate CUDA0 buffer",
-        &["-ngl 20", "a smaller quantisation"],
+        &["-ngl N", "a smaller quantisation"],
         &["-c 4096", "-ub", "--cache-type-k"],
     );
     check(
@@ -300,5 +300,177 @@ fn an_engine_within_a_job_that_trains_has_that_jobs_settings() {
          \x20   allocator.wake_up(tags)",
         &["gpu_memory_utilization=0.4", "free_cache_engine"],
         &["--gpu-memory-utilization", "--enforce-eager"],
+    );
+}
+
+/// How many steps an answer has.
+fn steps(text: &str) -> usize {
+    explain_messages(&text::find(text)).unwrap().next.len()
+}
+
+#[test]
+fn bare_words_of_cuda_below_an_evaluation_are_its_usual_shortage() {
+    let text = |function: &str, more: &str| {
+        format!(
+            "Traceback (most recent call last):\n\
+             \x20 File \"learn.py\", line 88, in <module>\n\
+             \x20   main()\n\
+             \x20 File \"learn.py\", line 71, in {function}\n\
+             \x20   kept = outputs.clone()\n\
+             RuntimeError: CUDA error: out of memory{more}"
+        )
+    };
+    check(
+        &text("validate", ""),
+        &["while it evaluated", "torch.no_grad() around it"],
+        &[
+            "outside the framework's allocator",
+            "set_per_process_memory_fraction",
+            "CUDA_LAUNCH_BLOCKING",
+        ],
+    );
+    check(
+        &text(
+            "setup",
+            "\nCUDA kernel errors might be asynchronously reported at some other API call",
+        ),
+        &["outside the framework's allocator", "CUDA_LAUNCH_BLOCKING"],
+        &["set_per_process_memory_fraction"],
+    );
+}
+
+#[test]
+fn an_evaluation_of_the_trainer_keeps_what_the_model_returns() {
+    check(
+        "Traceback (most recent call last):\n\
+         \x20 File \"tune.py\", line 40, in <module>\n\
+         \x20   trainer.evaluate()\n\
+         \x20 File \"/env/lib/python3.10/site-packages/transformers/trainer.py\", line 3200, in evaluation_loop\n\
+         \x20   loss, logits, labels = self.prediction_step(model, inputs, loss_only)\n\
+         torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.20 GiB. GPU 0 has a total capacity of 23.64 GiB of which 900.00 MiB is free. Including non-PyTorch memory, this process has 22.70 GiB memory in use. Of the allocated memory 22.00 GiB is allocated by PyTorch, and 300.00 MiB is reserved by PyTorch but unallocated.",
+        &["eval_accumulation_steps", "preprocess_logits_for_metrics"],
+        &["torch.no_grad() around it"],
+    );
+}
+
+#[test]
+fn a_version_by_its_words_gets_no_setting_that_it_lacks() {
+    let text = |end: &str| {
+        format!(
+            "RuntimeError: CUDA out of memory. Tried to allocate 1.60 GiB (GPU 0; 31.72 GiB total capacity; 23.50 GiB already allocated; 1.50 GiB free; {end}"
+        )
+    };
+    let settings = &["max_split_size_mb", "expandable_segments", "ALLOC_CONF"];
+    check(&text("5.40 GiB cached)"), &["before 1.5"], settings);
+    check(
+        &text("28.90 GiB reserved in total by PyTorch)"),
+        &["1.5 to 1.9", "padded, grouped by length"],
+        settings,
+    );
+    check(
+        &text(
+            "28.90 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.",
+        ),
+        &["keep large pieces whole"],
+        &["1.5 to 1.9"],
+    );
+}
+
+#[test]
+fn what_no_empty_card_holds_is_nobody_elses() {
+    check(
+        "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n\
+         Currently allocated     : 9.40 GiB\n\
+         Requested               : 17.20 GiB\n\
+         Device limit            : 23.68 GiB\n\
+         Free (according to CUDA): 11.50 MiB\n\
+         PyTorch limit (set by user-supplied memory fraction)\n\
+         \x20                       : 17179869184.00 GiB",
+        &[
+            "one request of 17.2 GiB beside 9.4 GiB",
+            "attention in blocks",
+        ],
+        &["nvidia-smi", "leaks from step to step"],
+    );
+    // With half a batch of all that is in use there is room.
+    check(
+        "RuntimeError: CUDA out of memory. Tried to allocate 5.00 GiB (GPU 0; 15.90 GiB total capacity; 12.60 GiB already allocated; 2.10 GiB free; 12.80 GiB reserved in total by PyTorch)",
+        &["3 times smaller, unless what tensors hold shrinks with it"],
+        &["half a batch is not enough"],
+    );
+}
+
+#[test]
+fn what_may_be_libraries_is_not_called_another_process() {
+    check(
+        "  File \"/env/lib/python3.8/site-packages/torch/autograd/__init__.py\", line 132, in backward\n\
+         \x20   allow_unreachable=True)\n\
+         RuntimeError: CUDA out of memory. Tried to allocate 700.00 MiB (GPU 0; 14.76 GiB total capacity; 9.60 GiB already allocated; 400.00 MiB free; 10.00 GiB reserved in total by PyTorch)",
+        &["the message does not say which", "a smaller batch"],
+        &["most likely by other processes"],
+    );
+}
+
+#[test]
+fn weights_gathered_from_shards_need_finer_shards() {
+    check(
+        "Traceback (most recent call last):\n\
+         \x20 File \"/env/lib/python3.12/site-packages/torch/distributed/_composable/fsdp/_fsdp_param_group.py\", line 257, in wait_for_unshard\n\
+         \x20   foreach_all_gather_copy_out(\n\
+         torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 2 has a total capacity of 23.43 GiB of which 200.00 MiB is free. Including non-PyTorch memory, this process has 23.20 GiB memory in use. Of the allocated memory 22.40 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.",
+        &["gathered from their shards", "CPUOffload", "finer units"],
+        &["a smaller batch"],
+    );
+}
+
+#[test]
+fn servers_get_the_lever_of_what_failed() {
+    check(
+        "RuntimeError: Not enough memory to handle 8192 prefill tokens. You need to decrease `--max-batch-prefill-tokens`",
+        &["--max-batch-prefill-tokens 4096", "trial run"],
+        &["nothing is left for keys", "--cuda-memory-fraction"],
+    );
+    let cache = |length: u64| {
+        format!(
+            "ValueError: The model's max seq len ({length}) is larger than the maximum number of tokens that can be stored in KV cache (4000). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+        )
+    };
+    check(
+        &cache(32000),
+        &[
+            "8.0 times",
+            "--max-model-len 4000",
+            "--enable-chunked-prefill",
+        ],
+        &["--gpu-memory-utilization"],
+    );
+    check(
+        &cache(5000),
+        &["1.2 times", "--gpu-memory-utilization 0.95"],
+        &["--enable-chunked-prefill"],
+    );
+    let ollama = "Error: llama runner process has terminated: cudaMalloc failed: out of memory\n\
+         ggml_gallocr_reserve_n: failed to allocate CUDA0 buffer of size 682903040\n\
+         llama_new_context_with_model: failed to allocate compute buffers";
+    check(
+        ollama,
+        &["num_gpu N", "num_batch"],
+        &["OLLAMA_CONTEXT_LENGTH", "q8_0"],
+    );
+    assert!(steps(ollama) <= 4);
+}
+
+#[test]
+fn a_full_pool_of_tensorflow_needs_a_smaller_job() {
+    check(
+        "2019-11-02 10:20:25.247548: I tensorflow/core/common_runtime/bfc_allocator.cc:645] Sum Total of in-use chunks: 9.00GiB\n\
+         2019-11-02 10:20:25.247560: I tensorflow/core/common_runtime/bfc_allocator.cc:647] Stats: \n\
+         Limit:                  9663676416\n\
+         InUse:                  9663676416\n\
+         MaxInUse:               9663676416\n\
+         NumAllocs:                    1204\n\
+         MaxAllocSize:            128971776\n",
+        &["tensors in use fill it", "a smaller batch"],
+        &["ALLOW_GROWTH", "nvidia-smi", "memory_fraction"],
     );
 }

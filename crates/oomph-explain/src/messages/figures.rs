@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use oomph_gpus::Gpu;
 use oomph_trace::Bytes;
-use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Program, Setting};
+use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Phase, Program, Setting};
 
 use crate::{Evidence, FigureReport};
 
@@ -401,8 +401,16 @@ pub(super) fn sum(message: &OomMessage) -> Option<String> {
         Some(all) => format!(" of {all}"),
         None => String::new(),
     };
+    let cache = held.iter().find(|(name, _)| *name == "keys and values");
+    let batch = if message.during == Some(Phase::ComputeBuffers)
+        && cache.is_some_and(|(_, cache)| asked >= *cache)
+    {
+        "; one for computing that is as large as the cache is mostly that of a batch far above the usual 512 tokens"
+    } else {
+        ""
+    };
     Some(format!(
-        "; with the buffers that it has on this GPU already ({}) that makes {whole}{compared}",
+        "; with the buffers that it has on this GPU already ({}) that makes {whole}{compared}{batch}",
         parts.join(", ")
     ))
 }

@@ -330,17 +330,14 @@ fn in_pieces(message: &OomMessage) -> Option<Bytes> {
 }
 
 /// The setting that keeps the allocator's memory in one piece, by the words of the version.
-fn against_pieces(message: &OomMessage) -> (&'static str, &'static str) {
-    if message.hardware == Hardware::Amd {
-        return (
+fn against_pieces(message: &OomMessage) -> Option<(&'static str, &'static str)> {
+    if before_settings(message).is_some() {
+        return None;
+    }
+    Some(if message.hardware == Hardware::Amd {
+        (
             "keep large pieces whole (expandable_segments:True does more, where the build for ROCm has it)",
             "PYTORCH_HIP_ALLOC_CONF=max_split_size_mb:128",
-        );
-    }
-    if message.text.contains("cached)") || message.text.contains("cached;") {
-        (
-            "a newer PyTorch: this one (before 1.4) has no setting for it; torch.cuda.empty_cache() gives free pieces back",
-            "torch.cuda.empty_cache()",
         )
     } else if message.text.contains("already allocated") {
         (
@@ -352,6 +349,19 @@ fn against_pieces(message: &OomMessage) -> (&'static str, &'static str) {
             "let segments grow in place; verify it with `oomph replay` on a snapshot",
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         )
+    })
+}
+
+/// The versions of PyTorch that word it so, where they have no setting for the allocator: it came with 1.10, and every
+/// message since names one.
+fn before_settings(message: &OomMessage) -> Option<&'static str> {
+    let has = |words: &str| message.text.contains(words);
+    if has("cached)") || has("cached;") {
+        Some("before 1.5")
+    } else if has("reserved in total by PyTorch)") && !has("max_split_size_mb") {
+        Some("1.5 to 1.9")
+    } else {
+        None
     }
 }
 
@@ -649,6 +659,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
             // Where the message lists them, it is known who holds it.
             let counted = others.0 > outside.0 / 2 || own.is_some();
+            let large = outside.0 > 2 << 30;
+            let sure = counted || (large && !may_be_libraries(message));
             let mine = message
                 .this_process
                 .zip(message.reserved)
@@ -667,7 +679,7 @@ fn native(message: &OomMessage) -> Vec<Cause> {
             }
             causes.push(Cause {
                 id: "other_process",
-                confidence: if counted || outside.0 > 2 << 30 {
+                confidence: if sure {
                     0.85
                 } else {
                     0.6
@@ -682,8 +694,10 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                          inside it, or (in a container) another process"
                     } else if counted {
                         "by other processes"
-                    } else if outside.0 > 2 << 30 {
+                    } else if sure {
                         "outside it, most likely by other processes (a little by this one's context and libraries)"
+                    } else if large {
+                        "outside it: by other processes, or by this one's context and libraries; the message does not say which"
                     } else {
                         "outside it: by this process's context and libraries, by the desktop, or by other processes"
                     }
@@ -697,14 +711,14 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                         } else if own {
                             "what else runs in this process: a server's own engine, JAX or TensorFlow takes a share by a \
                              setting of its own; in a container also end other processes"
-                        } else if counted || outside.0 > 2 << 30 {
+                        } else if sure {
                             "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)"
                         } else {
                             "at most so much: end other programs that use the GPU; the context and libraries of this \
                              one stay, and on a small GPU they are much"
                         },
                         outside.0,
-                        if counted || outside.0 > 2 << 30 { Basis::Counted } else { Basis::Estimated },
+                        if sure { Basis::Counted } else { Basis::Estimated },
                         "same results",
                     )
                     .apply(
@@ -766,6 +780,12 @@ fn native(message: &OomMessage) -> Vec<Cause> {
         }
         evidence.extend(request_evidence(message));
         evidence.extend(of_others(message));
+        evidence.extend(before_settings(message).map(|versions| {
+            Evidence::new(format!(
+                "by its words this is PyTorch {versions}, which has no setting against that (1.10 has): a job that needs less, and \
+                 samples of a few sizes only (padded, grouped by length), leave larger pieces"
+            ))
+        }));
         causes.push(Cause {
             id: "fragmentation",
             confidence: if together || !is_much || requested >= ONE_TENSOR {
@@ -796,16 +816,19 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 ""
             },
             evidence,
-            fixes: vec![
-                Fix::lever(
-                    lever::ALLOCATOR,
-                    against_pieces(message).0,
-                    unallocated.0,
-                    Basis::Estimated,
-                    "same results",
-                )
-                .apply(against_pieces(message).1),
-            ],
+            fixes: against_pieces(message)
+                .map(|(what, setting)| {
+                    Fix::lever(
+                        lever::ALLOCATOR,
+                        what,
+                        unallocated.0,
+                        Basis::Estimated,
+                        "same results",
+                    )
+                    .apply(setting)
+                })
+                .into_iter()
+                .collect(),
         });
     }
     let frames = &message.traceback;
@@ -1021,6 +1044,10 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
             "model_too_large",
             "a model is read or moved whole, whatever the batch: its weights and what was there before do not fit",
         ),
+        Phase::Gathering => (
+            "model_too_large",
+            "each GPU holds its shard, and gathers the weights of one whole layer (or unit) at a time beside it: that did not fit",
+        ),
         Phase::SettingUp => (
             "optimizer_state",
             "a sharded optimizer makes its copies of the weights and its state there, before the first batch",
@@ -1070,6 +1097,31 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
     })
 }
 
+/// Whether one request, of more than half of the device, does not fit beside the tensors in use even on an empty one.
+fn asks_for_most(message: &OomMessage) -> bool {
+    let sizes = message.requested.zip(message.total);
+    sizes.is_some_and(|(asked, total)| asked.0 > total.0 / 2)
+        && ways::is_too_much_by_itself(message)
+}
+
+/// What a tensor as large as the request mostly is, by where it was asked for.
+fn of_its_size(message: &OomMessage) -> &'static str {
+    let vocabulary = ["log_softmax", "logits"];
+    let mut frames = message.traceback.iter().rev();
+    let own = frames.find(|frame| is_users_own(&frame.file));
+    if own.is_some_and(|frame| vocabulary.iter().any(|word| frame.code.contains(word))) {
+        "scores over a vocabulary: batch times length times vocabulary (of a transducer, time times labels times vocabulary), once more \
+         for each operation on them, so the longest samples of a batch decide; shorter ones, groups of like length, or a loss in \
+         pieces make it smaller"
+    } else if message.during == Some(Phase::Evaluating) {
+        "in an evaluation a request of that size is mostly the outputs of all batches so far, joined on the GPU, which no smaller batch \
+         changes; otherwise attention scores or logits"
+    } else {
+        "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter sequences, a smaller \
+         resolution or batch, or attention in blocks (scaled_dot_product_attention) make it smaller"
+    }
+}
+
 /// How many times smaller a request has to be, where half of it does not fit either.
 fn times_smaller(message: &OomMessage) -> Option<Evidence> {
     let asked = message.requested?;
@@ -1080,12 +1132,20 @@ fn times_smaller(message: &OomMessage) -> Option<Evidence> {
     let room = message.free? + message.unallocated.unwrap_or(kept);
     // Where next to nothing is left, what is held may shrink as well.
     let some = message.total.is_some_and(|total| room.0 >= total.0 / 8);
+    // At best all that is in use is half as large with half a batch.
+    let held = message.allocated.unwrap_or_default();
+    let (half, most) = (Bytes((held + asked).0 / 2), held + room);
     (some && asked.0 / 2 > room.0 && asked >= ONE_TENSOR).then(|| {
         Evidence::of(
             room.0,
             format!(
-                "room for it (free, and kept by PyTorch without use): it has to be {} times smaller, so half a batch is not enough",
-                asked.0.div_ceil(room.0)
+                "room for it (free, and kept by PyTorch without use): it has to be {} times smaller{}",
+                asked.0.div_ceil(room.0),
+                if half.0 > most.0 {
+                    ", so half a batch is not enough"
+                } else {
+                    ", unless what tensors hold shrinks with it"
+                }
             ),
         )
     })
@@ -1104,6 +1164,14 @@ fn is_full_of_others(message: &OomMessage) -> bool {
         .zip(message.total)
         .is_some_and(|(outside, total)| outside.0 as f64 > FOREIGN * total.0 as f64)
         && !is_only_context(message)
+}
+
+/// Whether what is held outside PyTorch may be libraries of this process, and its tensors hold more.
+fn may_be_libraries(message: &OomMessage) -> bool {
+    let outside = message.outside_pytorch().unwrap_or_default();
+    message.others.is_empty()
+        && outside.0 <= LIBRARIES
+        && message.allocated.is_some_and(|held| held > outside)
 }
 
 /// Whether others hold nearly all of a full GPU, and PyTorch next to nothing.
@@ -1348,18 +1416,26 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         && !held_little(message)
         && !known
     {
-        evidence.push(Evidence::new(
-            "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter \
-             sequences, a smaller resolution or batch, or attention in blocks (scaled_dot_product_attention) make \
-             it smaller",
+        evidence.push(Evidence::new(of_its_size(message)));
+    }
+    if ways::is_too_much_by_itself(message)
+        && let Some((held, asked)) = message.allocated.zip(message.requested)
+    {
+        evidence.push(Evidence::of(
+            (held + asked).0,
+            "in use and asked for together: more than the whole GPU has, so what else is on it does not decide",
         ));
     }
     let steps = !matches!(
         message.during,
         Some(Phase::Evaluating | Phase::Generating | Phase::Decoding)
     );
-    let unknown =
-        steps && !buckets && message.inside.is_none() && message.reserved != Some(Bytes::ZERO);
+    let one_request = asks_for_most(message);
+    let unknown = steps
+        && !buckets
+        && !one_request
+        && message.inside.is_none()
+        && message.reserved != Some(Bytes::ZERO);
     evidence.extend(
         weights::small(message)
             .filter(|_| unknown)
@@ -1389,6 +1465,10 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         ) {
             (Some(used), Some(total), Some(asked), _) if let Some(share) = &share => format!(
                 "memory was full when {asked} were asked for, with {used} of {total} in tensors: {share}"
+            ),
+            (Some(used), Some(total), Some(asked), _) if one_request && asked <= total => format!(
+                "one request of {asked} beside {used} that tensors held is more than the {total} that the GPU has, whatever else is \
+                 on it: the request is what has to be smaller"
             ),
             (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
                 "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \

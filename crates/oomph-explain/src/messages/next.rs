@@ -59,15 +59,30 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
     }
 }
 
+/// More steps than these are no advice.
+const MOST: usize = 4;
+
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = super::ways::kept(message, of_message(message));
+    let mut steps = of_message(message);
+    if message.hardware == Hardware::Tpu {
+        // A TPU has neither a share that a process takes nor the host's memory behind it.
+        steps.retain(|step| {
+            let command = step.command.as_deref().unwrap_or_default();
+            !["XLA_PYTHON_CLIENT_", "TF_FORCE_UNIFIED"]
+                .iter()
+                .any(|name| command.starts_with(name))
+        });
+    }
+    let mut steps = super::ways::kept(message, steps);
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
     }
     let mut steps = super::settings::beyond(steps, &message.settings);
+    steps.truncate(MOST);
     if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
+        steps.truncate(MOST - 1);
         steps.push(advice(format!(
             "line {line} tells what works: \"{words}\"; the difference to that is where to look"
         )));
@@ -341,6 +356,15 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
 const NOTEBOOK: &str = "read the data in parts, in smaller types (float32, categories); `del` what is no longer needed; a \
                         session with more RAM";
 
+/// The part of a GPU's memory, above all of it, that holds what the text says is needed; a letter where it does not say.
+fn fraction_of_the_gpu(message: &OomMessage) -> String {
+    let needed = message.requested.zip(message.total);
+    needed.filter(|(asked, total)| asked > total).map_or_else(
+        || "F".to_owned(),
+        |(asked, total)| format!("{:.1}", asked.0 as f64 / total.0.max(1) as f64 + 0.2),
+    )
+}
+
 /// The steps for a program that is known by name only, by what it is used for.
 fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
     let looks = if message.memory == Memory::Host {
@@ -418,10 +442,13 @@ fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
         Uses::Folds => vec![
             advice(
                 "fewer tokens: shorter chains, or the complex in parts; fewer rows of the alignment (max_msa_clusters, max_extra_msa), \
-                 which multiply them. In AlphaFold 3 a bucket (--buckets) just above the input's tokens wastes least",
+                 which multiply them",
             ),
             step(
-                "XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_UNIFIED_MEMORY=true XLA_CLIENT_MEM_FRACTION=3.2",
+                format!(
+                    "XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_UNIFIED_MEMORY=true XLA_CLIENT_MEM_FRACTION={}",
+                    fraction_of_the_gpu(message)
+                ),
                 "let the GPU use the host's memory as well, which is slow: the fraction times the GPU's memory has to be more than \
                  what is needed (XLA_PYTHON_CLIENT_MEM_FRACTION in older versions)",
             ),
@@ -779,6 +806,25 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
                 others_on_the_gpu(message),
             ];
         }
+        // Weights and cache are there already: what lacks is room for the batch.
+        if message.during == Some(Phase::ComputeBuffers) {
+            return vec![
+                step("/set parameter num_gpu N", FEWER_LAYERS),
+                step(
+                    "/set parameter num_batch 128",
+                    "fewer tokens at once (the default is 512): a smaller buffer for computing",
+                ),
+                step(
+                    "OLLAMA_FLASH_ATTENTION=1 ollama serve",
+                    "no matrix of all scores in that buffer, where the model has such kernels",
+                )
+                .changing(Change::CacheBits),
+                step(
+                    "ollama ps",
+                    "which models are loaded: `ollama stop NAME` frees one; OLLAMA_GPU_OVERHEAD keeps so many bytes of each GPU free",
+                ),
+            ];
+        }
         let mut steps = vec![
             step(
                 "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
@@ -789,10 +835,7 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
                 "keep keys and values in 8 bits",
             )
             .changing(Change::CacheBits),
-            step(
-                "/set parameter num_gpu 20",
-                "fewer layers on the GPU; count down until it loads",
-            ),
+            step("/set parameter num_gpu N", FEWER_LAYERS),
             step(
                 "ollama ps",
                 "which models are loaded: `ollama stop NAME` frees one",
@@ -822,7 +865,7 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
                 "keep keys and values in 8 bits",
             )
             .changing(Change::CacheBits),
-            step("-ngl 20", "fewer layers on the GPU"),
+            step("-ngl N", FEWER_LAYERS),
         ];
         if vulkan {
             steps.swap(0, 1);
@@ -849,7 +892,22 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         return [of_the_pipeline(), vec![steps.swap_remove(1)]].concat();
     }
     if message.during == Some(Phase::ComputeBuffers) {
-        steps.swap(0, 1);
+        if is_embedded(message) {
+            return vec![
+                advice(
+                    "smaller batches, which have smaller buffers for computing: n_batch and n_ubatch of the program around llama.cpp, of at \
+                     most 512 (LlamaEdge: --batch-size)",
+                ),
+                advice(
+                    "fewer layers on the GPU (n_gpu_layers, --n-gpu-layers), counting down until it loads",
+                ),
+                advice(
+                    "flash attention, where that program has it: no matrix of all scores in that buffer",
+                ),
+                others_on_the_gpu(message),
+            ];
+        }
+        steps = of_compute_buffers();
     }
     if let Some(device) = message
         .device
@@ -862,7 +920,7 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
     }
     let fills = super::figures::weights_fill(message);
     // Whatever the layers hold, one request may be too large by itself.
-    let cache = !fills && matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
+    let cache = !fills && message.during == Some(Phase::Cache);
     // What is set far above the usual is the first to make smaller.
     let large = message.settings.iter().any(|setting| {
         let value = setting
@@ -874,20 +932,15 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
     if large && message.during != Some(Phase::ComputeBuffers) {
         steps.swap(0, 1);
     }
-    let first = usize::from(
-        cache
-            || large
-            || message
-                .requested
-                .is_some_and(super::other::is_larger_than_gpus),
-    ) * 3;
-    steps.insert(
-        first,
-        step(
-            "-ngl 20",
-            "fewer layers on the GPU; count down until it loads",
-        ),
-    );
+    let one_buffer = message
+        .requested
+        .is_some_and(super::other::is_larger_than_gpus);
+    let first = match message.during {
+        Some(Phase::ComputeBuffers) => usize::from(!fills),
+        _ if cache || large || one_buffer => 3,
+        _ => 0,
+    };
+    steps.insert(first, step("-ngl N", FEWER_LAYERS));
     if fills || message.during == Some(Phase::Loading) {
         steps.insert(
             1,
@@ -906,6 +959,36 @@ fn llama(message: &OomMessage) -> Vec<NextStep> {
         !useless.iter().any(|option| command.starts_with(option))
     });
     steps
+}
+
+/// What helps where a number of layers is set, whose right value no text gives.
+const FEWER_LAYERS: &str =
+    "fewer layers on the GPU than its log has there; count down until it loads";
+
+/// Whether llama.cpp is a library of another program, which has options of its own.
+fn is_embedded(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter();
+    message.text.contains("WASI-NN") || frames.any(|frame| frame.file.contains("llama_cpp"))
+}
+
+/// Weights and cache are there already; the buffer for computing grows with the batch, and without flash attention with the
+/// batch times the context.
+fn of_compute_buffers() -> Vec<NextStep> {
+    vec![
+        step(
+            "-ub 256 -b 1024",
+            "smaller batches have smaller buffers for computing",
+        ),
+        step(
+            "-fa on",
+            "flash attention: no matrix of all scores in that buffer (older versions: -fa)",
+        )
+        .changing(Change::CacheBits),
+        step(
+            "-c 4096",
+            "a shorter context, if it is longer now: a smaller matrix of scores and a smaller cache",
+        ),
+    ]
 }
 
 /// llama.cpp keeps several copies of a buffer for computing where it works in a pipeline over GPUs.
@@ -981,7 +1064,12 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
         Hardware::DirectX => {
             return advice("Windows' Task Manager (Performance, GPU): what holds the GPU's memory");
         }
-        Hardware::Tpu => return advice("one process at a time may use a TPU"),
+        Hardware::Tpu => {
+            return ways(
+                "",
+                &[(Change::Processes, "one process at a time may use a TPU")],
+            );
+        }
     };
     step(command, "which processes hold the GPU").changing(Change::Processes)
 }
@@ -1080,9 +1168,9 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
                     "attention in blocks (or --xformers), which keeps no matrix of all pairs of pixels",
                 )
                 .changing(Change::Attention),
-                advice("a smaller image, fewer images at once, upscaling in tiles; fewer LoRAs"),
                 advice(
-                    "a model in fewer bits (fp8, GGUF, NF4); in Forge also less under \"GPU Weights\"",
+                    "a smaller image, fewer images at once, upscaling in tiles; a model in fewer bits (fp8, GGUF, NF4), in Forge also \
+                     less under \"GPU Weights\"",
                 ),
                 others_on_the_gpu(message),
             ];
@@ -1151,7 +1239,9 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         ];
         steps.extend(load_on_the_cpu(message));
     } else if super::is_full_of_others(message) && message.allowed.is_none() {
-        steps.insert(0, others_on_the_gpu(message));
+        // What may be this process's own libraries comes after what its tensors need.
+        let place = usize::from(super::may_be_libraries(message)).min(steps.len());
+        steps.insert(place, others_on_the_gpu(message));
         steps.splice(0..0, who_holds_most(message));
         let outside = message.outside_pytorch().unwrap_or_default();
         if super::evidence::of_ranks(message, outside).is_some() {
@@ -1169,6 +1259,7 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     if message
         .outside_pytorch()
         .is_some_and(|outside| outside >= Bytes::gib(1))
+        && !super::is_only_context(message)
         && message.memory == Memory::Device
     {
         let others = others_on_the_gpu(message);
@@ -1216,7 +1307,9 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         };
         steps.splice(0..0, first);
     }
-    if message.requested > message.total && message.total.is_some() {
+    if super::asks_for_most(message)
+        && (message.during.is_none() || message.requested > message.total)
+    {
         steps.insert(
             0,
             ways(
@@ -1351,8 +1444,26 @@ fn load_on_the_cpu(message: &OomMessage) -> Option<NextStep> {
 pub(super) fn of_a_phase(message: &OomMessage) -> bool {
     matches!(
         message.during,
-        Some(Phase::Loading | Phase::Moving | Phase::SettingUp | Phase::Saving | Phase::Collecting)
+        Some(
+            Phase::Loading
+                | Phase::Moving
+                | Phase::SettingUp
+                | Phase::Gathering
+                | Phase::Saving
+                | Phase::Collecting
+        )
     )
+}
+
+/// Whether a loop of transformers' Trainer evaluates: it has `no_grad` itself, and keeps what the model returns.
+fn evaluates_in_trainer(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter();
+    frames.any(|frame| {
+        let file = frame.file.replace('\\', "/");
+        file.contains("transformers/trainer")
+            && ["evaluation_loop", "prediction_loop", "prediction_step"]
+                .contains(&frame.function.as_str())
+    })
 }
 
 /// To run the job on the virtual GPU where the text shows its script; what to change by hand in any case.
@@ -1367,7 +1478,7 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
     let Some(script) = script(message) else {
         let mut steps = vec![by_hand(message)];
         let held = message.reserved != Some(Bytes::ZERO);
-        if held && !message.tables.shows(Sign::Tests) {
+        if held && !message.tables.shows(Sign::Tests) && !is_packaged(message) {
             steps.push(step(
                 format!("oomph run{memory} YOUR_SCRIPT.py"),
                 format!("with the script that failed: {what}"),
@@ -1397,6 +1508,18 @@ fn run_it(message: &OomMessage) -> Vec<NextStep> {
             ..by_hand
         },
     ]
+}
+
+/// Whether the text shows that a program ran which is installed, and no script of the reader's.
+fn is_packaged(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter();
+    let mut commands = message.tables.commands.iter();
+    message.inside.is_some()
+        || frames.any(|frame| frame.function == "<module>" && !is_users_own(&frame.file))
+        || commands.any(|command| {
+            let mut words = command.split_whitespace();
+            !command.contains("python") && words.any(|word| matches!(word, "train" | "serve"))
+        })
 }
 
 /// The process reached a limit that it set itself.
@@ -1564,6 +1687,28 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ),
             (Other, "a smaller model"),
         ],
+        Some(Phase::Gathering) if message.tables.shows(Sign::DeepSpeed) => &[
+            (Other, "parameters on the CPU (\"offload_param\" of ZeRO-3)"),
+            (
+                Other,
+                "less gathered at once: smaller stage3_max_live_parameters and stage3_prefetch_bucket_size",
+            ),
+            (Bits, "base weights in 4 bits (QLoRA)"),
+            (Other, "more GPUs to shard over"),
+        ],
+        Some(Phase::Gathering) => &[
+            (
+                Other,
+                "sharded weights on the CPU (CPUOffload, CPUOffloadPolicy; torchtune: fsdp_cpu_offload)",
+            ),
+            (
+                Other,
+                "finer units: each layer, the embedding and the output wrapped by themselves, and given back after their forward pass \
+                 (reshard_after_forward, FULL_SHARD)",
+            ),
+            (Bits, "base weights in 4 bits (QLoRA)"),
+            (Other, "more GPUs to shard over"),
+        ],
         Some(Phase::SettingUp) => &[
             OFFLOADED,
             (
@@ -1606,6 +1751,26 @@ fn by_hand(message: &OomMessage) -> NextStep {
                 "keep less of each: preprocess_logits_for_metrics (argmax), prediction_loss_only=True, fewer samples",
             ),
         ],
+        // Neither the batch nor the graph: what is kept of each batch.
+        Some(Phase::Evaluating)
+            if message.tables.shows(Sign::BatchTried) || evaluates_in_trainer(message) =>
+        {
+            &[
+                (
+                    Other,
+                    "what is kept of each batch moved to the CPU (.cpu(); eval_accumulation_steps=1 of the Trainer)",
+                ),
+                (
+                    Other,
+                    "less kept of each: preprocess_logits_for_metrics (argmax), prediction_loss_only=True, no hidden states",
+                ),
+                (
+                    EvaluationBatch,
+                    "a smaller batch in evaluation (per_device_eval_batch_size)",
+                ),
+                (Graph, "torch.no_grad() around it, so that no graph is kept"),
+            ]
+        }
         Some(Phase::Evaluating) => &[
             (Graph, "torch.no_grad() around it, so that no graph is kept"),
             (
@@ -1817,6 +1982,23 @@ fn inside_tgi(message: &OomMessage) -> Vec<NextStep> {
         steps.push(others_on_the_gpu(message));
         return steps;
     }
+    // Its trial run comes before the pool: neither a share nor a pool is what is too large.
+    if let Some(tokens) = super::other::prefill_tokens(message) {
+        let fewer = step(
+            format!("--max-batch-prefill-tokens {}", tokens / 2),
+            format!(
+                "its trial run was one pass over {tokens} tokens of prompts: fewer at once (--max-input-length has to be no larger)"
+            ),
+        );
+        steps[0] = advice("weights in fewer bits, or a smaller model (--quantize)");
+        steps.swap(0, 1);
+        return [
+            vec![fewer.computed()],
+            steps,
+            vec![others_on_the_gpu(message)],
+        ]
+        .concat();
+    }
     let requests = [
         step(
             "--cuda-memory-fraction 0.9",
@@ -1987,8 +2169,11 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         return vec![
             recompute,
             step(
-                "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
-                "let the GPU use the host's memory as well, which is slow",
+                format!(
+                    "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}",
+                    fraction_of_the_gpu(message)
+                ),
+                "let the GPU use the host's memory as well, which is slow: so many times its own",
             ),
             profile,
         ];
@@ -2034,8 +2219,8 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                     ),
                     advice("a GPU with more memory"),
                     step(
-                        "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION=4.0",
-                        "let the GPU use the host's memory as well, which is slow",
+                        format!("TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}", fraction_of_the_gpu(message)),
+                        "let the GPU use the host's memory as well, which is slow: so many times its own",
                     ),
                 ],
             );
@@ -2087,7 +2272,8 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         "take memory as needed instead of all at the start, so that libraries and other processes find some"
     };
     let growth = step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow);
-    if message.setting == Some("an account") {
+    let full = super::other::is_full_pool(message);
+    if message.setting == Some("an account") && !full {
         return vec![
             advice(
                 "the lines just above the account, which name the request that failed (\"ran out of memory trying to allocate …\"), \
@@ -2116,7 +2302,7 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
             ),
             (
                 Change::Halves,
-                "16 bits: tf.keras.mixed_precision.set_global_policy(\"mixed_float16\")",
+                "16 bits (Keras from 2.4 on: tf.keras.mixed_precision.set_global_policy(\"mixed_float16\"))",
             ),
             (
                 Change::Other,
@@ -2147,6 +2333,8 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         vec![growth, share, others]
     } else if message.setting == Some("what is free") {
         vec![others, first, growth]
+    } else if full {
+        vec![smaller]
     } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
         // A tensor that the pool has no room for finds none in a pool that grows.
         vec![smaller, pieces, others]
@@ -2244,7 +2432,8 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
             (
                 Change::Inputs,
                 if scores {
-                    "smaller inputs: half as many tokens need a quarter, and half the side of a picture a sixteenth"
+                    "smaller inputs, where the model takes other sizes: half as many tokens need a quarter, and half the side of a picture \
+                     a sixteenth; otherwise a smaller model, or one in 16 bits"
                 } else {
                     "smaller inputs, with a bound where their size varies"
                 },
@@ -2437,7 +2626,8 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
                 ),
             ];
         }
-        return vec![
+        let times = super::other::times_too_long(message);
+        let mut steps = vec![
             length,
             step(
                 "--gpu-memory-utilization 0.95",
@@ -2450,6 +2640,20 @@ fn vllm(message: &OomMessage) -> Vec<NextStep> {
             ),
             step("--tensor-parallel-size 2", "split the model over more GPUs"),
         ];
+        // What gives a little more, or twice as much, is not enough.
+        if times.is_some_and(|times| times > 2.0) {
+            steps.splice(
+                1..3,
+                [step(
+                    "--enable-chunked-prefill --max-num-batched-tokens 2048",
+                    "keeps the length: its trial run is then not one pass over a whole prompt, and the cache has what that took",
+                )],
+            );
+            steps.push(advice(
+                "weights in fewer bits or a smaller model; keys and values in 8 bits (--kv-cache-dtype fp8) only double the tokens",
+            ));
+        }
+        return steps;
     }
     let Some((free, total)) = message.free.zip(message.total) else {
         let split = step(
@@ -2649,6 +2853,9 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             advice("smaller arrays on the GPU, float32 instead of float64, or work in chunks"),
             others_on_the_gpu(message),
         ],
+        _ if message.kind == MessageKind::Cuda && is_perhaps_pytorch(message) => {
+            cuda_in_pytorch(message)
+        }
         _ if is_perhaps_pytorch(message) => {
             let mut steps = vec![others_on_the_gpu(message)];
             steps.extend(load_on_the_cpu(message));
@@ -2677,7 +2884,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
                         (Change::Batch, "a smaller batch"),
                         (
                             Change::Other,
-                            "set_per_process_memory_fraction(0.95) in PyTorch",
+                            "less than all of the GPU for PyTorch's allocator (torch.cuda.set_per_process_memory_fraction)",
                         ),
                     ],
                 )
@@ -2701,7 +2908,8 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ],
     };
     let python = message.inside.is_none() && is_perhaps_pytorch(message);
-    if python && message.memory == Memory::Device && message.requested.is_none() {
+    let later = message.tables.shows(Sign::Asynchronous) || message.kind != MessageKind::Cuda;
+    if python && later && message.memory == Memory::Device && message.requested.is_none() {
         steps.push(step(
             if message.hardware == Hardware::Amd {
                 "AMD_SERIALIZE_KERNEL=3"
@@ -2718,6 +2926,39 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             "convolutions that need less workspace",
         ));
     }
+    steps
+}
+
+/// CUDA's bare words below a script: what the phase needs comes first where it is known, and otherwise who holds the GPU.
+fn cuda_in_pytorch(message: &OomMessage) -> Vec<NextStep> {
+    let shows = |sign| message.tables.shows(sign);
+    let phase = matches!(
+        message.during,
+        Some(
+            Phase::Evaluating
+                | Phase::Collecting
+                | Phase::Backward
+                | Phase::Optimizing
+                | Phase::Attending
+                | Phase::Decoding
+                | Phase::Generating
+        )
+    );
+    let known = phase || (message.during.is_none() && shows(Sign::Trains));
+    let mut steps: Vec<NextStep> = load_on_the_cpu(message).into_iter().collect();
+    if !steps.is_empty() {
+        steps.push(others_on_the_gpu(message));
+    } else if known && !message.traceback.is_empty() {
+        steps.extend([by_hand(message), others_on_the_gpu(message)]);
+    } else {
+        steps.extend([others_on_the_gpu(message), by_hand(message)]);
+    }
+    steps.extend(script(message).map(|script| {
+        step(
+            format!("oomph run {script}"),
+            "if it is a job of PyTorch: what fills the GPU, by line; needs no GPU",
+        )
+    }));
     steps
 }
 
@@ -2777,7 +3018,28 @@ fn systemd(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     vec![
-        look_at_the_kernel(),
+        if message.tables.shows(Sign::Ollama) {
+            let stated = |name| super::figures::stated(message, name);
+            let rest = stated("memory.required.full")
+                .zip(stated("memory.required.partial"))
+                .map(|(full, on_gpus)| {
+                    format!(
+                        " (by the text {full} in all and {on_gpus} on the GPUs, so {} in RAM)",
+                        full.saturating_sub(on_gpus)
+                    )
+                })
+                .unwrap_or_default();
+            advice(format!(
+                "a smaller quantisation of the model, or a smaller model: what is not on the GPUs lies in RAM{rest}; or more RAM or swap. \
+                 Fewer layers on the GPU (num_gpu) make it worse"
+            ))
+        } else {
+            advice(needs_less(message))
+        },
+        NextStep {
+            what: "which process it ended, and what that held".to_owned(),
+            ..look_at_the_kernel()
+        },
         step(
             format!(
                 "systemctl show {} -p MemoryMax -p MemoryPeak",

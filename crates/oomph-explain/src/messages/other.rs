@@ -204,6 +204,26 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 })
             ),
         ),
+        // Below a script, and without the words that later versions add.
+        MessageKind::Cuda
+            if !message.traceback.is_empty()
+                && message.inside.is_none_or(|inside| inside == Program::Pytorch)
+                && !message.tables.shows(Sign::Asynchronous) =>
+        (
+            "device_memory",
+            0.6,
+            format!(
+                "{} was full: old versions of PyTorch say no more when their own allocator gets nothing, and later ones when a \
+                 library beside it does; whose memory it was the text does not say{}",
+                device(message),
+                if message.during == Some(Phase::Evaluating) && !message.tables.shows(Sign::NoGraph) {
+                    ". Where training itself fits, an evaluation mostly fails because it keeps the graph of each batch (no \
+                     torch.no_grad())"
+                } else {
+                    ""
+                }
+            ),
+        ),
         MessageKind::Cuda => (
             "outside_allocator",
             0.5,
@@ -228,9 +248,16 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             ) + &message.total.zip(message.in_use).map_or_else(String::new, |(limit, used)| {
                 let left = limit.saturating_sub(used);
                 format!(
-                    "; its pool's limit is {limit}, and {used} of that were in use, so what failed asked for more than {} \
-                     at once, or the account is of another moment",
-                    if left < used { "could be had".to_owned() } else { format!("the {left} that were left") }
+                    "; its pool's limit is {limit}, and {used} of that were in use, so {}",
+                    if is_full_pool(message) {
+                        "tensors in use fill it: neither pieces nor other processes are what is wrong".to_owned()
+                    } else if left < used {
+                        "what failed asked for more than could be had at once, or the account is of another moment".to_owned()
+                    } else {
+                        format!(
+                            "what failed asked for more than the {left} that were left at once, or the account is of another moment"
+                        )
+                    }
                 )
             }),
         ),
@@ -304,6 +331,34 @@ fn is_outside(message: &OomMessage) -> bool {
     ]
     .iter()
     .any(|words| message.text.contains(words))
+}
+
+/// Whether tensors in use fill a pool of `TensorFlow`'s, by its account.
+pub(super) fn is_full_pool(message: &OomMessage) -> bool {
+    message
+        .in_use
+        .zip(message.total)
+        .is_some_and(|(used, limit)| {
+            message.setting == Some("an account") && limit.saturating_sub(used).0 <= limit.0 / 128
+        })
+}
+
+/// The tokens of Text Generation Inference's trial run, where that failed.
+pub(super) fn prefill_tokens(message: &OomMessage) -> Option<u64> {
+    let (before, _) = message.text.split_once(" prefill tokens")?;
+    let tokens = before.rsplit(' ').next()?.parse().ok()?;
+    (message.program == Program::TextGenerationInference).then_some(tokens)
+}
+
+/// How many times as long as what fits the longest request is that a server was told of.
+pub(super) fn times_too_long(message: &OomMessage) -> Option<f64> {
+    let by_size = message.requested.zip(message.free);
+    if let Some((asked, have)) = by_size {
+        return Some(asked.0 as f64 / have.0.max(1) as f64);
+    }
+    let (_, rest) = message.text.split_once("max seq len (")?;
+    let length: u64 = rest.split(')').next()?.parse().ok()?;
+    Some(length as f64 / message.fits?.max(1) as f64)
 }
 
 /// CUDA made no context: nothing of the job was there yet.
@@ -814,6 +869,16 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    if let Some(tokens) = prefill_tokens(message) {
+        return (
+            "memory_budget",
+            0.9,
+            format!(
+                "{name}'s trial run, one pass over {tokens} tokens of prompts, found no room beside the weights: no pool of keys and \
+                 values is made yet"
+            ),
+        );
+    }
     if let Some(tokens) = message.tokens.filter(|tokens| tokens.asked.is_some()) {
         return ("memory_budget", 0.8, pool(name, tokens, page_size(message)));
     }
@@ -846,7 +911,10 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         ),
         _ => match message.fits {
             Some(fits) => format!(
-                "{name} has room for the keys and values of {fits} tokens, and one request may be longer"
+                "{name} has room for the keys and values of {fits} tokens, and one request may be longer{}",
+                times_too_long(message)
+                    .map(|times| format!(": {times:.1} times as many"))
+                    .unwrap_or_default()
             ),
             None if message.setting == Some("--max-running-requests") => format!(
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"

@@ -119,9 +119,13 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                 || is_smallest_batch(message)
                 || shows(Sign::BatchTried),
         ),
-        Change::EvaluationBatch => useless(message.settings.iter().any(|setting| {
-            setting.name.ends_with("eval_batch_size") && setting.value.as_deref() == Some("1")
-        })),
+        Change::EvaluationBatch => useless(
+            shows(Sign::BatchTried)
+                || message.settings.iter().any(|setting| {
+                    setting.name.ends_with("eval_batch_size")
+                        && setting.value.as_deref() == Some("1")
+                }),
+        ),
         Change::Inputs => useless(without_samples || during(&[Phase::Optimizing])),
         Change::Tiles => useless(shows(Sign::Tiles)),
         Change::SmallerTiles => useless(!shows(Sign::Tiles)),
@@ -163,7 +167,9 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                 || (budget && shows(Sign::GpuRanOut))
                 || (!budget && shows(Sign::ShareTooSmall)),
         ),
-        Change::Processes => useless(holds_all_by_itself(message)),
+        Change::Processes => {
+            useless(holds_all_by_itself(message) || is_too_much_by_itself(message))
+        }
         Change::Other => None,
     }
 }
@@ -237,6 +243,17 @@ pub(super) fn holds_all_by_itself(message: &OomMessage) -> bool {
                 && message.others.is_empty()
                 && total.saturating_sub(free + own).0 < total.0 / 64
         })
+}
+
+/// Whether what was asked for, beside what tensors held, is more than the device has when nothing else is on it.
+pub(super) fn is_too_much_by_itself(message: &OomMessage) -> bool {
+    let held = message.allocated.unwrap_or_default();
+    message.memory == Memory::Device
+        && message.allowed.is_none()
+        && message
+            .requested
+            .zip(message.total)
+            .is_some_and(|(asked, total)| held + asked > total)
 }
 
 /// Whether no batch is smaller.

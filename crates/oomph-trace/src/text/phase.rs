@@ -38,6 +38,8 @@ pub enum Phase {
     Moving,
     /// The state of a sharded optimizer was made.
     SettingUp,
+    /// The weights of a layer were gathered from their shards.
+    Gathering,
     /// The optimizer stepped.
     Optimizing,
     /// Predictions of an evaluation were collected.
@@ -74,6 +76,7 @@ impl Phase {
             Self::Loading => "weights were loaded",
             Self::Moving => "the model was moved to the GPU",
             Self::SettingUp => "the optimizer was set up",
+            Self::Gathering => "a layer's weights were gathered from their shards",
             Self::Optimizing => "the optimizer stepped",
             Self::Collecting => "an evaluation collected its predictions",
             Self::Evaluating => "it evaluated",
@@ -219,6 +222,17 @@ const CALLS: &[(Phase, &[&str])] = &[
         ],
     ),
     (
+        Phase::Gathering,
+        &[
+            "wait_for_unshard",
+            "foreach_all_gather",
+            "all_gather_copy_out",
+            "_alloc_padded_unsharded",
+            "all_gather_coalesced",
+            "fetch_sub_module",
+        ],
+    ),
+    (
         Phase::Moving,
         &[
             "model.to(",
@@ -247,6 +261,7 @@ const CALLS: &[(Phase, &[&str])] = &[
             ".evaluate(",
             " evaluate(",
             "evaluation_loop",
+            "prediction_loop",
             "evaluation_step",
             "prediction_step",
             "validation_step",
@@ -447,6 +462,10 @@ pub(super) fn of_frames(frames: &[TextFrame]) -> Option<Phase> {
             .or_else(|| of_call(&frame.file))
     });
     let inner = found.next()?;
+    // To be saved, they are gathered as well.
+    if inner == Phase::Gathering && found.any(|phase| phase == Phase::Saving) {
+        return Some(Phase::Saving);
+    }
     if !inner.is_inner() {
         return Some(inner);
     }
@@ -545,6 +564,25 @@ mod tests {
         ] {
             assert_eq!(of_frames(&frames), phase, "{frames:?}");
         }
+    }
+
+    #[test]
+    fn weights_are_gathered_to_compute_or_to_be_saved() {
+        let frame = |function: &str| TextFrame {
+            file: "a.py".to_owned(),
+            line: 1,
+            function: function.to_owned(),
+            code: String::new(),
+        };
+        let gather = frame("wait_for_unshard");
+        assert_eq!(
+            of_frames(&[frame("forward"), gather.clone()]),
+            Some(Phase::Gathering)
+        );
+        assert_eq!(
+            of_frames(&[frame("save_checkpoint"), gather]),
+            Some(Phase::Saving)
+        );
     }
 
     #[test]

@@ -104,6 +104,8 @@ pub enum Sign {
     KeepsRounds,
     /// A server's engine answers within a job that trains (reinforcement learning).
     Rollouts,
+    /// An error of CUDA may have been that of an earlier call, as its own words say.
+    Asynchronous,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -203,6 +205,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "inference_mode(",
             // Loops that have it around what they call.
             "evaluation_loop",
+            "prediction_loop",
             "prediction_step",
             "sanity checking",
         ],
@@ -435,6 +438,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "exception training",
         ],
     ),
+    (Sign::Asynchronous, &["asynchronously reported"]),
     (Sign::KeepsRounds, &["while/body/dynamic_update_slice"]),
     (
         Sign::Rollouts,
