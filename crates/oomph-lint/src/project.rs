@@ -1726,6 +1726,7 @@ mod tests {
             project.around(1).method("draw"),
             Some(Method {
                 decides: true,
+                settles: true,
                 ..Method::default()
             })
         );

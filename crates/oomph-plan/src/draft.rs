@@ -258,6 +258,16 @@ impl<'a> Draft<'a> {
         self.tail.busy += launches * self.pace.launch_ns;
     }
 
+    /// So many parameters step within the backward pass, in so many parts.
+    pub(crate) fn step_early(&mut self, parts: usize, parameters: usize) {
+        /// Python of the optimizer's own step, but for its launches, and of a parameter's hook, which waits for the interpreter: 7.5 ms for
+        /// 9 and 192 on a host of 1.57 (`bench/gpu/results/h100_levers_host.jsonl`).
+        const PART_NS: f64 = 250_000.0;
+        const PARAMETER_NS: f64 = 9_000.0;
+        self.early_steps = parts;
+        self.tail.lever += PART_NS * parts as f64 + PARAMETER_NS * parameters as f64;
+    }
+
     /// Nanoseconds that levers take of the host in a step.
     pub fn lever_time(&self) -> f64 {
         self.body.lever * f64::from(self.template.parts.max(1)) + self.tail.lever + self.stepping()

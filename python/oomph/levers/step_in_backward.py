@@ -44,7 +44,9 @@ class StepInBackward(Lever):
         self.spent: set[int] = set()
         """Those updated before it, whose gradients the script has not cleared since."""
         self._waiting: list[torch.Tensor] = []
-        """Parameters that step next, together."""
+        """Parameters that step next, together, of so many"""
+        self._bytes = 0
+        """bytes."""
 
     def install(self, job: Job) -> None:
         """Hook the parameters when the optimizer has them."""
@@ -83,11 +85,12 @@ class StepInBackward(Lever):
             only_per_parameter(self, optimizer)
         self.done.add(id(p))
         self._waiting.append(p)
-        if sum(one.nbytes for one in self._waiting) >= FEWEST:
+        self._bytes += p.nbytes
+        if self._bytes >= FEWEST:
             self._step_waiting()
 
     def _step_waiting(self) -> None:
-        some, self._waiting = self._waiting, []
+        some, self._waiting, self._bytes = self._waiting, [], 0
         optimizer = self.optimizer() if self.optimizer is not None else None
         if optimizer is None or not some:
             return

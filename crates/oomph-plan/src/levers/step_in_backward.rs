@@ -84,6 +84,7 @@ impl Facets for StepInBackward {
         let mut together: Vec<(usize, Vec<u32>)> = Vec::new();
         let (mut waiting, mut bytes) = (Vec::new(), 0);
         let last = steps.len().saturating_sub(1);
+        let all = steps.len();
         for (index, (at, number)) in steps.into_iter().enumerate() {
             waiting.push(number);
             let tensor = draft.template.tensors.get(number as usize);
@@ -94,7 +95,7 @@ impl Facets for StepInBackward {
             }
         }
         draft.step_in_parts(together.len());
-        draft.early_steps = together.len();
+        draft.step_early(together.len(), all);
         let template = &mut draft.template;
         let gradient: Vec<bool> = template.tensors.iter().map(gradients::is).collect();
         let is = |number: &u32| gradient.get(*number as usize).copied().unwrap_or(false);

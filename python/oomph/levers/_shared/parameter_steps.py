@@ -256,11 +256,10 @@ def step_only(
     unless this `counts`: one call of each step does, if only with no parameters.
     """
     before = None if counts or is_known(optimizer) else _counters(optimizer)
-    others = in_place_of or {}
     everything = [group["params"] for group in optimizer.param_groups]
     try:
         for group, params in zip(optimizer.param_groups, everything, strict=True):
-            some = [others.get(id(p), p) for p in params]
+            some = [in_place_of.get(id(p), p) for p in params] if in_place_of else params
             group["params"] = [p for p in some if id(p) in chosen]
         with torch.no_grad():
             inspect.unwrap(type(optimizer).step)(optimizer)
