@@ -474,3 +474,40 @@ fn a_full_pool_of_tensorflow_needs_a_smaller_job() {
         &["ALLOW_GROWTH", "nvidia-smi", "memory_fraction"],
     );
 }
+
+#[test]
+fn attention_that_is_written_out_is_the_first_to_change() {
+    let found = explain_messages(&text::find(
+        "Traceback (most recent call last):\n\
+         \x20 File \"learn.py\", line 9, in <module>\n\
+         \x20   loss = net(batch)\n\
+         \x20 File \"learn.py\", line 4, in forward\n\
+         \x20   attn_weights = q @ k.transpose(-2, -1)\n\
+         torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free. Including non-PyTorch memory, this process has 22.50 GiB memory in use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 200.00 MiB is reserved by PyTorch but unallocated.",
+    ))
+    .unwrap();
+    let first = found.next.first().unwrap();
+    assert_eq!(
+        first.command.as_deref(),
+        Some("attn_implementation=\"sdpa\"")
+    );
+    assert!(found.next.len() <= 4);
+}
+
+#[test]
+fn requests_of_several_tries_are_seen_together() {
+    let of_try = |asked: &str, held: &str| {
+        format!(
+            "torch.cuda.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\n\
+             Currently allocated     : {held} GiB\n\
+             Requested               : {asked} GiB\n\
+             Device limit            : 23.68 GiB\n\
+             Free (according to CUDA): 11.50 MiB\n\n"
+        )
+    };
+    check(
+        &(of_try("40.00", "9.80") + "with fewer frames:\n" + &of_try("20.00", "9.20")),
+        &["40.0 GiB, 20.0 GiB", "has to go on shrinking"],
+        &["nvidia-smi"],
+    );
+}

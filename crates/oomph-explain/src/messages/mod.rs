@@ -595,7 +595,7 @@ fn of_buffers(message: &OomMessage) -> Option<String> {
 
 /// How use went over several failures of one GPU that a text shows.
 pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Option<Evidence> {
-    let held: Vec<Bytes> = messages
+    let alike: Vec<&OomMessage> = messages
         .iter()
         .filter(|message| {
             is_pytorchs(message)
@@ -603,6 +603,19 @@ pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Op
                 && message.ranks == primary.ranks
                 && message.pid == primary.pid
         })
+        .collect();
+    if asks_for_most(primary) && alike.len() > 1 {
+        let asked: Vec<String> = alike
+            .iter()
+            .filter_map(|message| Some(message.requested?.to_string()))
+            .collect();
+        return Some(Evidence::new(format!(
+            "the failures in the text asked for {}: the request follows what was changed between them, and has to go on shrinking",
+            asked.join(", ")
+        )));
+    }
+    let held: Vec<Bytes> = alike
+        .iter()
         .filter_map(|message| message.allocated)
         .collect();
     let (first, last) = (held.first()?, held.last()?);

@@ -1268,9 +1268,10 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         }
     }
     if in_notebook(message) {
-        steps.push(advice(
+        let again = advice(
             "earlier cells, `_`, `Out` and the last traceback hold tensors: start the kernel again, or `oomph.free()`",
-        ));
+        );
+        steps.insert(steps.len().min(1), again);
     }
     if message.tables.shows(Sign::Grows) && !of_a_phase(message) {
         steps.insert(0, of_growth());
@@ -1279,11 +1280,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         steps.splice(0..0, load_on_the_cpu(message));
     }
     if message.tables.shows(Sign::KeepsScores) || message.during == Some(Phase::Attending) {
-        steps.push(step(
+        let blocks = step(
             "attn_implementation=\"sdpa\"",
             "attention in blocks (without a mask of all pairs): it keeps no matrix of all scores",
-        )
-        .changing(Change::Attention));
+        );
+        steps.insert(0, blocks.changing(Change::Attention));
     }
     if let Some((_, far)) = super::free_all_the_same(message) {
         // Where far more was free, a smaller job is no cure.
@@ -1323,10 +1324,11 @@ fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         );
     }
     if message.kind == MessageKind::Workspace {
-        steps.push(step(
+        let less = step(
             "torch.backends.cudnn.benchmark = False",
             "convolutions that need less workspace",
-        ));
+        );
+        steps.insert(steps.len().min(1), less);
     }
     steps
 }
@@ -1515,7 +1517,13 @@ fn is_packaged(message: &OomMessage) -> bool {
     let mut frames = message.traceback.iter();
     let mut commands = message.tables.commands.iter();
     message.inside.is_some()
-        || frames.any(|frame| frame.function == "<module>" && !is_users_own(&frame.file))
+        || frames.any(|frame| {
+            // A command that was installed has no ending.
+            let ending = std::path::Path::new(&frame.file).extension();
+            let installed =
+                !is_users_own(&frame.file) || (ending.is_none() && frame.file.contains("/bin/"));
+            frame.function == "<module>" && installed
+        })
         || commands.any(|command| {
             let mut words = command.split_whitespace();
             !command.contains("python") && words.any(|word| matches!(word, "train" | "serve"))
