@@ -511,3 +511,26 @@ fn requests_of_several_tries_are_seen_together() {
         &["nvidia-smi"],
     );
 }
+
+#[test]
+fn bare_words_of_cuda_below_a_forward_pass_are_the_jobs_own_shortage() {
+    let found = explain_messages(&text::find(
+        "  File \"main.py\", line 212, in train\n\
+         \x20   output = model(images)\n\
+         \x20 File \"/env/lib/python3.6/site-packages/torch/nn/modules/module.py\", line 477, in __call__\n\
+         \x20   result = self.forward(*input, **kwargs)\n\
+         RuntimeError: cuda runtime error (2) : out of memory at /pytorch/aten/src/THC/generic/THCStorage.cu:58",
+    ))
+    .unwrap();
+    let first = found.next.first().unwrap();
+    assert!(first.what.starts_with("a smaller batch"), "{first:?}");
+}
+
+#[test]
+fn a_model_server_that_the_kernel_ended_needs_a_smaller_model() {
+    check(
+        "Mar 01 10:00:00 box kernel: Out of memory: Killed process 4242 (ollama) total-vm:90000000kB, anon-rss:60000000kB, file-rss:0kB",
+        &["a smaller quantisation of the model"],
+        &["nvidia-smi"],
+    );
+}

@@ -1122,11 +1122,19 @@ fn of_its_size(message: &OomMessage) -> &'static str {
     let vocabulary = ["log_softmax", "logits"];
     let mut frames = message.traceback.iter().rev();
     let own = frames.find(|frame| is_users_own(&frame.file));
+    // A forward pass on one batch joins nothing.
+    let mut frames = message.traceback.iter();
+    let steps_forward = frames.any(|frame| {
+        matches!(
+            frame.function.as_str(),
+            "prediction_step" | "forward" | "_call_impl"
+        )
+    });
     if own.is_some_and(|frame| vocabulary.iter().any(|word| frame.code.contains(word))) {
         "scores over a vocabulary: batch times length times vocabulary (of a transducer, time times labels times vocabulary), once more \
          for each operation on them, so the longest samples of a batch decide; shorter ones, groups of like length, or a loss in \
          pieces make it smaller"
-    } else if message.during == Some(Phase::Evaluating) {
+    } else if message.during == Some(Phase::Evaluating) && !steps_forward {
         "in an evaluation a request of that size is mostly the outputs of all batches so far, joined on the GPU, which no smaller batch \
          changes; otherwise attention scores or logits"
     } else {

@@ -2952,7 +2952,13 @@ fn cuda_in_pytorch(message: &OomMessage) -> Vec<NextStep> {
                 | Phase::Generating
         )
     );
-    let known = phase || (message.during.is_none() && shows(Sign::Trains));
+    // Below a forward pass the job itself was at work.
+    let mut frames = message.traceback.iter();
+    let forward = frames.any(|frame| {
+        frame.file.ends_with("nn/modules/module.py")
+            && matches!(frame.function.as_str(), "__call__" | "_call_impl")
+    });
+    let known = phase || (message.during.is_none() && (forward || shows(Sign::Trains)));
     let mut steps: Vec<NextStep> = load_on_the_cpu(message).into_iter().collect();
     if !steps.is_empty() {
         steps.push(others_on_the_gpu(message));
@@ -3471,6 +3477,10 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
 
 /// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
 fn needs_less(message: &OomMessage) -> &'static str {
+    let of_llama = |name: &str| name.contains("llama");
+    if message.tables.shows(Sign::Ollama) || message.process.as_deref().is_some_and(of_llama) {
+        return "a smaller quantisation of the model, or a smaller model; a shorter context; more RAM or swap";
+    }
     let named = |text: &str| {
         ["py", "pt_", "torch"]
             .iter()

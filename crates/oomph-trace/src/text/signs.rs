@@ -135,6 +135,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "fine-tun",
             "train(",
             "train_",
+            ", in train",
             "value_and_grad",
             "training step",
             "epoch ",
