@@ -29,7 +29,11 @@ def in_memory(path):
         return sum(page & 1 for page in pages)
 
 
-def test_a_start_that_names_vllm_reads_ahead_what_the_last_one_had_loaded(kept, tmp_path):
+def test_a_start_that_names_vllm_reads_ahead_what_the_last_one_had_loaded(
+    kept, tmp_path, monkeypatch
+):
+    # One file may be two modules.
+    monkeypatch.setitem(sys.modules, "subprocess_again", subprocess)
     read_ahead.keep()
     (listed,) = kept.iterdir()
     found = listed.read_text().splitlines()

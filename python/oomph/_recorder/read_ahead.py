@@ -55,10 +55,10 @@ def keep() -> None:
     with open("/proc/self/maps") as file:
         mapped = [line.split(None, 5)[5:] for line in file]
     libraries = {name[0].strip() for name in mapped if name and ".so" in name[0]}
-    # Asked of the dictionaries: some modules import what they are asked for.
+    # Asked of the dictionaries: some modules import what they are asked for. One file may be several modules.
     modules = [getattr(one, "__dict__", {}).get("__cached__") for one in [*sys.modules.values()]]
-    found = sorted(path for path in libraries if _is_read_whole(path))
-    found += [path for path in modules if isinstance(path, str) and _is_read_whole(path)]
+    compiled = {path for path in modules if isinstance(path, str)}
+    found = sorted(filter(_is_read_whole, libraries)) + sorted(filter(_is_read_whole, compiled))
     try:
         os.makedirs(os.path.dirname(kept), exist_ok=True)
         part = f"{kept}.{os.getpid()}"
