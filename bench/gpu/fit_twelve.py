@@ -67,7 +67,8 @@ def search(options: argparse.Namespace) -> None:
             chosen = found["plans"][found["chosen"]]
             keys = ("what", "same_results", "time_ratio", "peak", "verified")
             row.update(chosen=0, plans=[{key: chosen.get(key) for key in keys}])
-            return row | dict(plan_toml=Path(place, "plan.toml").read_text())
+            text = Path(place, "plan.toml").read_text()
+            return row | dict(plan_toml=text.replace(f"{HERE.parents[1]}{os.sep}", ""))
 
     with concurrent.futures.ThreadPoolExecutor(options.workers) as pool, options.plans.open("a") as file:  # fmt: skip
         plains = dict(zip(options.job, pool.map(plain, options.job), strict=True))
