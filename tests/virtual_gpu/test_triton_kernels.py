@@ -1,8 +1,9 @@
 """Triton's kernels on the virtual GPU: compiled as on a GPU, and launched without a C compiler for each signature."""
 
-LAUNCHED = """
+KERNELS = """
 import torch, triton, triton.language as tl
 from triton.runtime.errors import OutOfResources
+from oomph._virtual_gpu.library import busy
 
 @triton.jit
 def fill(out, n, value, BLOCK: tl.constexpr):
@@ -19,8 +20,11 @@ def refused(error, launch):
         launch()
     except error as why:
         return str(why)
+"""
 
-from oomph._virtual_gpu.library import busy
+LAUNCHED = (
+    KERNELS
+    + """
 launches = busy()[2]
 out = torch.empty(64, device="cuda")
 for value in (1, 2.5):
@@ -35,6 +39,7 @@ triton.knobs.runtime.launch_enter_hook = lambda metadata: calls.append(metadata.
 fill[(1,)](out, 64, 1, BLOCK=64)
 print("hooked", calls)
 """
+)
 
 
 def test_kernels_are_checked_and_launched_without_a_launcher_in_c(oomph, tmp_path):
@@ -79,21 +84,11 @@ def test_no_kernel_is_compiled_only_to_see_whether_a_combined_one_is_faster(oomp
     assert "inputs True" in run.out, run.out
 
 
-BESIDE = """
-import os, time, torch, triton, triton.language as tl
-from triton.runtime.errors import OutOfResources
-from oomph._virtual_gpu.library import busy
+BESIDE = (
+    KERNELS
+    + """
+import os
 from oomph._virtual_gpu.triton_beside import KernelsBeside
-
-@triton.jit
-def fill(out, n, value, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    tl.store(out + at, value, mask=at < n)
-
-@triton.jit
-def product(a, b, out, N: tl.constexpr):
-    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
-    tl.store(out + at, tl.dot(tl.load(a + at), tl.load(b + at)))
 
 os.sched_getaffinity = lambda process: {0, 1}
 kernels = KernelsBeside()
@@ -101,12 +96,6 @@ out = torch.empty(64, device="cuda")
 wide = torch.empty(256, 256, device="cuda", dtype=torch.float16)
 grid = lambda given: (triton.cdiv(given["n"], given["BLOCK"]),)
 late = []
-
-def refused(error, call):
-    try:
-        call()
-    except error as why:
-        return str(why)
 
 def launches(call):
     before = busy()[2]
@@ -132,6 +121,7 @@ tuned[(1,)](wide, wide, wide)
 print("tuned", tuned.best_config.kwargs)
 kernels.finish()
 """
+)
 
 
 def test_kernels_are_compiled_beside_the_program_that_launches_them(oomph, tmp_path):
