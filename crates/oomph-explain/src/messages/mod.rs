@@ -92,6 +92,12 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             "PyTorch holds {used}, more than the GPU's {total}: the driver keeps the rest in host memory, as on Windows"
         ));
     }
+    corrections.extend(figures::of_the_machine(message).map(|(line, size)| {
+        format!(
+            "the {size} of line {line} are hardly this GPU's, which has {}: most likely the machine's RAM, of which the message is not",
+            message.total.unwrap_or_default()
+        )
+    }));
     if message.text.contains("17179869184.00 GiB") {
         corrections.push(
             "17179869184.00 GiB is no figure: under WSL and Windows the driver does not say what a process holds"
@@ -108,7 +114,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             _ if next::of_a_phase(message) => {
                 "every such message has the hint about fragmentation; here it is not what decides".to_owned()
             }
-            Some(cached) if message.total.is_some_and(|total| cached.0 < total.0 / 128) => format!(
+            Some(cached) if message.total.is_some_and(|total| cached.0 < total.0 / 32) => format!(
                 "every such message has the hint about fragmentation; only {cached} are reserved and unused, so the GPU would be \
                  full at the next request all the same"
             ),
@@ -302,7 +308,7 @@ fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String>
     let names: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
     (!pids.is_empty()).then(|| {
         format!(
-            "{} more {} ended as well: {}{}",
+            "{} more {} ended as well: {}{}{}",
             pids.len(),
             if pids.len() == 1 {
                 "process was"
@@ -310,7 +316,12 @@ fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String>
                 "processes were"
             },
             names.join(", "),
-            if pids.len() > SHOWN { ", …" } else { "" }
+            if pids.len() > SHOWN { ", …" } else { "" },
+            if primary.tables.shows(Sign::ManySmall) {
+                "; each held so little that it is their number which fills the limit: a pool or a loop that starts very many"
+            } else {
+                ""
+            }
         )
     })
 }
@@ -619,7 +630,7 @@ pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Op
         .filter_map(|message| message.allocated)
         .collect();
     let (first, last) = (held.first()?, held.last()?);
-    let grows = held.is_sorted() && last.0 > first.0 / 50 * 51;
+    let grows = held.is_sorted() && last.0 > (first.0 / 50).saturating_mul(51);
     (grows && is_pytorchs(primary)).then(|| {
         Evidence::new(format!(
             "{} failures in the text, with {first} in use at the first and {last} at the last: it grows, so something is kept in between, or samples differ in size",
@@ -1317,7 +1328,7 @@ fn others_are_enough(message: &OomMessage) -> Option<Bytes> {
     let known = message.reserved.unwrap_or_default() + others + free;
     let fits = message
         .total
-        .is_some_and(|total| known.0 <= total.0 / 50 * 51);
+        .is_some_and(|total| known.0 <= (total.0 / 50).saturating_mul(51));
     (fits && others > Bytes::ZERO && free < asked && free + others >= asked).then_some(others)
 }
 
@@ -1346,15 +1357,27 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         );
     }
     let shows = |sign| message.tables.shows(sign);
-    if shows(Sign::Infers) && !shows(Sign::Trains) && !shows(Sign::NoGraph) {
+    let own = message
+        .traceback
+        .iter()
+        .any(|frame| is_users_own(&frame.file));
+    if shows(Sign::Infers) && !shows(Sign::Trains) && !shows(Sign::NoGraph) && own {
         return Some(
             "by the text it infers: without torch.no_grad() around the forward pass, autograd keeps every activation of it, which is \
              the first thing to rule out"
                 .to_owned(),
         );
     }
+    if shows(Sign::RanEpochs) {
+        return Some(
+            "by the text some epochs had gone well, so one step fits: either something grows (losses or outputs that are kept with \
+             their graph, logged without .detach(), lists of results), or the job is at the edge of the GPU and one batch was larger"
+                .to_owned(),
+        );
+    }
     let (done, all) = message.progress?;
     let trains = message.tables.shows(Sign::Trains)
+        || (message.tables.framework.is_some() && !message.tables.shows(Sign::Infers))
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
     match done {
         _ if !trains => None,
@@ -1447,6 +1470,15 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                     ": memory was full"
                 }
             ),
+        ));
+    }
+    if let Some((idle, asked)) = cached(message).zip(message.requested)
+        && idle >= asked
+        && message.allocated.is_some()
+    {
+        evidence.push(Evidence::of(
+            idle.0,
+            "reserved by PyTorch and not in use, in pieces that are too small for that",
         ));
     }
     if let Some(free) = message.free {

@@ -3,6 +3,7 @@
 //! One function for each program, in one table; the parts are by what a program is. A message about the host's memory never gets a step that acts on
 //! the GPU's, and the other way round; `tests/messages.rs` checks it.
 
+mod frameworks;
 mod host;
 mod llama;
 mod named;
@@ -10,7 +11,9 @@ mod pytorch;
 mod servers;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
+use oomph_trace::text::{
+    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign,
+};
 use serde::Serialize;
 
 use self::host::on_the_host;
@@ -71,7 +74,7 @@ pub(super) fn advice(what: impl Into<String>) -> NextStep {
 }
 
 /// More steps than these are no advice.
-const MOST: usize = 4;
+const MOST: usize = 3;
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
@@ -85,12 +88,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
                 .any(|name| command.starts_with(name))
         });
     }
-    let mut steps = super::ways::kept(message, steps);
+    let mut steps = without_filler(super::ways::kept(message, steps));
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
     }
     let mut steps = super::settings::beyond(steps, &message.settings);
+    if super::settings::are_keywords(message) {
+        for step in &mut steps {
+            step.command = step.command.as_deref().map(super::settings::as_keywords);
+        }
+    }
     steps.truncate(MOST);
     if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
         steps.truncate(MOST - 1);
@@ -107,6 +115,18 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
             step.command = step.command.as_deref().map(super::settings::on_amd);
         }
     }
+    steps
+}
+
+/// The steps without a look at what holds the memory behind two that need less of it: who looks there does so before.
+fn without_filler(mut steps: Vec<NextStep>) -> Vec<NextStep> {
+    const FIRST: usize = 2;
+    let looks = |step: &NextStep| [OTHERS, FREE].contains(&step.what.as_str());
+    let mut place = 0;
+    steps.retain(|step| {
+        place += 1;
+        place <= FIRST || !looks(step)
+    });
     steps
 }
 
@@ -132,7 +152,11 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
     }
-    if message.handled && message.memory == Memory::Device && message.setting.is_none() {
+    if message.handled
+        && message.memory == Memory::Device
+        && message.setting.is_none()
+        && message.program != Program::TensorRt
+    {
         let mut steps = vec![advice(if message.tables.shows(Sign::LeavesOut) {
             "each time, what the batch would have taught is lost: see how often that happens. Fewer samples or tokens at once (fairseq: \
              a smaller --max-tokens, with --update-freq raised in turn), or the longest samples left out"
@@ -275,15 +299,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Cupy => cupy(message),
         Program::Rmm => rmm(message),
         Program::Named(named) => uses(named, message),
-        Program::Triton => vec![
-            step(
-                "num_stages=2",
-                "fewer stages of the pipeline keep fewer blocks on the chip",
-            ),
-            advice(
-                "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
-            ),
-        ],
+        Program::Triton => triton(message),
         Program::Nccl if message.inside == Some(Program::Jax) => vec![
             step(
                 "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
@@ -306,17 +322,16 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Nccl if message.inside == Some(Program::Sglang) => inside_sglang(message),
         Program::Nccl => vec![
             others_on_the_gpu(message),
-            step(
-                "NCCL_BUFFSIZE=2097152",
-                "smaller buffers (the default is 4 MiB each)",
-            ),
-            step("NCCL_MAX_NCHANNELS=8", "fewer channels have fewer buffers"),
             ways(
                 "leave about 1 GiB of the GPU free for each communicator: {}",
                 &[
                     (Change::Batch, "a smaller batch"),
                     (Change::Other, "a smaller share for the framework"),
                 ],
+            ),
+            step(
+                "NCCL_BUFFSIZE=2097152 NCCL_MAX_NCHANNELS=8",
+                "smaller buffers (the default is 4 MiB each), and fewer channels, each of which has its own",
             ),
         ],
         Program::Cuda if message.memory == Memory::OnChip => vec![advice(
@@ -325,10 +340,6 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Cublas | Program::Cudnn | Program::Cuda => library(message),
         Program::Paddle => vec![
             others_on_the_gpu(message),
-            step(
-                "CUDA_VISIBLE_DEVICES=1",
-                "or use a GPU that is free, by its number",
-            ),
             ways("", &SMALLER),
             step(
                 "FLAGS_fraction_of_gpu_memory_to_use=0.98",
@@ -361,6 +372,35 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             step("free -h", "how much of the host's memory is free"),
         ],
     }
+}
+
+/// A kernel of Triton's that wants more of the chip than it has.
+fn triton(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = if message.text.contains("flex_attention") {
+        vec![step(
+            "flex_attention(…, kernel_options={\"BLOCK_M\": 32, \"BLOCK_N\": 32, \"num_stages\": 1})",
+            "smaller blocks and fewer stages; also 16 bits in place of 32, or a smaller head",
+        )]
+    } else {
+        vec![
+            step(
+                "num_stages=2",
+                "fewer stages of the pipeline keep fewer blocks on the chip",
+            ),
+            advice(
+                "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
+            ),
+        ]
+    };
+    if message.handled {
+        steps.insert(
+            0,
+            advice(
+                "see whether the run goes on: the search leaves out this variant and takes another, and then nothing has to be done",
+            ),
+        );
+    }
+    steps
 }
 
 fn relion(message: &OomMessage) -> Vec<NextStep> {
@@ -407,8 +447,24 @@ pub(super) fn program_name(message: &OomMessage) -> &'static str {
     }
 }
 
+/// What a look at the GPU, and at the host, is for.
+const OTHERS: &str = "which processes hold the GPU";
+const FREE: &str = "how much of the host's memory is free, and how much there is";
+
 pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
     let command = match message.hardware {
+        Hardware::Gpu if message.tables.shows(Sign::CudaOnMac) => {
+            return advice(
+                "close what else uses the GPU (the browser, the desktop), or restart; macOS has no nvidia-smi, but CUDA's sample \
+                 deviceQuery and cudaMemGetInfo show what is free",
+            );
+        }
+        Hardware::Gpu if message.tables.shows(Sign::Sometimes) => {
+            return step(
+                "nvidia-smi --query-gpu=timestamp,memory.used --format=csv -lms 200",
+                "how use goes over time, as it fails now and then: a short peak, or growth",
+            );
+        }
         Hardware::Gpu => "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
         Hardware::Amd => "rocm-smi --showpids --showmeminfo vram",
         Hardware::Intel => "xpu-smi ps",
@@ -440,7 +496,7 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
             );
         }
     };
-    step(command, "which processes hold the GPU").changing(Change::Processes)
+    step(command, OTHERS).changing(Change::Processes)
 }
 
 fn jax(message: &OomMessage) -> Vec<NextStep> {
@@ -580,9 +636,8 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "let JAX take more of the GPU (the default is 0.75)"
     };
     let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
-    let others = others_on_the_gpu(message);
     if message.tables.shows(Sign::Trains) {
-        vec![batch, recompute, share, profile, others]
+        vec![batch, recompute, share, profile]
     } else {
         vec![
             ways(
@@ -600,12 +655,11 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                 ],
             ),
             share,
-            others,
-            profile,
             step(
                 "jax.checkpoint",
                 "if it trains: recompute activations in the backward pass instead of keeping them",
             ),
+            profile,
         ]
     }
 }
@@ -652,18 +706,29 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
             ),
             (
                 Change::Other,
-                "a smaller model, or an optimizer with less state",
+                if message.tables.shows(Sign::Trains) {
+                    "a smaller model, or an optimizer with less state"
+                } else {
+                    "a smaller model"
+                },
             ),
         ],
     );
     let others = others_on_the_gpu(message);
+    if super::figures::room_to_grow(message).is_some() {
+        let share = step(
+            "per_process_gpu_memory_fraction",
+            "only then a larger share for TensorFlow, if one is set (set_logical_device_configuration in TensorFlow 2)",
+        );
+        return vec![others, smaller, share];
+    }
     let first = advice("end what holds the GPU: an earlier run, a notebook, a server");
     // A handle needs little, whatever the batch.
     if matches!(message.kind, MessageKind::Cudnn | MessageKind::Cublas) {
         let versions = advice(
             "whether the driver, CUDA and the library are the versions that this TensorFlow was built for",
         );
-        let mut steps = vec![growth, others, first, versions];
+        let mut steps = vec![growth, others, versions];
         if message.tables.shows(Sign::OldDriver) {
             steps.rotate_right(1);
         }
@@ -856,9 +921,8 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         ];
     } else if message.tables.shows(Sign::NoImplementation) {
         // A node's own tensors are no workspace.
-        steps.swap(0, 2);
-        steps.insert(
-            1,
+        steps = vec![steps.swap_remove(2), steps.swap_remove(0)];
+        steps.push(
             advice("another version of TensorRT, which fuses the nodes otherwise, or a GPU with more memory (of the same architecture) for the build"),
         );
     }
@@ -873,20 +937,49 @@ pub(crate) fn held_by_others(message: &OomMessage) -> bool {
         .is_some_and(|(free, total)| (total - free).0 as f64 > super::FOREIGN * total.0 as f64)
 }
 
+/// Of CuPy's pool, which gives its free blocks back by itself before it says that there is no memory.
 fn cupy(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = vec![step(
-        "cupy.get_default_memory_pool().free_all_blocks()",
-        "give back what the pool keeps but no array uses: such blocks count, and a larger array cannot use them",
-    )];
-    if message.total.is_some() {
-        steps.push(step(
+    let limit = message.total.map(|_| {
+        step(
             "cupy.get_default_memory_pool().set_limit(fraction=0.9)",
             "raise the limit that was set on the pool (also CUPY_GPU_MEMORY_LIMIT)",
-        ));
-    }
-    steps.push(advice(
-        "smaller arrays, float32 instead of float64, or work in chunks",
-    ));
+        )
+    });
+    let smaller = if message.tables.framework == Some(Framework::Chainer) {
+        ways(
+            "",
+            &[
+                (Change::Batch, "half of the minibatch"),
+                (
+                    Change::Other,
+                    "chainer.using_config(\"enable_backprop\", False) where nothing is trained; loss.unchain_backward() after each \
+                     truncated piece of a sequence",
+                ),
+            ],
+        )
+    } else {
+        ways(
+            "",
+            &[
+                (
+                    Change::Singles,
+                    "float32 where the text shows float64: half of it",
+                ),
+                (Change::Inputs, "smaller arrays, or the work in chunks"),
+                (
+                    Change::Other,
+                    "arrays that are no longer needed deleted (`del`), also temporaries of long expressions",
+                ),
+            ],
+        )
+    };
+    let grows = step(
+        "cupy.get_default_memory_pool().used_bytes()",
+        "printed after each step, with total_bytes(): whether use grows (arrays that are kept; an upgrade, if none are). free_all_blocks() \
+         is no cure: CuPy calls it itself before it fails",
+    );
+    let mut steps = Vec::from_iter(limit);
+    steps.extend([smaller, grows]);
     // So little is no GPU, so that something else holds the rest.
     let little = message
         .used()
@@ -941,6 +1034,20 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             ),
             others_on_the_gpu(message),
         ];
+    }
+    if super::other::is_first_use(message) {
+        let mut steps = vec![
+            others_on_the_gpu(message),
+            advice(
+                "another program on the GPU (a sample of CUDA's): if that fails as well, the driver and the toolkit, or the build, do not fit \
+                 the card",
+            ),
+        ];
+        if !message.tables.shows(Sign::CudaOnMac) {
+            let end = "end what holds the GPU: an earlier run, a notebook, a server; then the same line again";
+            steps.insert(1, advice(end));
+        }
+        return steps;
     }
     if super::other::is_context(message) {
         return vec![
@@ -1001,11 +1108,24 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Vllm) => inside_vllm(message),
         Some(Program::Sglang) => inside_sglang(message),
         Some(Program::Named(named)) => uses(named, message),
-        Some(Program::CTranslate2) => vec![
-            advice("a smaller model, or weights in fewer bits: compute_type=\"int8\""),
-            advice("fewer files at once, a smaller beam (beam_size=1), shorter pieces of audio"),
-            others_on_the_gpu(message),
-        ],
+        Some(Program::CTranslate2) => {
+            let mut steps = vec![
+                step(
+                    "compute_type=\"int8_float16\"",
+                    "weights in 8 bits (\"int8\" where the GPU is old), or a smaller model",
+                ),
+                step(
+                    "beam_size=1, best_of=1, temperature=0",
+                    "one candidate at a time: a beam, and samples at a higher temperature after a failed segment, multiply what decoding \
+                     holds",
+                ),
+                others_on_the_gpu(message),
+            ];
+            if message.tables.shows(Sign::Sometimes) {
+                steps.rotate_right(2);
+            }
+            steps
+        }
         Some(Program::Xgboost) => vec![
             advice(
                 "fewer rows at once (QuantileDMatrix, external memory), a smaller max_bin or max_depth, \
@@ -1074,14 +1194,15 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
     let python = message.inside.is_none() && is_perhaps_pytorch(message);
     let later = message.tables.shows(Sign::Asynchronous) || message.kind != MessageKind::Cuda;
     if python && later && message.memory == Memory::Device && message.requested.is_none() {
-        steps.push(step(
+        let blocking = step(
             if message.hardware == Hardware::Amd {
                 "AMD_SERIALIZE_KERNEL=3"
             } else {
                 "CUDA_LAUNCH_BLOCKING=1"
             },
             "where it really fails: such errors may show up at a later call",
-        ));
+        );
+        steps.insert(steps.len().min(2), blocking);
     }
     if message.program == Program::Cudnn && message.inside.is_none() && is_perhaps_pytorch(message)
     {
@@ -1094,10 +1215,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn look_at_the_host() -> NextStep {
-    step(
-        "free -h",
-        "how much of the host's memory is free, and how much there is",
-    )
+    step("free -h", FREE)
 }
 
 /// A name of the text, if it is a plain word of a shell command.

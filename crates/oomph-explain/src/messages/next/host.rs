@@ -476,10 +476,8 @@ fn ray(message: &OomMessage) -> Vec<NextStep> {
         }),
         step(
             "@ray.remote(memory=8 * 1024**3)",
-            "say what a task needs, so that fewer run at once",
-        ),
-        advice(
-            "fewer workers on the node, or less that each keeps (buffers, offloaded weights and optimizers)",
+            "say what a task needs, so that fewer run at once; or fewer workers on the node, each of which keeps less (buffers, offloaded \
+             weights and optimizers)",
         ),
         step(
             "RAY_memory_usage_threshold=0.98",
@@ -488,7 +486,7 @@ fn ray(message: &OomMessage) -> Vec<NextStep> {
         look_at_the_host(),
     ];
     if messages::other::reached_a_threshold(message) {
-        steps.swap(0, 3);
+        steps.swap(0, 2);
     }
     steps
 }
@@ -529,6 +527,10 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
 
 /// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
 pub(super) fn needs_less(message: &OomMessage) -> &'static str {
+    if message.tables.shows(Sign::Ray) {
+        return "fewer trials or actors at once, and what Ray keeps bounded: ray.init(num_cpus=4, object_store_memory=8 * 1024**3), a smaller \
+                replay buffer; Ray's own errors (an actor that died) are what follows";
+    }
     let of_llama = |name: &str| name.contains("llama");
     if message.tables.shows(Sign::Ollama) || message.process.as_deref().is_some_and(of_llama) {
         return "a smaller quantisation of the model, or a smaller model; a shorter context; more RAM or swap";
@@ -549,8 +551,25 @@ pub(super) fn needs_less(message: &OomMessage) -> &'static str {
             .is_some_and(|inside| inside != Program::Docker)
         || message.process.as_deref().is_some_and(named)
         || named(&message.text);
-    if python {
+    let torch = message.tables.shows(Sign::LoaderWorker)
+        || message
+            .process
+            .as_deref()
+            .is_some_and(|name| name.starts_with("pt_"))
+        || matches!(
+            message.program,
+            Program::Torchrun | Program::DeepSpeed | Program::Pytorch
+        )
+        || message.inside == Some(Program::Pytorch)
+        || message.text.contains("torch")
+        || message
+            .traceback
+            .iter()
+            .any(|frame| frame.file.contains("torch"));
+    if torch {
         "fewer DataLoader workers; load weights with mmap, once and not in each rank"
+    } else if python {
+        "data read in parts and in smaller types, fewer worker processes (each has its own copy of what it reads)"
     } else {
         "fewer such processes at once, smaller inputs, or more memory"
     }
@@ -606,6 +625,8 @@ fn unit_of(group: &str) -> Option<&str> {
 }
 
 fn kernel(message: &OomMessage) -> Vec<NextStep> {
+    /// Hardly anybody chooses such a limit.
+    const LITTLE: Bytes = Bytes::mib(256);
     let Some(group) = message.allocator.as_deref() else {
         let loads = message.tables.shows(Sign::LoaderWorker)
             || message
@@ -635,10 +656,17 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 limit_above(message.total),
                 "the limit of its container was reached, not that of the node: raise it",
             ),
-            step(
-                "kubectl describe pod POD",
-                "its limit, and which container was ended",
-            ),
+            if message.total.is_some_and(|limit| limit <= LITTLE) {
+                step(
+                    "kubectl describe pod POD; kubectl get limitrange",
+                    "its limit, and whether so little is a default of the namespace",
+                )
+            } else {
+                step(
+                    "kubectl describe pod POD",
+                    "its limit, and which container was ended",
+                )
+            },
         ];
     }
     if let Some(unit) = unit_of(group) {
@@ -677,6 +705,22 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "the limit, as a process in the container reads it",
             ),
             advice(needs_less(message)),
+        ];
+    }
+    if message.tables.shows(Sign::ManySmall) {
+        return vec![
+            step(
+                "docker stats --no-stream",
+                "how many processes (PIDS) the container has, and its limit: so many small ones fill it together",
+            ),
+            step(
+                "docker run --pids-limit 200 …",
+                "a bound on them, and what starts them mended: a pool of workers per request, a loop that forks",
+            ),
+            step(
+                "dmesg -T | grep -B40 'Memory cgroup out of memory'",
+                "which group it is (task_memcg), what it used, and its limit: a higher one only if all of them are meant",
+            ),
         ];
     }
     if message.tables.shows(Sign::Hosted) {

@@ -108,28 +108,7 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     }
     if message.setting == Some("one allocation") {
-        let vulkan = message.hardware == Hardware::Vulkan;
-        let mut steps = vec![
-            step("-c 4096", "a shorter context has a smaller cache"),
-            step(
-                "-ub 256 -b 1024",
-                "smaller batches have smaller buffers for computing",
-            ),
-            step(
-                "--cache-type-k q8_0 --cache-type-v q8_0",
-                "keep keys and values in 8 bits",
-            )
-            .changing(Change::CacheBits),
-            step("-ngl N", FEWER_LAYERS),
-        ];
-        if vulkan {
-            steps.swap(0, 1);
-            steps[2] = step(
-                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
-                "with Vulkan: buffers of at most so many bytes",
-            );
-        }
-        return steps;
+        return in_one_piece(message);
     }
     let mut steps = vec![
         step("-c 4096", "a shorter context has a smaller cache"),
@@ -168,10 +147,13 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
         .device
         .filter(|device| *device > 0 || message.tables.count > 1)
     {
-        steps.push(step(
+        let shares = step(
             "--tensor-split 3,3,3,2",
-            format!("shares of the model for each GPU (one number for each): less for GPU {device}, which had too little"),
-        ));
+            format!(
+                "shares of the model for each GPU (one number for each): less for GPU {device}, which had too little"
+            ),
+        );
+        steps.insert(steps.len().min(1), shares);
     }
     let fills = messages::figures::weights_fill(message);
     // Whatever the layers hold, one request may be too large by itself.
@@ -258,4 +240,71 @@ fn of_the_pipeline() -> Vec<NextStep> {
             "one GPU (with --main-gpu), and so no pipeline; what does not fit there stays on the CPU (-ot, --n-cpu-moe)",
         ),
     ]
+}
+
+/// One buffer is larger than the driver allows, whatever is free.
+fn in_one_piece(message: &OomMessage) -> Vec<NextStep> {
+    let vulkan = message.hardware == Hardware::Vulkan;
+    let context = shorter_context(message);
+    let another = advice(
+        "another backend (ROCm, CUDA) or driver, whose limit for one buffer is higher; neither more memory nor fewer layers help",
+    );
+    if message.during == Some(Phase::ComputeBuffers) {
+        return vec![
+            step(
+                "-ub 256 -b 1024",
+                "smaller batches: the buffer for computing shrinks with them (the default of -ub is 512)",
+            ),
+            step(
+                "-fa on",
+                "flash attention: no matrix of all scores in that buffer (older versions: -fa)",
+            )
+            .changing(Change::CacheBits),
+            context,
+            another,
+        ];
+    }
+    let bits = step(
+        "--cache-type-k q8_0 --cache-type-v q8_0",
+        "keep keys and values in 8 bits",
+    )
+    .changing(Change::CacheBits);
+    match message.during {
+        Some(Phase::Cache) => vec![context, bits, another],
+        Some(Phase::Loading) if vulkan => vec![
+            step(
+                "GGML_VK_FORCE_MAX_ALLOCATION_SIZE=1073741824",
+                "weights in buffers of at most so many bytes; it does not raise what the driver allows",
+            ),
+            another,
+        ],
+        _ => vec![
+            step(
+                "-ub 256 -b 1024",
+                "smaller batches have smaller buffers for computing",
+            ),
+            context,
+            bits,
+            another,
+        ],
+    }
+}
+
+/// A context with which a buffer stays below 4 GiB, the usual limit, where the text has the present one and the buffer is a little larger.
+fn shorter_context(message: &OomMessage) -> NextStep {
+    const LIMIT: f64 = (4_u64 << 30) as f64;
+    let cells = messages::figures::context(message);
+    let near = message
+        .requested
+        .map(|asked| LIMIT / asked.0 as f64)
+        .filter(|part| (0.5..1.0).contains(part));
+    match cells.zip(near) {
+        Some((cells, part)) => step(
+            format!("-c {}", (cells as f64 * part * 0.95) as u64 / 1024 * 1024),
+            format!(
+                "a context that is shorter by so much as the buffer is over 4 GiB, the usual limit (now: {cells})"
+            ),
+        ),
+        None => step("-c 4096", "a shorter context has a smaller cache"),
+    }
 }

@@ -232,15 +232,29 @@ fn usual(uses: Uses, on_the_gpu: bool) -> Ways {
 
 /// Of proteins: the pairs of all tokens decide.
 fn folds(message: &OomMessage) -> Vec<NextStep> {
+    let third = |text: &str| {
+        ["alphafold3", "AlphaFold3", "AlphaFold 3", "af3"]
+            .iter()
+            .any(|name| text.contains(name))
+    };
+    let of_three = third(&message.text)
+        || message.traceback.iter().any(|frame| third(&frame.file))
+        || message.tables.commands.iter().any(|command| third(command));
     vec![
-        advice(
-            "fewer tokens: shorter chains, or the complex in parts; fewer rows of the alignment (max_msa_clusters, max_extra_msa), \
-             which multiply them",
-        ),
+        advice(if of_three {
+            "fewer tokens: shorter chains, or the complex in parts (inputs are padded to the next of --buckets)"
+        } else {
+            "fewer tokens: shorter chains, or the complex in parts; fewer rows of the alignment (max_msa_clusters, max_extra_msa; \
+             colabfold_batch --max-msa 256:512), which multiply them"
+        }),
         step(
             format!(
                 "XLA_PYTHON_CLIENT_PREALLOCATE=false TF_FORCE_UNIFIED_MEMORY=true XLA_CLIENT_MEM_FRACTION={}",
-                fraction_of_the_gpu(message)
+                match fraction_of_the_gpu(message).as_str() {
+                    // As its own documentation has it for a GPU of 40 GB.
+                    "F" if of_three => "3.2",
+                    fraction => fraction,
+                }
             ),
             "let the GPU use the host's memory as well, which is slow: the fraction times the GPU's memory has to be more than \
              what is needed (XLA_PYTHON_CLIENT_MEM_FRACTION in older versions)",

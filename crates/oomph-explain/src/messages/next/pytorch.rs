@@ -259,8 +259,12 @@ fn by_what_it_shows(message: &OomMessage, mut steps: Vec<NextStep>) -> Vec<NextS
         );
         steps.insert(steps.len().min(1), again);
     }
-    if message.tables.shows(Sign::Grows) && !of_a_phase(message) {
+    let grows = message.tables.shows(Sign::Grows) || message.tables.shows(Sign::RanEpochs);
+    if grows && !of_a_phase(message) {
         steps.insert(0, of_growth());
+    }
+    if message.tables.shows(Sign::NoInputGradients) {
+        steps.insert(0, checkpointing_of_adapters());
     }
     if message.during == Some(Phase::Loading) && !messages::holds_next_to_nothing(message) {
         steps.splice(0..0, load_on_the_cpu(message));
@@ -307,6 +311,23 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
             "keep only a part of the model on the GPU at a time",
         )
     }];
+    // What is loaded is not there yet: no picture matters, but the models that are.
+    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+        return vec![
+            step(
+                "python main.py --disable-smart-memory",
+                "models of earlier steps and prompts moved to RAM as soon as they are not needed, not kept on the GPU beside the one that \
+                 is loaded (or a node that unloads models, or POST /free)",
+            ),
+            advice(
+                "a text encoder and a model in fewer bits (fp8, GGUF), or the text encoder on the CPU",
+            ),
+            step(
+                "python main.py --reserve-vram 2",
+                "leave so many GiB free beside the weights",
+            ),
+        ];
+    }
     if message.during == Some(Phase::Decoding) {
         steps.push(ways(
             "{}",
@@ -331,8 +352,9 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
             "leave so many GiB free beside the weights, for what sampling makes",
         ));
     }
-    steps.push(advice("a smaller image, fewer images or frames at once"));
-    steps.push(advice("a model in fewer bits (fp8, GGUF)"));
+    steps.push(advice(
+        "a smaller image, fewer images or frames at once; a model in fewer bits (fp8, GGUF)",
+    ));
     if message.requested.is_none() {
         steps.push(advice(
             "the console's log has the figures that a report lacks",
@@ -387,6 +409,16 @@ fn of_growth() -> NextStep {
         "printed after each step: if it grows, keep numbers in place of tensors (loss.item(), .detach().cpu()) and empty lists of \
          results; if it jumps, limit the largest samples",
     )
+}
+
+/// Activation checkpointing above weights that are not trained.
+fn checkpointing_of_adapters() -> NextStep {
+    step(
+        "gradient_checkpointing_kwargs={\"use_reentrant\": False}",
+        "with gradient_checkpointing=True and use_cache=False: what the text says of gradients is its other form, which needs inputs with \
+         a gradient (or model.enable_input_require_grads()); it saves the most here",
+    )
+    .changing(Change::Other)
 }
 
 /// A checkpoint that is read to the GPU which it was saved from.
@@ -561,10 +593,6 @@ fn wrong_capacity(message: &OomMessage, size: Bytes) -> Vec<NextStep> {
 
 /// PyTorch's own limit on a Mac.
 fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
-    let empty = step(
-        "torch.mps.empty_cache()",
-        "give back what PyTorch keeps but no tensor uses",
-    );
     let smaller = ways(
         "",
         &[
@@ -575,7 +603,7 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
     );
     let ratio = step(
         "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0",
-        "only as the last resort, no limit at all: the Mac itself may then run out",
+        "only as the last resort, set in the shell before Python starts: no limit at all, so the Mac may swap, stall or end the program",
     );
     let others = others_on_the_gpu(message);
     let outside = message.this_process.zip(message.allocated);
@@ -584,13 +612,13 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
             "start the program again: the larger part lies outside its tensors (Metal's buffers of this process), which grow; a \
              newer PyTorch may hold less",
         );
-        return vec![again, empty, smaller, ratio];
+        return vec![again, smaller, ratio];
     }
     // The limit is this process's own, so what others hold does not count.
     if message.allowed.is_some() {
-        vec![smaller, empty, ratio]
+        vec![smaller, ratio]
     } else {
-        vec![smaller, others, empty, ratio]
+        vec![smaller, others, ratio]
     }
 }
 
@@ -609,6 +637,14 @@ fn one_piece(message: &OomMessage) -> NextStep {
     }
 }
 
+/// How the program that trains needs less, where it is known and trains.
+fn framework_ways(message: &OomMessage) -> &'static [(Change, &'static str)] {
+    let shows = |sign| message.tables.shows(sign);
+    let trains = shows(Sign::Trains) || !shows(Sign::Infers);
+    let framework = message.tables.framework.filter(|_| trains);
+    framework.map_or(&[], super::frameworks::ways_of)
+}
+
 /// What to change in a script of PyTorch's: the first of what helps then.
 fn by_hand(message: &OomMessage) -> NextStep {
     use Change::{
@@ -621,6 +657,8 @@ fn by_hand(message: &OomMessage) -> NextStep {
         Other,
         "the optimizer's state on the CPU (\"offload_optimizer\" of DeepSpeed, CPUOffload of FSDP)",
     );
+    let shows = |sign| message.tables.shows(sign);
+    let of_framework = framework_ways(message);
     let list: &[(Change, &str)] = match message.during {
         Some(Phase::Loading | Phase::Moving) if message.tables.shows(Sign::Diffusers) => &[
             (
@@ -789,6 +827,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
             (Other, "it sharded over more ranks (ZeRO, FSDP)"),
             ADAPTERS,
         ],
+        None | Some(Phase::Backward | Phase::Attending) if !of_framework.is_empty() => of_framework,
         Some(Phase::Backward) => &[
             (Batch, "a smaller batch with accumulated gradients"),
             (Halves, "16 bits (bf16)"),
@@ -809,7 +848,24 @@ fn by_hand(message: &OomMessage) -> NextStep {
             ADAPTERS,
             STATE,
         ],
-        _ if message.tables.shows(Sign::Infers) => &[
+        // Below no code of the reader's, it is hardly his to put there.
+        _ if shows(Sign::Infers)
+            && !message
+                .traceback
+                .iter()
+                .any(|frame| is_users_own(&frame.file)) =>
+        {
+            &[
+                (Inputs, "a smaller image or shorter sequence"),
+                (Batch, "a smaller batch"),
+                (Halves, "weights in 16 or fewer bits"),
+                (
+                    Graph,
+                    "torch.no_grad() around the forward pass, if the code is yours and has none",
+                ),
+            ]
+        }
+        _ if shows(Sign::Infers) => &[
             (
                 Graph,
                 "torch.no_grad() around the forward pass, if it is not there yet, so that no graph is kept",

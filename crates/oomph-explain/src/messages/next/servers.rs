@@ -102,10 +102,9 @@ pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     }
     let mut steps = vec![
         share,
-        fewer,
         step(
-            "--max-num-batched-tokens 2048",
-            "fewer tokens at once in the first pass over prompts",
+            "--max-num-seqs 64 --max-num-batched-tokens 2048",
+            "fewer requests at once, and fewer tokens at once in the first pass over prompts",
         ),
         step("--max-model-len 8192", "shorter requests"),
         eager,
@@ -174,6 +173,22 @@ pub(super) fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
+    let mut frames = message.traceback.iter();
+    if frames.any(|frame| frame.function.contains("forward_decode")) {
+        return vec![
+            step(
+                "--max-running-requests 64",
+                "fewer requests at once: it failed as it generated",
+            ),
+            step(
+                "--mem-fraction-static 0.8",
+                "a smaller share for weights and cache leaves more for activations",
+            )
+            .changing(Change::Share),
+        ];
+    }
+    let mut frames = message.traceback.iter();
+    let prefill = frames.any(|frame| frame.function.contains("forward_extend"));
     let mut steps = vec![
         step(
             "--mem-fraction-static 0.8",
@@ -189,9 +204,10 @@ pub(super) fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
     match message.during {
         Some(Phase::Capturing) => steps.swap(1, 2),
         // Logits, or activations of a whole chunk of prompts.
-        _ if message
-            .requested
-            .is_some_and(|asked| asked >= Bytes::gib(4)) =>
+        _ if prefill
+            || message
+                .requested
+                .is_some_and(|asked| asked >= Bytes::gib(4)) =>
         {
             steps.swap(0, 1);
         }
@@ -338,6 +354,15 @@ pub(super) fn vllm(message: &OomMessage) -> Vec<NextStep> {
             ),
             step("--tensor-parallel-size 2", "split the model over more GPUs"),
         ];
+        // So little is lacking that more GPUs are no matter.
+        if times.is_some_and(|times| times < 1.2) {
+            steps[1] = step(
+                "--gpu-memory-utilization 0.95",
+                "or keep the length: so little is lacking that a share which is larger by a hundredth or two has it, if the GPU has room",
+            )
+            .changing(Change::Share);
+            steps.truncate(3);
+        }
         // What gives a little more, or twice as much, is not enough.
         if times.is_some_and(|times| times > 2.0) {
             steps.splice(
@@ -375,9 +400,22 @@ pub(super) fn vllm(message: &OomMessage) -> Vec<NextStep> {
                 .and_then(|value| value.parse::<f64>().ok());
             setting.name == "gpu_memory_utilization" && value.is_some_and(|share| share >= 0.9)
         });
-        if large {
+        if large && messages::weights::of(message).is_some() {
             steps.remove(2);
             steps.insert(0, split);
+        } else if large {
+            // How large the model is the text does not say, nor whether it is alone.
+            steps = vec![
+                others_on_the_gpu(message),
+                step(
+                    "--enforce-eager --max-model-len 4096",
+                    "less beside the weights: no CUDA graphs, a smaller trial run, and a request that needs less of the cache",
+                ),
+                larger_share(message),
+                advice(
+                    "weights in fewer bits (AWQ, GPTQ), a smaller model, or one more GPU (tensor_parallel_size=2)",
+                ),
+            ];
         }
         return steps;
     };
