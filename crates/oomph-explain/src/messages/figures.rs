@@ -214,11 +214,9 @@ pub(super) fn of_the_machine(message: &OomMessage) -> Option<(usize, Bytes)> {
 
 /// What ComfyUI's log says stayed on the GPU when it made room the last time.
 pub(super) fn remains(message: &OomMessage) -> Option<Bytes> {
-    let figures = message.tables.figures.iter();
-    let before = figures.filter(|figure| figure.line < message.line);
-    before
-        .filter(|figure| figure.text.contains("remains loaded"))
-        .next_back()?
+    let mut figures = message.tables.figures.iter();
+    figures
+        .rfind(|figure| figure.line < message.line && figure.text.contains("remains loaded"))?
         .sizes
         .first()
         .copied()

@@ -1,11 +1,11 @@
-//! Programs that train on others' frameworks, by their files, commands and settings anywhere in a text: each has its own
+//! Programs that train and infer on others' frameworks, by their files, commands and settings anywhere in a text: each has its own
 //! names for what makes a job smaller.
 
 use std::sync::LazyLock;
 
 use super::words::Vocabulary;
 
-/// A program that trains.
+/// A program on PyTorch, or one on CuPy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Framework {
@@ -45,6 +45,24 @@ pub enum Framework {
     Lightning,
     /// transformers' Trainer and TRL's.
     Trainer,
+    /// WhisperX.
+    WhisperX,
+    /// Real-ESRGAN, GFPGAN and what they rest on.
+    RealEsrgan,
+    /// Segment Anything.
+    SegmentAnything,
+    /// Pipelines of diffusers.
+    Diffusers,
+}
+
+impl Framework {
+    /// Whether it only infers.
+    pub fn infers(self) -> bool {
+        matches!(
+            self,
+            Self::WhisperX | Self::RealEsrgan | Self::SegmentAnything | Self::Diffusers
+        )
+    }
 }
 
 /// In any case of letters, the more special ones first.
@@ -116,6 +134,35 @@ const WORDS: &[(Framework, &[&str])] = &[
             "sftconfig",
             "dpotrainer",
             "trl/trainer",
+        ],
+    ),
+    (Framework::WhisperX, &["whisperx"]),
+    (
+        Framework::RealEsrgan,
+        &[
+            "realesrgan",
+            "real-esrgan",
+            "real_esrgan",
+            "basicsr",
+            "gfpgan",
+        ],
+    ),
+    (
+        Framework::SegmentAnything,
+        &[
+            "segment_anything",
+            "segment-anything",
+            "sam2/",
+            "samautomaticmask",
+        ],
+    ),
+    (
+        Framework::Diffusers,
+        &[
+            "diffusers/",
+            "diffusers\\",
+            "diffusionpipeline",
+            "fluxpipeline",
         ],
     ),
 ];

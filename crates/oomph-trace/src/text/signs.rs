@@ -122,6 +122,10 @@ pub enum Sign {
     WebInterface,
     /// The kernel ended several small processes, one after another.
     ManySmall,
+    /// Nextflow runs the job.
+    Nextflow,
+    /// Snakemake runs the job.
+    Snakemake,
     /// Python code calls vLLM, whose settings are keywords there.
     CallsEngine,
 }
@@ -475,6 +479,11 @@ const WORDS: &[(Sign, &[&str])] = &[
         Sign::NoInputGradients,
         &["element 0 of tensors does not require grad"],
     ),
+    (
+        Sign::Nextflow,
+        &["nextflow", "nf-core", "error executing process >"],
+    ),
+    (Sign::Snakemake, &["snakemake"]),
     (Sign::IgnoresChoice, &["ignoring this choice"]),
     (
         Sign::WebInterface,

@@ -1,4 +1,4 @@
-//! How a training needs less in the words of the program that runs it.
+//! How a job of PyTorch's needs less in the words of the program that runs it.
 
 use oomph_trace::text::Framework;
 
@@ -6,7 +6,18 @@ use crate::messages::ways::Change::{
     self, Attention, Batch, Bits, Halves, Inputs, OptimizerBits, Other, Recomputing, Trained,
 };
 
-/// The ways of a program that trains, the first of them first.
+/// The ways to predict with Ultralytics' package.
+pub(super) const PREDICT: &[(Change, &str)] = &[
+    (
+        Other,
+        "results one at a time where many pictures or a film are predicted (stream=True)",
+    ),
+    (Inputs, "smaller images (imgsz=480)"),
+    (Halves, "16 bits (half=True)"),
+    (Other, "a smaller model (n or s in place of l or x)"),
+];
+
+/// The ways of a program, the first of them first.
 pub(super) const fn ways_of(framework: Framework) -> &'static [(Change, &'static str)] {
     match framework {
         Framework::Trainer => &[
@@ -247,6 +258,37 @@ pub(super) const fn ways_of(framework: Framework) -> &'static [(Change, &'static
                 Other,
                 "the model sharded over the GPUs (strategy=\"fsdp\" or \"deepspeed_stage_3\")",
             ),
+        ],
+        Framework::WhisperX => &[
+            (Batch, "a smaller batch (--batch_size 4)"),
+            (Other, "a smaller model (--model medium or small)"),
+            (Bits, "weights in 8 bits (--compute_type int8)"),
+        ],
+        Framework::RealEsrgan => &[
+            (Other, "tiles (--tile 400, in the scripts -t 400)"),
+            (Halves, "16 bits (without --fp32)"),
+            (Inputs, "a smaller picture, or a smaller factor (-s 2)"),
+        ],
+        Framework::SegmentAnything => &[
+            (
+                Other,
+                "fewer points at once (SamAutomaticMaskGenerator(model, points_per_batch=16))",
+            ),
+            (Inputs, "a smaller picture"),
+            (Other, "a smaller model (vit_b)"),
+        ],
+        Framework::Diffusers => &[
+            (
+                Other,
+                "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): one part of the pipeline on the GPU at a time \
+                 (enable_sequential_cpu_offload(): one layer, slower)",
+            ),
+            (Halves, "weights in 16 bits (torch_dtype=torch.float16)"),
+            (
+                Inputs,
+                "a smaller picture, fewer pictures or frames at once",
+            ),
+            (Bits, "weights in 8 or 4 bits (quantization_config)"),
         ],
         _ => &[],
     }

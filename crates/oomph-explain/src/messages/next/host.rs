@@ -102,7 +102,7 @@ pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     match message.allocator.as_deref() {
-        Some("/dev/shm") => return shared(),
+        Some("/dev/shm") => return shared(message),
         Some("locked memory") => return locked(message),
         _ => {}
     }
@@ -122,15 +122,20 @@ pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
 }
 
 /// `/dev/shm`, through which workers of a DataLoader hand over their batches.
-fn shared() -> Vec<NextStep> {
-    vec![
+fn shared(message: &OomMessage) -> Vec<NextStep> {
+    let mut steps = vec![
         step(
             "docker run --shm-size=16g …",
-            "more shared memory for a container (Kubernetes: an emptyDir of medium Memory at /dev/shm)",
+            "more shared memory for a container (or --ipc=host; Kubernetes: an emptyDir of medium Memory at /dev/shm)",
         ),
         step("df -h /dev/shm", "how much there is, and who filled it"),
-        advice("fewer DataLoader workers, a smaller prefetch_factor"),
-    ]
+    ];
+    if message.program != Program::Nccl {
+        steps.push(advice(
+            "fewer DataLoader workers (num_workers=0 needs none), a smaller prefetch_factor",
+        ));
+    }
+    steps
 }
 
 /// Memory that could not be locked.
@@ -518,12 +523,18 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
             advice(needs_less(message)),
         ];
     }
+    if let Some(step) = by_workflow(message) {
+        return vec![step, look_at_the_kernel()];
+    }
     vec![
         look_at_the_kernel(),
         look_at_the_host(),
         advice(needs_less(message)),
     ]
 }
+
+/// What helps where nothing is known of the job.
+const FEWER: &str = "fewer such processes at once, smaller inputs, or more memory";
 
 /// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
 pub(super) fn needs_less(message: &OomMessage) -> &'static str {
@@ -571,7 +582,7 @@ pub(super) fn needs_less(message: &OomMessage) -> &'static str {
     } else if python {
         "data read in parts and in smaller types, fewer worker processes (each has its own copy of what it reads)"
     } else {
-        "fewer such processes at once, smaller inputs, or more memory"
+        FEWER
     }
 }
 
@@ -582,6 +593,9 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
         .settings
         .iter()
         .any(|setting| setting.name == "mem_per_cpu");
+    if let Some(step) = by_workflow(message) {
+        return vec![step, accounted(message)];
+    }
     let mut steps = vec![step(
         format!("#SBATCH --mem={}", more_than(most)),
         if by_core {
@@ -590,6 +604,39 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
             "ask for more of the node's memory (0: all of it)"
         },
     )];
+    steps.push(accounted(message));
+    let less = needs_less(message);
+    if less != FEWER {
+        steps.push(advice(less));
+    }
+    steps
+}
+
+/// How a workflow asks for more on behalf of its jobs.
+fn by_workflow(message: &OomMessage) -> Option<NextStep> {
+    let known = message.in_use.max(message.total);
+    if message.tables.shows(Sign::Nextflow) {
+        let size = more_than(known).replace('G', ".GB");
+        let size = if known.is_some() {
+            size
+        } else {
+            "16.GB".to_owned()
+        };
+        return Some(step(
+            format!("memory = {{ {size} * task.attempt }}"),
+            "of that process, with errorStrategy = 'retry' and maxRetries: Nextflow writes --mem from it, and each attempt gets more",
+        ));
+    }
+    message.tables.shows(Sign::Snakemake).then(|| {
+        step(
+            "resources: mem_mb=lambda wildcards, attempt: 16000 * attempt",
+            "of that rule, with --retries 2: Snakemake asks the scheduler for it, and each attempt gets more",
+        )
+    })
+}
+
+/// What the steps of a job of SLURM used.
+fn accounted(message: &OomMessage) -> NextStep {
     let job: String = message
         .job
         .as_deref()
@@ -598,12 +645,10 @@ fn slurm(message: &OomMessage) -> Vec<NextStep> {
         .take_while(char::is_ascii_alphanumeric)
         .collect();
     let job = if job.is_empty() { "JOB" } else { &job };
-    steps.push(step(
+    step(
         format!("sacct -j {job} --format=JobID,MaxRSS,ReqMem,NodeList"),
         "what each step used and had asked for",
-    ));
-    steps.push(advice(needs_less(message)));
-    steps
+    )
 }
 
 /// A worker of the `DataLoader` was ended: all of them hold as much.

@@ -153,7 +153,9 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
                 "shares of the model for each GPU (one number for each): less for GPU {device}, which had too little"
             ),
         );
-        steps.insert(steps.len().min(1), shares);
+        // Of buffers for computing, smaller batches come first.
+        let place = 1 + usize::from(message.during == Some(Phase::ComputeBuffers));
+        steps.insert(steps.len().min(place), shares);
     }
     let fills = messages::figures::weights_fill(message);
     // Whatever the layers hold, one request may be too large by itself.

@@ -1,6 +1,8 @@
 //! What to do next in a job of PyTorch: by hand, and by oomph where the text shows a script.
 
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
+use oomph_trace::text::{
+    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign,
+};
 use oomph_trace::{Bytes, is_users_own};
 
 use super::named::uses;
@@ -220,6 +222,20 @@ fn beside_others(message: &OomMessage, mut steps: Vec<NextStep>) -> Vec<NextStep
         ];
         steps.extend(load_on_the_cpu(message));
     } else if messages::is_full_of_others(message) && message.allowed.is_none() {
+        // Where others hold most of it, another GPU is the next thing to try.
+        let most = message
+            .outside_pytorch()
+            .zip(message.total)
+            .is_some_and(|(outside, total)| outside.0 > total.0 / 2);
+        if most && message.ranks.len() < 2 && !messages::may_be_libraries(message) {
+            steps.insert(
+                0,
+                step(
+                    "CUDA_VISIBLE_DEVICES=1",
+                    "use a GPU that is free, by its number",
+                ),
+            );
+        }
         // What may be this process's own libraries comes after what its tensors need.
         let place = usize::from(messages::may_be_libraries(message)).min(steps.len());
         steps.insert(place, others_on_the_gpu(message));
@@ -637,12 +653,18 @@ fn one_piece(message: &OomMessage) -> NextStep {
     }
 }
 
-/// How the program that trains needs less, where it is known and trains.
+/// How the program that runs needs less, where it is known and does what its ways are for.
 fn framework_ways(message: &OomMessage) -> &'static [(Change, &'static str)] {
     let shows = |sign| message.tables.shows(sign);
     let trains = shows(Sign::Trains) || !shows(Sign::Infers);
-    let framework = message.tables.framework.filter(|_| trains);
-    framework.map_or(&[], super::frameworks::ways_of)
+    match message.tables.framework {
+        Some(Framework::Ultralytics) if !trains => super::frameworks::PREDICT,
+        Some(framework) if framework.infers() && !shows(Sign::TrainingRun) => {
+            super::frameworks::ways_of(framework)
+        }
+        Some(framework) if trains && !framework.infers() => super::frameworks::ways_of(framework),
+        _ => &[],
+    }
 }
 
 /// What to change in a script of PyTorch's: the first of what helps then.
