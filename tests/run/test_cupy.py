@@ -147,3 +147,41 @@ def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph, 
     assert (
         f"needs libcublas.so.{version}" in run.err and 'pip install "cupy-cuda13x[ctk]"' in run.err
     )
+
+
+SIZES = """
+import cupy as cp
+import numpy as np
+x = cp.random.randint(0, 1 << 30, 1 << 20)
+before = cp.get_default_memory_pool().used_bytes()
+first = cp.unique(x)
+assert cp.get_default_memory_pool().used_bytes() - before == first.nbytes
+chosen = x[x > 5]
+x[x > 5] = chosen
+print(first.size, chosen.size, cp.nonzero(x)[0].size, cp.argwhere(x).shape[0], cp.compress(x > 3, x).size, cp.extract(x > 3, x).size)
+print(x.reshape(1024, 1024)[:, cp.arange(1024) > 3].shape, x[np.arange(1 << 20) % 8 == 0].size)
+if not x.max() > 5:
+    print(cp.bincount(x).size)
+"""
+
+
+@with_cupy
+@pytest.mark.parametrize(("rule", "count"), [("half", 1 << 19), ("all", 1 << 20), ("none", 0)])
+def test_a_size_that_depends_on_values_follows_the_rule_and_is_said_with_its_line(
+    oomph, rule, count
+):
+    """Each was empty before, `unique` but for one element, and no line was named."""
+    run = oomph(SIZES, "--unknown", rule)
+    assert run.status == 0, run.err
+    sizes, others, counts = run.out.splitlines()[:3]
+    assert sizes == " ".join([str(count)] * 6)
+    # A mask of the host's is known.
+    assert others == f"(1024, {count >> 10}) {1 << 17}" and counts == "1"
+    said = [(a["kind"], a["what"], a["location"]) for a in run.json["assumptions"]]
+    lines = {
+        where.rpartition(":")[2] for kind, what, where in said if kind == "shape" and rule in what
+    }
+    assert lines == {"6", "8", "9", "10", "11"}, said
+    assert any("bincount" in what and where.endswith(":13") for _, what, where in said), said
+    # The script's own look at a value, and none of those within CuPy.
+    assert [where[-3:] for kind, _, where in said if kind == "value"] == [":12"], said

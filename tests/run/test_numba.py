@@ -173,6 +173,44 @@ def test_a_launch_that_no_gpu_takes_fails(oomph):
     )
 
 
+# What Numba without the package numba-cuda asks the driver for when it begins, and for streams and other processes.
+ASKS = """
+import ctypes
+
+gpu = ctypes.CDLL("libcuda.so.1")
+
+def find(name):
+    for one in (name + "_v2", name):
+        try:
+            return getattr(gpu, one)
+        except AttributeError:
+            pass
+
+assert find("cuInit")(0) == 0
+for name in ("cuIpcGetMemHandle", "cuIpcOpenMemHandle", "cuIpcCloseMemHandle", "cuStreamAddCallback", "cuOccupancyMaxPotentialBlockSizeWithFlags"):
+    assert find(name), name
+assert not find("cuNobodyHasThis")
+
+from numba import cuda
+
+kept = cuda.manager.memalloc(1 << 20)
+kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+called = kind(lambda stream, status, data: print("called", status, data))
+assert gpu.cuStreamAddCallback(None, called, ctypes.c_void_p(7), 0) == 0
+handle = (ctypes.c_char * 64)()
+assert gpu.cuIpcGetMemHandle(handle, kept.device_pointer) == 0 and gpu.cuIpcGetMemHandle(handle, None) != 0
+"""
+
+
+@pytest.mark.usefixtures("numba")
+def test_numbas_own_binding_finds_what_it_asks_the_driver_for(oomph):
+    """It ended with a TypeError of ctypes, and its second versions of functions were said to be missing."""
+    run = oomph(ASKS)
+    assert run.status == 0 and "called 0 7" in run.out, run.err
+    [said] = [one["what"] for one in run.json["assumptions"] if "lacks functions" in one["what"]]
+    assert said.endswith("asked for: cuNobodyHasThis, cuNobodyHasThis_v2"), said
+
+
 REAL = """
 import numpy as np
 from numba import cuda
@@ -208,3 +246,12 @@ def test_what_numba_lacks_is_named_with_its_package(oomph, tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: cuda-bindings\nVersion: 13.2.0\n")
     run = oomph("from numba import cuda\nraise RuntimeError('Missing libdevice file.')\n")
     assert run.status == 1 and 'pip install "numba-cuda[cu13]"' in run.err, run.err
+
+
+@pytest.mark.usefixtures("numba")
+def test_numba_alone_is_told_which_package_compiles(oomph):
+    """Its own words are of conda."""
+    code = "from numba import cuda\nraise RuntimeError('libNVVM cannot be found. Do `conda install cudatoolkit`:\\nlibnvvm.so: cannot open shared object file')\n"
+    run = oomph(code)
+    assert run.status == 1 and "needs libNVVM" in run.err, run.err
+    assert 'pip install "numba-cuda[cu13]"' in run.err

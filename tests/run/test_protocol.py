@@ -73,7 +73,7 @@ def test_settings_have_the_same_fields_on_both_sides(which):
 
 
 def test_the_rules_for_unknown_values_are_known():
-    from oomph._virtual_gpu.filling import RULES
+    from oomph._virtual_gpu.assumptions import RULES
 
     assert {SETTINGS[which]["unknown"] for which in SETTINGS} <= set(RULES)
 

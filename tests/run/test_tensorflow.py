@@ -116,3 +116,97 @@ def test_a_tensorflow_that_finds_no_libraries_is_told_where_they_are(oomph, tmp_
     said = subprocess.run(variable, shell=True, capture_output=True, text=True, check=True).stdout
     places = said.strip().rstrip(":").split(":")
     assert str(tmp_path / "nvidia" / "cudnn" / "lib") in places and len(places) == 7, said
+
+
+# TensorFlow as far as it has a pool that is taken when it opens the GPU: all that is free but 1 GiB, or as much as it is told.
+POOL = """
+import ctypes
+import os
+
+gpu, place = ctypes.CDLL(None), ctypes.c_void_p()
+free, total = ctypes.c_size_t(), ctypes.c_size_t()
+class Device:
+    name = "GPU:0"
+
+device = Device()
+
+class LogicalDeviceConfiguration:
+    def __init__(self, memory_limit):
+        self.memory_limit = memory_limit
+
+class ResourceExhaustedError(Exception):
+    pass
+
+class Context:
+    _initialized, _virtual_device_map, held, peak = False, {}, 0, 0
+
+    def ensure_initialized(self):
+        if self._initialized:
+            return
+        self._initialized = True
+        gpu.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total))
+        told = self._virtual_device_map.get(device)
+        self.limit = told[0].memory_limit << 20 if told else free.value - (1 << 30)
+        self.grows = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true"
+        if not self.grows:
+            self.give(self.limit)
+
+    def give(self, size):
+        assert gpu.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(size)) == 0
+
+    def list_physical_devices(self, kind):
+        return [device]
+
+    def list_logical_devices(self, kind):
+        return [device]
+
+    def take(self, size):
+        self.ensure_initialized()
+        if self.held + size > self.limit:
+            raise ResourceExhaustedError("failed to allocate memory [Op:Mul] name: ")
+        if self.grows:
+            self.give(size)
+        self.held += size
+        self.peak = max(self.peak, self.held)
+
+_context = Context()
+
+def context_safe():
+    return _context
+"""
+
+POOL_ABOUT = """
+from tensorflow.python.eager import context as c
+
+def get_visible_devices(kind): return [c.device]
+def get_memory_info(name): return {"current": c._context.held, "peak": c._context.peak}
+def get_memory_growth(device): return False
+def get_device_details(device): return {"device_name": "the GPU"}
+"""
+
+TAKES = """
+import tensorflow
+from tensorflow.python.framework import config
+
+for _ in range(NUMBER):
+    tensorflow.context._context.take(1 << 30)
+"""
+
+
+def test_without_a_limit_tensorflows_pool_grows_beyond_the_gpu(oomph, tmp_path):
+    """It took what the GPU has again, ran out again, and nothing said how much was needed."""
+    stand_in(tmp_path, "tensorflow", is_cuda_build=True)
+    place = tmp_path / "tensorflow" / "python"
+    (place / "eager" / "context.py").write_text(
+        POOL + "from tensorflow.python.framework import versions\n"
+    )
+    (place / "framework" / "config.py").write_text(POOL_ABOUT)
+    run = oomph(TAKES.replace("NUMBER", "40"))
+    assert run.status == 3, run.err
+    peak = run.json["peak"]
+    assert peak["allocated_bytes"] == 40 * GIB and not peak["lower_bound"]
+    # With what TensorFlow leaves to others, and the context.
+    assert 41 * GIB < peak["used_bytes"] < 42 * GIB
+    assert "too much" in run.out and "asked for 0 B" not in run.out, run.out
+    run = oomph(TAKES.replace("NUMBER", "40"), "--no-measure")
+    assert run.status == 3 and "one request failed, with up to" in run.out, run.out

@@ -175,3 +175,27 @@ assert above.sum().item() == x.numel() // 2 and above.any() and not above.all() 
 assert x[above].numel() == x.numel() // 2 and above[:100].sum(1).sum().item() == 100 * 64 * 14 // 2
 assert x.isfinite().all() and not x.isnan().any() and not above[0, 0, 1].item()
 """)  # fmt: skip
+
+
+def test_a_product_into_what_is_unknown_is_unknown_and_reads_as_zeros(oomph):
+    """As compiled code multiplies, layer after layer: that has a shorter way."""
+    said = check(
+        oomph,
+        """
+weights, out = large[:, :8], large[:8, :8] * 2
+small = torch.ones(8, 1024, device=cuda)
+assert torch.mm(small, weights, out=out) is out and float(out.sum()) == 0
+torch.addmm(out[0], small, weights, out=out)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    torch.mm(small, weights, out=out)
+    twice = out * 2
+graph.replay()
+assert float(twice.sum()) == 0
+known, ones = torch.zeros(8, 8, device=cuda), torch.ones(1024, 8, device=cuda)
+assert float(torch.mm(small, ones, out=known).sum()) == 64 * 1024
+torch.mm(small, ones, out=out)
+assert float(out[0, 0]) == 1024
+""",
+    )
+    assert said == ["the script read a GPU value, which oomph does not compute: it got zero"] * 2

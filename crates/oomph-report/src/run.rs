@@ -310,9 +310,13 @@ fn too_much(summary: &Summary, capacity: &str) -> String {
                 0 => capacity.to_owned(),
                 limit => format_bytes(limit),
             };
+            // TensorFlow's error does not say how much.
+            let request = match asked {
+                0 => "one request failed".to_owned(),
+                asked => format!("one request asked for {}", format_bytes(asked)),
+            };
             format!(
-                "one request asked for {}, with up to {} in use and {limit} at most for {}",
-                format_bytes(asked),
+                "{request}, with up to {} in use and {limit} at most for {}",
                 format_bytes(summary.peak.allocated_bytes),
                 other.title()
             )

@@ -678,6 +678,11 @@ impl Summary {
                 process.held_bytes = measured.held_bytes;
             }
         }
+        if self.framework.as_ref().is_some_and(|one| one.preallocates) {
+            // What is not the pool's with a limit is not without one either.
+            let apart = self.gpu.memory_bytes.saturating_sub(self.peak.reserved_bytes);
+            needed.peak.used_bytes = needed.peak.allocated_bytes + apart;
+        }
         if let Some(oom) = &mut self.oom {
             // Steps after those that were measured need more.
             if needed.basis != Basis::WholeScript

@@ -686,6 +686,9 @@ export! {
         grid.put(crate::kernels::occupancy(threads, shared) * machine().properties.sm_count);
         SUCCESS
     }
+    fn cuOccupancyMaxPotentialBlockSizeWithFlags(grid: Out<c_int>, block: Out<c_int>, function: u64, shared_of: *const c_void, shared: usize, limit: c_int, _flags: c_uint) -> Status, or UNKNOWN; {
+        cuOccupancyMaxPotentialBlockSize(grid, block, function, shared_of, shared, limit)
+    }
     fn cuOccupancyMaxActiveClusters(out: Out<c_int>, _function: u64, config: In<LaunchConfig>) -> Status, or UNKNOWN; {
         let Some(config) = config.get() else { return INVALID_VALUE };
         let most = crate::kernels::clusters(config.cluster(), config.threads(), config.shared as usize);

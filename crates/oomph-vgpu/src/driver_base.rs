@@ -10,10 +10,13 @@ use crate::arguments::{Out, Text};
 use crate::device::{self, machine};
 use crate::driver::{Status, current_context, private};
 use crate::runtime::{
-    self, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
+    self, IpcHandle, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
 };
 use crate::sync::Mutex;
 use crate::{export, inner, modules, pools};
+
+/// What a program has called when a stream has come so far: with the stream, a status, and data of its own.
+type StreamCallback = unsafe extern "C" fn(u64, Status, *mut c_void);
 
 // ---- devices and contexts ----
 
@@ -178,6 +181,12 @@ export! {
         // SAFETY: the caller's function and what it takes.
         unsafe { runtime::cudaLaunchHostFunc(stream, callback, data) }
     }
+    unsafe fn cuStreamAddCallback(stream: u64, callback: Option<StreamCallback>, data: *mut c_void, _flags: c_uint) -> Status, or UNKNOWN; {
+        let Some(callback) = callback else { return INVALID_VALUE };
+        // SAFETY: the caller's function and what it takes; what was on the stream before has ended.
+        unsafe { callback(stream, SUCCESS, data) };
+        SUCCESS
+    }
     fn cuEventQuery(event: u64) -> Status, or UNKNOWN; { runtime::cudaEventQuery(event) }
     fn cuEventRecordWithFlags(event: u64, stream: u64, flags: c_uint) -> Status, or UNKNOWN; {
         runtime::cudaEventRecordWithFlags(event, stream, flags)
@@ -276,6 +285,27 @@ export! {
     }
     fn cuProfilerStart() -> Status, or UNKNOWN; { SUCCESS }
     fn cuProfilerStop() -> Status, or UNKNOWN; { SUCCESS }
+}
+
+// ---- between processes ----
+
+export! {
+    fn cuIpcGetMemHandle(out: Out<IpcHandle>, at: *mut c_void) -> Status, or UNKNOWN; {
+        runtime::cudaIpcGetMemHandle(out, at)
+    }
+    fn cuIpcOpenMemHandle(out: Out<*mut c_void>, handle: IpcHandle, flags: c_uint) -> Status, or UNKNOWN; {
+        runtime::cudaIpcOpenMemHandle(out, handle, flags)
+    }
+    fn cuIpcOpenMemHandle_v2(out: Out<*mut c_void>, handle: IpcHandle, flags: c_uint) -> Status, or UNKNOWN; {
+        runtime::cudaIpcOpenMemHandle(out, handle, flags)
+    }
+    fn cuIpcCloseMemHandle(at: *mut c_void) -> Status, or UNKNOWN; { runtime::cudaIpcCloseMemHandle(at) }
+    fn cuIpcGetEventHandle(out: Out<IpcHandle>, event: u64) -> Status, or UNKNOWN; {
+        runtime::cudaIpcGetEventHandle(out, event)
+    }
+    fn cuIpcOpenEventHandle(out: Out<u64>, handle: IpcHandle) -> Status, or UNKNOWN; {
+        runtime::cudaIpcOpenEventHandle(out, handle)
+    }
 }
 
 // ---- capture and graphs: cuBLASLt wants them to exist ----

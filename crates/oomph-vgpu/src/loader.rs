@@ -11,7 +11,7 @@
 //! compiles nothing. The vendor's cuBLASLt makes no handles without the driver's private tables; this
 //! library's does.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::AtomicUsize;
 
 use oomph_preload::{Choice, once, or_absent, return_or_jump, system_symbol};
@@ -156,6 +156,19 @@ fn lacks() -> bool {
     look().config.text("framework", "") == "jax"
 }
 
+/// Whether `name` is a second version, and the function without a number is here: some ask for a second version of every function,
+/// also where CUDA has none, before they ask for the first.
+///
+/// # Safety
+/// `own` must be from `dlopen`.
+unsafe fn has_first_version(own: *mut c_void, name: &CStr) -> bool {
+    let first = name.to_bytes().strip_suffix(b"_v2");
+    // SAFETY: an open handle and a C string.
+    first
+        .and_then(|first| CString::new(first).ok())
+        .is_some_and(|first| unsafe { !symbol_of(own, &first).is_null() })
+}
+
 /// Stands for a function that is not here, as the vendor's would look for this library's handles: no library has this status for success.
 extern "C" fn lacking() -> c_int {
     15
@@ -181,7 +194,9 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
         if is_cuda && !own.is_null() && (handle == own || is_replaced(handle)) {
             choice.found = symbol_of(own, name) as usize;
             if choice.found == 0 && (handle == own || is_stateful(name)) {
-                ledger::missed(name);
+                if !has_first_version(own, name) {
+                    ledger::missed(name);
+                }
                 if handle != own && (lacks() || !symbol_of(handle, name).is_null()) {
                     choice.found = lacking as *const () as usize;
                 }

@@ -12,13 +12,16 @@ import ctypes
 import functools
 import sys
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from oomph._import_hooks import on_import
+from oomph._protocol import RunDirectory
 from oomph._recorder.cupy_setup import installed_cupy
+from oomph._recorder.cupy_sizes import Sizes
 from oomph._recorder.traced_recorder import TracedRecorder
 
-VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true, and those whose size depends on values (unique, nonzero, sparse sums) are smaller"
+VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true; what a mask chooses (unique, nonzero) has a size by the rule --unknown, and no entry of a sparse matrix is there twice"
 
 
 class CupyRecorder(TracedRecorder):
@@ -27,9 +30,17 @@ class CupyRecorder(TracedRecorder):
     label = "CuPy"
     assumed = (("values", VALUES),)
 
+    def __init__(self, directory: RunDirectory, leave: Callable[[int], None], unknown: str) -> None:
+        """Changes nothing before `start`. `unknown` is the rule by which masks choose."""
+        super().__init__(directory, leave)
+        self._sizes_by_rule = Sizes(unknown, self.assumptions)
+
     def start(self) -> None:
         """Install all hooks; CuPy is about to be imported."""
         on_import("cupy.cuda", self._watch_pools)
+        on_import("cupy._core.core", lambda core: self._sizes_by_rule.watch(core.ndarray))
+        on_import("cupy._sorting.search", self._sizes_by_rule.watch_search)
+        on_import("cupy._statistics.histogram", self._sizes_by_rule.watch_counts)
         for module, names in _CHECKS.items():
             on_import(module, functools.partial(_pass, names=names))
 

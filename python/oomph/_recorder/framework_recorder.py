@@ -23,7 +23,7 @@ _SIZE = re.compile(r"(?:allocate|allocating) ([\d.,]+) ?(bytes|[KMGT]i?B)?")
 _UNITS = {"": 1, "bytes": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 _MISSING = re.compile(
-    r"lib\w+\.so\.\d+: cannot open|No such file: lib\w+\.so\.\d+( or lib\w+\.so\.\d+)*|Missing libdevice"
+    r"lib\w+\.so\.\d+: cannot open|No such file: lib\w+\.so\.\d+( or lib\w+\.so\.\d+)*|Missing libdevice|libNVVM cannot"
 )
 """A library that is not found, as the loader, `cuda.pathfinder` and Numba name it."""
 _LIBRARY = re.compile(r"lib\w+\.so\.\d+")
@@ -158,7 +158,7 @@ class FrameworkRecorder:
             return
         package, extra, major = needs
         # `cuda.pathfinder` names one for each release of CUDA.
-        names = _LIBRARY.findall(lacks[0]) or ["libdevice"]
+        names = _LIBRARY.findall(lacks[0]) or re.findall(r"libdevice|libNVVM", lacks[0])
         library = next((name for name in names if name.endswith(f".{major}")), names[0])
         say(
             f'{package} needs {library}, which is in none of the packages here. Install it: pip install "{package}[{extra}]".'

@@ -18,6 +18,9 @@ VALUES = (
     "Numba's kernels do not run: arrays read as what was copied to them, and otherwise as zeros"
 )
 
+NEWEST = 13
+"""The release of CUDA that a new installation gets."""
+
 
 def installed_bindings() -> int | None:
     """The release of CUDA whose bindings Numba would call; None if it calls the driver by itself."""
@@ -72,8 +75,8 @@ class NumbaRecorder(TracedRecorder):
 
     def needs(self) -> tuple[str, str, int] | None:
         """The package, its extra with NVIDIA's libraries, and the release of CUDA that they are of."""
-        major = installed_bindings()
-        return None if major is None else ("numba-cuda", f"cu{major}", major)
+        major = installed_bindings() or NEWEST  # Numba alone brings no package of NVIDIA's
+        return "numba-cuda", f"cu{major}", major
 
     def is_full(self, error: BaseException) -> bool:
         """Whether `error` is Numba's, and says that memory ran out."""

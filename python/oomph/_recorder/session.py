@@ -137,7 +137,8 @@ class Session:
             if major is not None:
                 self.directory.add_cuda_version(major, 0)
             self.directory.add_framework("cupy")
-            self._begin(CupyRecorder(self.directory, self.hard_exit), "CuPy")
+            recorder = CupyRecorder(self.directory, self.hard_exit, self.settings.unknown)
+            self._begin(recorder, "CuPy")
 
     def _numba_begins(self) -> None:
         """The script imports Numba's part for CUDA, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""

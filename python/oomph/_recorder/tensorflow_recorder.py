@@ -26,6 +26,9 @@ UNMEASURED = (
 _LIBRARIES = ("cublas", "cuda-runtime", "cudnn", "cufft", "cusolver", "cusparse", "cuda-nvcc")
 """NVIDIA's packages without which TensorFlow leaves the GPU alone, or cannot compile for it."""
 
+_TIMES = 64
+"""How many times as large as the GPU the pool may be where the GPU has no limit."""
+
 
 class TensorflowRecorder(FrameworkRecorder):
     """TensorFlow and Keras: the figures of TensorFlow's allocator."""
@@ -45,6 +48,8 @@ class TensorflowRecorder(FrameworkRecorder):
         @functools.wraps(original)
         def ensure_initialized(context: Any) -> None:
             first = not context._initialized
+            if first:
+                _lift_limit(context, module)
             original(context)
             if first and os.getpid() == self.process and not _opened():
                 self.fell_back = _why_not()
@@ -74,18 +79,37 @@ class TensorflowRecorder(FrameworkRecorder):
                 continue
             grows = grows or bool(_config().get_memory_growth(device))
             held = usage.peak - min(usage.peak, usage.context)
+            if _is_unlimited(usage):
+                held = info["peak"]  # its pool doubles
             result.append(
                 dict(
                     index=index, name=_config().get_device_details(device).get("device_name", device.name), total_bytes=usage.total, limit_bytes=usage.limit,
                     peak_allocated_bytes=info["peak"], allocated_bytes=info["current"],
                     peak_reserved_bytes=held, reserved_bytes=usage.allocated,
-                    outside_bytes=usage.context, peak_used_bytes=usage.peak, retries=0, used=usage.peak > usage.context,
+                    outside_bytes=usage.context, peak_used_bytes=usage.context + held, retries=0, used=usage.peak > usage.context,
                 )
             )  # fmt: skip
         return result, dict(
             name="tensorflow", version=_version(), cuda="12", allocator=allocator,
             preallocates=not grows and allocator == "default", limit_bytes=0,
         )  # fmt: skip
+
+
+def _is_unlimited(usage: library.Usage | None) -> bool:
+    """Whether the GPU gives more than it has: `oomph run` asks how much a job needs that did not fit."""
+    return usage is not None and usage.limit > usage.total
+
+
+def _lift_limit(context: Any, module: Any) -> None:
+    """Let TensorFlow's pool grow beyond the GPU, if that is unlimited: by itself it stays below what the GPU has."""
+    usage = library.usage(0)
+    if usage is None or not _is_unlimited(usage):
+        return
+    os.environ["TF_FORCE_GPU_ALLOW_GROWTH"] = "true"
+    limit = module.LogicalDeviceConfiguration(memory_limit=_TIMES * usage.total >> 20)
+    for gpu in context.list_physical_devices("GPU"):
+        # A limit of the script's own stays.
+        context._virtual_device_map.setdefault(gpu, [limit])
 
 
 def _config() -> Any:

@@ -8,6 +8,9 @@ from typing import Any
 
 from oomph._user_code import user_line
 
+RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
+"""How many elements of an unknown comparison are assumed to be true."""
+
 
 class Assumptions:
     """The assumptions of a run: counted by kind, with the first location."""

@@ -112,6 +112,12 @@ class Contents:
             return self._others
         return storage.touches(Place(t)) if storage.mask else storage.rest
 
+    def nowhere_known(self, t: torch.Tensor) -> bool:
+        """Whether nothing at all is known of the storage of `t`. Quicker than `unknown`, which is also true of parts."""
+        pointer = base_pointer(t)
+        storage = self._storages.get(pointer)
+        return storage is not None and storage.rest and not storage.mask and pointer not in self.fills  # fmt: skip
+
     def fill(self, t: torch.Tensor) -> Fill | None:
         """What repeats in `t`, if that is all that is known of it."""
         if not self.fills or not t.is_cuda or t.is_neg() or t.is_conj() or t.numel() == 0:

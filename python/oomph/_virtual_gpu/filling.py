@@ -17,10 +17,6 @@ from oomph._virtual_gpu.library import library
 from oomph._virtual_gpu.limits import FLOAT_LIMIT, small
 from oomph._virtual_gpu.operators import COMPARISON, PERMUTATION, ROUND_ROBIN, Operator
 
-RULES = {"half": 0.5, "all": 1.0, "none": 0.0}
-"""How many elements of an unknown comparison are assumed to be true."""
-
-
 NEAR_ZERO = 1e-4
 """Numbers that programs compare with to see whether another one is zero but for rounding."""
 

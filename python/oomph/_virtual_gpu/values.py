@@ -29,12 +29,12 @@ from oomph._older_python import zip
 from oomph._untraced import untraced
 from oomph._user_code import user_line
 from oomph._virtual_gpu import dispatch, lbfgs
-from oomph._virtual_gpu.assumptions import Assumptions
+from oomph._virtual_gpu.assumptions import RULES, Assumptions
 from oomph._virtual_gpu.compiled_code import CompiledCode
 from oomph._virtual_gpu.contents import Contents, Place
 from oomph._virtual_gpu.cuda_only import DRAWING
 from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
-from oomph._virtual_gpu.filling import RULES, Filling, sized_by_rule, spread, zero
+from oomph._virtual_gpu.filling import Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library, strange
@@ -1226,7 +1226,28 @@ class ValueLayer:
         for t in args[:3]:
             if isinstance(t, torch.Tensor) and t.is_sparse and t.is_cuda and not t.is_coalesced():
                 self._gpu.oomph_vgpu_answer(self._distinct(t)[0])
-        return self._run(func, op, args, kwargs)
+        out, nowhere_known = kwargs.get("out"), self._contents.nowhere_known
+        if (
+            out is None
+            or self._budget is not None
+            or self._as_zeros
+            or not (nowhere_known(args[PRODUCTS[op.name]]) and nowhere_known(out))
+        ):
+            return self._run(func, op, args, kwargs)
+        # What compiled code does for each layer: nothing was known before, and nothing is afterwards.
+        self._gpu.oomph_vgpu_begin(op.keeps, _by_engine())
+        try:
+            func(*args, **kwargs)
+        finally:
+            self._gpu.oomph_vgpu_end()
+        with untraced():
+            if self.captures():
+                places = {base_pointer(out)}
+                self._graphs.computed -= places
+                self._graphs.lose(places)
+            zero([out])
+            self._contents.lose(out)
+        return out
 
     def _matrix_exp(self, func, op, args, kwargs):
         """Its parts come here: it sorts matrices by their norms, and each must get some degree."""
