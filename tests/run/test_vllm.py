@@ -4,6 +4,7 @@ does not install it."""
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -411,7 +412,7 @@ import torch
 
 def engine(text):
     exec(text.partition("print")[0], {})
-    place = pathlib.Path("oomph-report", f"process-{os.getpid()}", "record.json")
+    place = pathlib.Path("run", f"process-{os.getpid()}", "record.json")
     end = time.monotonic() + 60
     while not place.exists() and time.monotonic() < end:
         time.sleep(0.05)
@@ -432,6 +433,48 @@ def test_an_engine_that_is_killed_has_left_its_record(oomph, tmp_path):
     engine = run.json["engine"]
     assert engine["weights_bytes"] == 8 * GIB and engine["kv_cache_blocks"] > 1000
     assert run.json["peak"]["allocated_bytes"] == 8 * GIB
+
+
+# The engine ends by itself, with a request in between, which may need more than its start did.
+ENDS_ITSELF = """
+import multiprocessing
+import os
+import pathlib
+import sys
+import time
+
+import torch
+
+def engine(text, request):
+    started = {}
+    exec(text.partition("print")[0], started)
+    place = pathlib.Path("run", f"process-{os.getpid()}", "record.json")
+    end = time.monotonic() + 60
+    while not place.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    print("kept", place.stat().st_ino, flush=True)
+    torch.empty(request, dtype=torch.uint8, device="cuda")
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("fork").Process(target=engine, args=(SERVER, REQUEST))
+    process.start()
+    process.join()
+    [place] = pathlib.Path("run").glob("process-*/record.json")
+    print("left", place.stat().st_ino)
+"""
+
+
+@pytest.mark.parametrize("request_bytes", [0, GIB])
+def test_an_engine_whose_requests_need_no_more_than_its_start_writes_one_record(
+    oomph, tmp_path, request_bytes
+):
+    environment = stand_in(tmp_path, SERVER)
+    code = f"SERVER, REQUEST = {SERVER!r}, {request_bytes}\n" + ENDS_ITSELF
+    run = oomph(code, env={"PYTHONPATH": environment["PYTHONPATH"]})
+    assert run.status == 0, run.err
+    kept, left = (re.search(rf"{word} (\d+)", run.out)[1] for word in ("kept", "left"))
+    assert (kept == left) == (not request_bytes)
+    assert run.json["peak"]["allocated_bytes"] == 8 * GIB + request_bytes
 
 
 WITHOUT_CONFIG = """

@@ -101,6 +101,7 @@ class Recorder:
         self._broadcasts = self.layer.pairs = Broadcasts()
         self._began = time.monotonic()
         self._finished = False
+        self._kept: Any = None
         busy = library.busy() if self.virtual else None
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
         step = library.library().oomph_vgpu_step if self.virtual else None
@@ -267,9 +268,13 @@ class Recorder:
         """Write what is recorded, as if the script ended here with `outcome`; it may be killed later."""
         self.keeping(outcome)()
 
-    def keeping(self, outcome: dict[str, Any]) -> Callable[[], None]:
-        """What does that, also in a process that is forked now, which cannot ask the GPU."""
+    def keeping(self, outcome: dict[str, Any], may_be_last: bool = False) -> Callable[[], None]:
+        """What does that, also in a process that is forked now, which cannot ask the GPU.
+
+        `may_be_last`: if nothing is used or assumed later that was not until now, no other record is written in the end.
+        """
         found = self._devices()
+        self._kept = (outcome, self._most(found)) if may_be_last else None
 
         def keep() -> None:
             # A full disk is no reason to end the script.
@@ -350,6 +355,12 @@ class Recorder:
             for index in range(torch.cuda.device_count())
         ]
 
+    def _most(self, found: list[dict[str, Any]]) -> Any:
+        """What a record says in the end: peaks, what was assumed, and where memory ran out."""
+        peaks = [{name: n for name, n in one.items() if name.startswith("peak_")} for one in found]
+        assumed = [(one["kind"], one["what"], one["location"]) for one in self.assumptions.as_list()]  # fmt: skip
+        return peaks, assumed, self.oom, dict(self.engine)
+
     # ---- parts that are recorded by themselves ----
 
     def begin_part(self, before: list[history.Alive]) -> None:
@@ -426,6 +437,9 @@ class Recorder:
             told(outcome)
         self.layer.before = None
         self._scopes.finish()
+        if self._kept is not None and self._kept == (outcome, self._most(self._devices())):
+            self.directory.remove(File.HELD)
+            return
         # Code other than PyTorch may have used it.
         usage = self._usage(0)
         used_cuda = torch.cuda.is_initialized() or (usage is not None and usage.peak > 0)

@@ -315,7 +315,7 @@ def _sees_sizes(worker: Any, recorder: Any, beside: Beside, kernels: KernelsBesi
             del runner.capture_model
         kernels.finish()
         # A server kills its engine in the end, and a busy machine one that ends too slowly: this record is waited for before another.
-        keep = recorder.keeping(dict(kind="finished", status=0))
+        keep = recorder.keeping(dict(kind="finished", status=0), may_be_last=True)
 
         def keep_all() -> None:
             keep()
