@@ -109,11 +109,11 @@ impl Estimate {
         } else {
             (Bound::Device, median.device)
         };
-        let [least, most] = range(&median);
+        let [shortest, longest] = range(&median);
         Some(Self {
             step_seconds: median.seconds,
-            low: (if steps_differ { first } else { median.seconds }) * least,
-            high: (if steps_differ { last } else { median.seconds }) * most,
+            low: (if steps_differ { first } else { median.seconds }) * shortest,
+            high: (if steps_differ { last } else { median.seconds }) * longest,
             device_seconds: median.device,
             host_seconds: median.host,
             loading_seconds: median.loading,
