@@ -77,7 +77,14 @@ pub fn is_borne_by(text: &str, found: &Explanation) {
     for (command, marks) in [
         (
             "rocm-smi",
-            &["hip", "rocm", "amd", "radeon", "fault by gpu node"][..],
+            &[
+                "hip",
+                "rocm",
+                "amd",
+                "radeon",
+                "fault by gpu node",
+                "vram total",
+            ][..],
         ),
         ("npu-smi", &["npu", "ascend", "acl"]),
         ("xpu-smi", &["xpu", "sycl", "level"]),
