@@ -83,7 +83,6 @@ def search(options: argparse.Namespace) -> None:
 
 def measure(options: argparse.Namespace) -> None:
     """Plain jobs and plans in turn, until the time is up."""
-    began = time.time()
     small = ["--small"] if options.small else []
     rows = [json.loads(line) for line in options.plans.read_text().splitlines()]
     rows = [row for row in rows if row["job"] in options.job and row["share"] in options.share]
@@ -99,26 +98,12 @@ def measure(options: argparse.Namespace) -> None:
                 about = {"kind": "plan", "share": row["share"], "what": chosen["what"], "planned": chosen["peak"], "planned_ratio": chosen["time_ratio"]}  # fmt: skip
                 runs.append((settings | dict(levers=levers, budget=budget), dict(job=job, **about)))
     runs *= options.repeat
-    idle_bytes = 0 if options.virtual else run_plans.used_by_all()
-    with tempfile.TemporaryDirectory() as place, options.out.open("a") as file:
-        for first in range(0, len(runs), options.workers):
-            left = options.most - (time.time() - began)
-            if left < 0:
-                print("the time is up", flush=True)
-                break
-            some = runs[first : first + options.workers]
-            turns = run_plans.Turns(place, len(some), idle_bytes)
-
-            def one(settings: dict, turns=turns, left=left) -> dict:
-                turns.started.wait()
-                return run_plans.run(settings, options.virtual, min(240, left + 30), turns)
-
-            with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
-                results = list(pool.map(one, [settings for settings, _ in some]))
-            for (_, line), result in zip(some, results, strict=True):
-                file.write(json.dumps(line | dict(measured=result)) + "\n")
-                file.flush()
-                print(run_plans.say(line | dict(measured=result)), run_plans.settled(result), flush=True)  # fmt: skip
+    with options.out.open("a") as file:
+        for line, result in run_plans.in_turn(runs, options.workers, options.most, options.virtual):
+            line = line | dict(measured=result)
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(run_plans.say(line), run_plans.settled(result), flush=True)
     table(options)
 
 

@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -389,6 +390,32 @@ def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None
         return dict(json.loads(out.read_text()), wall_s=time.time() - started)
 
 
+def in_turn(
+    runs: list[tuple[dict, dict]], workers: int, most: float, virtual: str | None
+) -> Iterator[tuple[dict, dict]]:
+    """Each run's line and what it measured; after `most` seconds none begins. So many start beside each other and use the GPU in turn."""
+    began = time.time()
+    idle_bytes = 0 if virtual else used_by_all()
+
+    def measured(settings: dict, turns: Turns | None) -> dict:
+        if turns:
+            turns.started.wait()
+        left = most - (time.time() - began)
+        return run(settings, virtual, min(120 if turns is None else 240, left + 30), turns)
+
+    with tempfile.TemporaryDirectory() as place:
+        for first in range(0, len(runs), workers):
+            if time.time() - began > most:
+                print("the time is up", flush=True)
+                break
+            some = runs[first : first + workers]
+            turns = Turns(place, len(some), idle_bytes) if workers > 1 else None
+            with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
+                results = pool.map(measured, [settings for settings, _ in some], [turns] * len(some))  # fmt: skip
+            for (_, line), result in zip(some, results, strict=True):
+                yield line, result
+
+
 def the_net() -> dict[str, str]:
     """What `oomph run` has in the environment for plans with the net."""
     spec = importlib.util.find_spec("oomph")
@@ -423,7 +450,6 @@ def main() -> None:
     if args.table:
         table([json.loads(line) for line in args.out.read_text().splitlines()])
         return
-    began = time.time()
     rows = [json.loads(line) for file in args.plans for line in file.read_text().splitlines()]
     rows = [row for row in rows if row.get("chosen") is not None]
     if args.only:
@@ -464,33 +490,17 @@ def main() -> None:
         plains = [one for one in runs if one[1]["kind"] == "plain"]
         runs += [(settings, dict(job=line["job"], kind="plain again")) for settings, line in plains]
 
-    with tempfile.TemporaryDirectory() as place, args.out.open("a") as file:
-        plain_of: dict[str, dict] = {}
-        idle_bytes = 0 if args.virtual else used_by_all()
-
-        def measured(settings: dict, turns: Turns | None) -> dict:
-            if turns:
-                turns.started.wait()
-            left = args.most - (time.time() - began)
-            return run(settings, args.virtual, min(120 if turns is None else 240, left + 30), turns)
-
-        for first in range(0, len(runs), args.workers):
-            if time.time() - began > args.most:
-                print("the time is up", flush=True)
-                break
-            some = runs[first : first + args.workers]
-            turns = Turns(place, len(some), idle_bytes) if args.workers > 1 else None
-            with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
-                results = list(pool.map(measured, [settings for settings, _ in some], [turns] * len(some)))  # fmt: skip
-            for (_, line), result in zip(some, results, strict=True):
-                if line["kind"] == "plain":
-                    plain_of[line["job"]] = result
-                else:
-                    line["ratio"] = ratio(result, plain_of[line["job"]])
-                line["measured"] = result
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                print(say(line), flush=True)
+    plain_of: dict[str, dict] = {}
+    with args.out.open("a") as file:
+        for line, result in in_turn(runs, args.workers, args.most, args.virtual):
+            if line["kind"] == "plain":
+                plain_of[line["job"]] = result
+            else:
+                line["ratio"] = ratio(result, plain_of[line["job"]])
+            line["measured"] = result
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            print(say(line), flush=True)
     table([json.loads(line) for line in args.out.read_text().splitlines()])
 
 

@@ -352,3 +352,19 @@ def test_what_python_computes_again_is_not_the_engines(oomph, tmp_path):
     once, again, once_alone, again_alone = (operators(step) for step in steps[1::2])
     assert once[1] == 3 and again == [once[0] + 3, once[1]]
     assert [once_alone, again_alone] == [once, again]
+
+
+def test_samples_that_lie_one_behind_the_other_are_counted_by_what_the_model_returns(oomph):
+    """The first tensor has the items of all bags: 64 bags are 64 samples, not 640."""
+    script = """
+        import torch
+        bags = torch.nn.EmbeddingBag(1000, 2048).cuda()
+        optimizer = torch.optim.SGD(bags.parameters(), lr=0.1)
+        for _ in range(3):
+            items, offsets = torch.randint(1000, (640,)), torch.arange(0, 640, 10)
+            bags(items.cuda(), offsets.cuda()).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    time = oomph(script, gpu="h200").json["time"]
+    assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(64)

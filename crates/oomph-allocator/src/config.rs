@@ -4,6 +4,17 @@ use std::fmt;
 
 use oomph_trace::Settings;
 
+/// The environment variables with the settings: the newer name, which PyTorch reads first, and the older one.
+pub const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
+
+/// The setting, if any, with which PyTorch gets memory in another way than by `cudaMalloc`.
+pub fn other_than_cuda_malloc(settings: &str) -> Option<&'static str> {
+    let settings = settings.replace(' ', "").to_lowercase();
+    ["expandable_segments:True", "backend:cudaMallocAsync"]
+        .into_iter()
+        .find(|way| settings.contains(&way.to_lowercase()))
+}
+
 /// Blocks and requests are multiples of this.
 pub const MIN_BLOCK: u64 = 512;
 /// Rounded requests up to this size are served by the small pool.
@@ -492,6 +503,21 @@ mod tests {
     use super::*;
 
     const V2_9: TorchVersion = TorchVersion { major: 2, minor: 9 };
+
+    #[test]
+    fn settings_say_where_memory_comes_from() {
+        for (settings, way) in [
+            (
+                "max_split_size_mb:64, Expandable_Segments: true",
+                Some("expandable_segments:True"),
+            ),
+            ("backend:cudaMallocAsync", Some("backend:cudaMallocAsync")),
+            ("expandable_segments:False", None),
+            ("", None),
+        ] {
+            assert_eq!(other_than_cuda_malloc(settings), way, "{settings}");
+        }
+    }
 
     #[test]
     fn rounds_like_pytorch() {

@@ -32,7 +32,7 @@ mod size_index;
 pub mod study;
 mod table;
 
-pub use config::{Config, ConfigError, TorchVersion};
+pub use config::{Config, ConfigError, TorchVersion, VARIABLES, other_than_cuda_malloc};
 pub use driver::{AddressModel, Driver};
 pub use program::{Allocation, Op, Program, Room};
 pub use replay::{Device, Mismatch, Predicted, Replayed};

@@ -220,7 +220,7 @@ impl Asked<'_> {
         options.push(("steps", self.steps.to_string()));
         options.push(("unknown", self.recording.unknown.clone()));
         options.push(("unsupported", self.recording.unsupported.to_string()));
-        for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+        for name in oomph_allocator::VARIABLES {
             options.push((name, std::env::var(name).unwrap_or_default()));
         }
         let key = Subject {

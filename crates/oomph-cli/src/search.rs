@@ -177,7 +177,7 @@ fn parse_margin(text: &str, total: u64) -> anyhow::Result<u64> {
 
 /// The allocator as the environment sets it.
 fn allocator_config() -> Config {
-    let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+    let conf = oomph_allocator::VARIABLES
         .iter()
         .find_map(|name| std::env::var(name).ok())
         .unwrap_or_default();

@@ -170,23 +170,15 @@ fn open() -> Result<Net, String> {
 pub fn look_for_other_ways() {
     static LOOKED: Once = Once::new();
     LOOKED.call_once(|| {
-        for name in ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"] {
+        for name in oomph_allocator::VARIABLES {
             let value = std::env::var(name).unwrap_or_default();
-            if let Some(way) = other_way(&value) {
+            if let Some(way) = oomph_allocator::other_than_cuda_malloc(&value) {
                 say(&format!(
                     "it steps aside: {name} has {way}, and so PyTorch gets memory in another way"
                 ));
             }
         }
     });
-}
-
-/// What in PyTorch's settings makes it get memory in another way than by `cudaMalloc`.
-fn other_way(settings: &str) -> Option<&'static str> {
-    let settings = settings.replace(' ', "").to_lowercase();
-    ["expandable_segments:True", "backend:cudaMallocAsync"]
-        .into_iter()
-        .find(|way| settings.contains(&way.to_lowercase()))
 }
 
 /// The least and the end of addresses that a launch may be given.
@@ -656,24 +648,5 @@ fn guarded(step: impl FnOnce(&mut Net)) {
     if done.is_err() {
         WATCHING.store(false, Ordering::Relaxed);
         say("an error of its own; nothing moves any more");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pytorchs_settings_say_where_its_memory_comes_from() {
-        assert_eq!(
-            other_way("max_split_size_mb:64, Expandable_Segments: true"),
-            Some("expandable_segments:True")
-        );
-        assert_eq!(
-            other_way("backend:cudaMallocAsync"),
-            Some("backend:cudaMallocAsync")
-        );
-        assert_eq!(other_way("expandable_segments:False"), None);
-        assert_eq!(other_way(""), None);
     }
 }

@@ -12,6 +12,7 @@ mod cuda;
 mod elsewhere;
 mod facts;
 mod faults;
+mod frameworks;
 mod general;
 mod kernel;
 mod llama;
@@ -45,6 +46,7 @@ use crate::units::Bytes;
 
 pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
+pub use frameworks::Framework;
 pub use models::Model;
 use origin::Origin;
 pub use phase::Phase;
@@ -633,6 +635,8 @@ struct Log {
     quotes: quoted::Quotes,
     /// What it shows of where and how the program ran.
     signs: Vec<Sign>,
+    /// The program that trains, of those it names.
+    framework: Option<Framework>,
     /// The graphics cards that it names, with their lines.
     gpus: Vec<(usize, String)>,
     /// The models whose size it tells.
@@ -710,6 +714,7 @@ impl Log {
             self.works = signs::what_works(text).map(|words| (number, words));
         }
         Sign::read(text, &mut self.provider, &mut self.signs);
+        Framework::read(text, &mut self.framework);
         origin.complete(&self.whole);
         if self.continues > 0 {
             self.continues -= 1;
@@ -815,6 +820,7 @@ impl Log {
             && self.parts - last.last <= WRAPPED
         {
             last.during = last.during.or_else(|| phase::of_call(text));
+            last.progress = last.progress.or_else(|| phase::progress(text));
             if last.traceback.is_empty() {
                 last.during = last.during.or_else(|| phase::of_log(text));
             }
@@ -1267,6 +1273,25 @@ impl Log {
         }
     }
 
+    /// What the signs of the whole text say of its messages, and what these show together.
+    fn end_by_signs(&mut self, signs: &[Sign]) -> Option<Sign> {
+        /// Of a process that is not by itself what fills a limit, and how many of them are a pattern.
+        const SMALL: Bytes = Bytes::mib(64);
+        const MANY: usize = 3;
+        for message in &mut self.messages {
+            if message.program == Program::Triton && signs.contains(&Sign::IgnoresChoice) {
+                message.handled = true;
+            }
+            if message.program == Program::Pytorch && signs.contains(&Sign::WebInterface) {
+                message.inside = message.inside.or(Some(Program::StableDiffusion));
+            }
+        }
+        let small = self.messages.iter().filter(|message| {
+            message.program == Program::Kernel && message.in_use.is_some_and(|held| held < SMALL)
+        });
+        (small.count() >= MANY).then_some(Sign::ManySmall)
+    }
+
     /// A process that was ended just after a warning about the host's memory: the warning tells what it was at.
     fn name_warnings(&mut self) {
         for number in 1..self.messages.len() {
@@ -1345,9 +1370,12 @@ impl Log {
         self.name_devices();
         self.name_warnings();
         self.name_places();
+        let mut signs = std::mem::take(&mut self.signs);
+        signs.extend(self.end_by_signs(&signs));
         let mut tables = self.elsewhere.shown().clone();
         tables.figures = self.quotes.found();
-        tables.signs = std::mem::take(&mut self.signs);
+        tables.signs = signs;
+        tables.framework = self.framework.take();
         tables.gpus = std::mem::take(&mut self.gpus);
         tables.works = self.works.take();
         tables.model = models::chosen(&self.models).cloned();

@@ -17,7 +17,7 @@ from oomph._import_hooks import on_import
 from oomph._recorder.addresses import cuda_tensors
 from oomph._recorder.outermost_models import is_training
 from oomph._recorder.progress import now
-from oomph._recorder.resize import sequence_length, sizes
+from oomph._recorder.resize import sequence_length, sizes_of_call
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 """Modules whose result for one sample depends on other samples of its batch."""
@@ -301,7 +301,8 @@ class Facts:
         on_gpu = any(True for _ in cuda_tensors((args, kwargs, output)))
         looked = self._looked[on_gpu, graph] = self._looked[on_gpu, graph] + 1
         if looked <= LOOKED:
-            found = sizes((args, kwargs))
+            rows = next((t.shape[0] for t in cuda_tensors(output) if t.dim()), 0)
+            found = sizes_of_call((args, kwargs), rows)
             rank = (on_gpu, graph, found.get("batch", 0) > 1)
             if not self._input or rank > self._rank:
                 self._rank, self._input = rank, found

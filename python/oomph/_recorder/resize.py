@@ -140,15 +140,20 @@ class Resize:
 
 def batch_size(batch: Any) -> int:
     """The first dimension of the first tensor in `batch`; 0 without one."""
-    sizes: list[int] = []
+    return next(iter(_first_dimensions(batch)), 0)
+
+
+def _first_dimensions(values: Any) -> list[int]:
+    """Of each tensor in `values`."""
+    found: list[int] = []
 
     def note(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.dim() > 0:
-            sizes.append(value.shape[0])
+            found.append(value.shape[0])
         return value
 
-    _mapped(note, batch)
-    return sizes[0] if sizes else 0
+    _mapped(note, values)
+    return found
 
 
 def is_sequence(value: Any) -> bool:
@@ -170,6 +175,18 @@ def is_image(value: Any) -> bool:
         and value.is_floating_point()
         and all(isinstance(size, int) and size > 1 for size in value.shape[2:])
     )
+
+
+def sizes_of_call(arguments: Any, returned: int) -> dict[str, int]:
+    """As `sizes`, of a model that `returned` so many rows.
+
+    Where samples lie one behind the other in the first tensor, as bags or sequences of unequal length, as many rows come back as another
+    argument has, such as the bags' offsets: these are the batch, and have no one length.
+    """
+    found = sizes(arguments)
+    if found.get("batch", 0) > returned > 1 and returned in _first_dimensions(arguments):
+        return dict(batch=returned)
+    return found
 
 
 def sizes(arguments: Any) -> dict[str, int]:

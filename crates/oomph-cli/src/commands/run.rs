@@ -429,14 +429,14 @@ impl Args {
         let get = |name: &str| std::env::var(name).ok();
         let levers = plan.map_or(&[][..], |plan| &plan.levers);
         let of_plan = oomph_plan::levers::environment(levers, &get);
-        let mut settings = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"]
+        let mut settings = oomph_allocator::VARIABLES
             .into_iter()
             .filter_map(get)
             .chain(of_plan.into_iter().map(|(_, value)| value));
         self.fit
             && !self.no_net
             && !program.launches()
-            && settings.all(|conf| is_served_by_the_net(&conf))
+            && settings.all(|conf| oomph_allocator::other_than_cuda_malloc(&conf).is_none())
     }
 
     /// What the options say of the recording.
@@ -838,12 +838,6 @@ fn processes(held: &[Held]) -> String {
     format!("process{s} {}", ids.join(", "))
 }
 
-/// Whether PyTorch's allocator gets its memory from `cudaMalloc` with these settings.
-fn is_served_by_the_net(conf: &str) -> bool {
-    let conf = conf.replace(' ', "");
-    !conf.contains("expandable_segments:True") && !conf.contains("backend:cudaMallocAsync")
-}
-
 /// Whether there are files of a driver.
 pub(crate) fn has_driver() -> bool {
     let files = ["/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg"];
@@ -883,15 +877,6 @@ mod tests {
     struct Command {
         #[command(flatten)]
         run: Args,
-    }
-
-    #[test]
-    fn the_net_serves_memory_of_cuda_malloc() {
-        assert!(is_served_by_the_net("max_split_size_mb:64"));
-        assert!(!is_served_by_the_net(
-            "max_split_size_mb:64, expandable_segments: True"
-        ));
-        assert!(!is_served_by_the_net("backend:cudaMallocAsync"));
     }
 
     #[test]

@@ -191,6 +191,45 @@ pub(super) fn stated(message: &OomMessage, name: &str) -> Option<Bytes> {
         .copied()
 }
 
+/// The tokens of context that llama.cpp's cache has, by its log: `6564.00 MiB ( 70016 cells, …`.
+pub(super) fn context(message: &OomMessage) -> Option<u64> {
+    let mut figures = message.tables.figures.iter();
+    let figure = figures.find(|figure| figure.text.ends_with(" cells"))?;
+    let number = figure.text.trim_end_matches(" cells").rsplit(' ').next()?;
+    number.parse().ok()
+}
+
+/// A size that a writer names for a hosted notebook, where that is more than its GPU has, with its line.
+pub(super) fn of_the_machine(message: &OomMessage) -> Option<(usize, Bytes)> {
+    let total = message.total.filter(|_| message.memory == Memory::Device)?;
+    let mut figures = message.tables.figures.iter();
+    figures.find_map(|figure| {
+        let text = figure.text.to_ascii_lowercase();
+        let size = figure.sizes.iter().max().copied()?;
+        let hosted = ["colab", "kaggle"].iter().any(|name| text.contains(name));
+        (hosted && figure.line != message.line && size.0 / 6 * 5 > total.0)
+            .then_some((figure.line, size))
+    })
+}
+
+/// What ComfyUI's log says stayed on the GPU when it made room the last time.
+pub(super) fn remains(message: &OomMessage) -> Option<Bytes> {
+    let mut figures = message.tables.figures.iter();
+    figures
+        .rfind(|figure| figure.line < message.line && figure.text.contains("remains loaded"))?
+        .sizes
+        .first()
+        .copied()
+}
+
+/// What TensorFlow's pool might still have taken of the GPU, where that is more than the request which it could not get: so it
+/// was the driver that refused.
+pub(super) fn room_to_grow(message: &OomMessage) -> Option<Bytes> {
+    let room = stated(message, "available bytes: ")?;
+    let whole = message.program == Program::Tensorflow && !message.handled;
+    (whole && message.requested.is_some_and(|asked| asked <= room)).then_some(room)
+}
+
 /// What XLA says of the memory of a program that it could not make smaller.
 pub(super) struct Plan {
     /// What the program needs.
@@ -208,10 +247,12 @@ pub(super) fn plan(message: &OomMessage) -> Option<Plan> {
     let need = figures
         .get(at + 1)
         .filter(|figure| figure.text.contains("reduced to"))?;
-    let limit = figures[at].sizes.first().copied()?;
+    // In bytes beside, where the text has them.
+    let exact = |figure: &Figure| Some(*figure.sizes.get(1).or(figure.sizes.first())?);
+    let limit = exact(&figures[at])?;
     let negative = figures[at].text.contains("below -");
     Some(Plan {
-        need: *need.sizes.first()?,
+        need: exact(need)?,
         limit: if negative { Err(limit) } else { Ok(limit) },
     })
 }

@@ -92,6 +92,12 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             "PyTorch holds {used}, more than the GPU's {total}: the driver keeps the rest in host memory, as on Windows"
         ));
     }
+    corrections.extend(figures::of_the_machine(message).map(|(line, size)| {
+        format!(
+            "the {size} of line {line} are hardly this GPU's, which has {}: most likely the machine's RAM, of which the message is not",
+            message.total.unwrap_or_default()
+        )
+    }));
     if message.text.contains("17179869184.00 GiB") {
         corrections.push(
             "17179869184.00 GiB is no figure: under WSL and Windows the driver does not say what a process holds"
@@ -108,7 +114,7 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             _ if next::of_a_phase(message) => {
                 "every such message has the hint about fragmentation; here it is not what decides".to_owned()
             }
-            Some(cached) if message.total.is_some_and(|total| cached.0 < total.0 / 128) => format!(
+            Some(cached) if message.total.is_some_and(|total| cached.0 < total.0 / 32) => format!(
                 "every such message has the hint about fragmentation; only {cached} are reserved and unused, so the GPU would be \
                  full at the next request all the same"
             ),
@@ -302,7 +308,7 @@ fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String>
     let names: Vec<String> = pids.iter().take(SHOWN).map(ToString::to_string).collect();
     (!pids.is_empty()).then(|| {
         format!(
-            "{} more {} ended as well: {}{}",
+            "{} more {} ended as well: {}{}{}",
             pids.len(),
             if pids.len() == 1 {
                 "process was"
@@ -310,7 +316,12 @@ fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String>
                 "processes were"
             },
             names.join(", "),
-            if pids.len() > SHOWN { ", …" } else { "" }
+            if pids.len() > SHOWN { ", …" } else { "" },
+            if primary.tables.shows(Sign::ManySmall) {
+                "; each held so little that it is their number which fills the limit: a pool or a loop that starts very many"
+            } else {
+                ""
+            }
         )
     })
 }
@@ -619,7 +630,7 @@ pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Op
         .filter_map(|message| message.allocated)
         .collect();
     let (first, last) = (held.first()?, held.last()?);
-    let grows = held.is_sorted() && last.0 > first.0 / 50 * 51;
+    let grows = held.is_sorted() && last.0 > (first.0 / 50).saturating_mul(51);
     (grows && is_pytorchs(primary)).then(|| {
         Evidence::new(format!(
             "{} failures in the text, with {first} in use at the first and {last} at the last: it grows, so something is kept in between, or samples differ in size",
@@ -628,281 +639,360 @@ pub(crate) fn over_failures(messages: &[OomMessage], primary: &OomMessage) -> Op
     })
 }
 
+/// The causes that the figures and the traceback of PyTorch's own message show.
 fn native(message: &OomMessage) -> Vec<Cause> {
-    let mut causes = Vec::new();
     let requested = message.requested.unwrap_or_default();
-    // From this multiple of the GPU on, it is hardly meant.
-    let absurd = message.total.filter(|total| requested.0 / 4 >= total.0);
-    if let Some(total) = absurd
-        && let Some(asked) = request_evidence(message).pop()
-    {
-        let place = asked.stack.first().cloned();
-        let mut cause = huge_request::cause(requested.0, total.0, true, place.as_deref(), asked);
-        cause.verdict.push_str(
-            ", or scores of all pairs (attention over n tokens or pixels keeps n×n of them)",
-        );
-        cause.evidence.extend(times_smaller(message));
-        causes.push(cause);
-    }
-    if let (Some(total), Some(free)) = (message.total, message.free)
-        && message.allowed.is_none()
-    {
-        let others: Bytes = message.others.iter().map(|other| other.used).sum();
-        // What the process holds beside PyTorch is its own, if the message says what it holds in all.
-        let outside = message.outside_pytorch().unwrap_or_default();
-        let own = process_outside(message).filter(|own| *own <= LIBRARIES / 4);
-        let outside = outside.saturating_sub(Bytes(own.unwrap_or(0)));
-        let share = outside.0 as f64 / total.0.max(1) as f64;
-        let decisive = outside.0 > LIBRARIES || (share > FOREIGN && !is_only_context(message));
-        // The driver keeps the last few pieces, and gives them in pieces of its own.
-        let full = free < requested || free.0 < total.0 / 64;
-        if decisive && full && requested <= total && message.reserved.is_some() {
-            let mut evidence = vec![
-                Evidence::of(outside.0, "held outside of PyTorch on this device"),
-                Evidence::of(
-                    message.reserved.unwrap_or_default().0,
-                    "held by PyTorch's allocator in this process",
-                ),
-                Evidence::of(free.0, "free on the device"),
-            ];
-            evidence.extend(of_others(message));
-            if message.others.is_empty() {
-                let shown = other::around(message).into_iter();
-                evidence.extend(shown.map(|(bytes, what)| Evidence::of(bytes.0, what)));
-            }
-            // Where the message lists them, it is known who holds it.
-            let counted = others.0 > outside.0 / 2 || own.is_some();
-            let large = outside.0 > 2 << 30;
-            let sure = counted || (large && !may_be_libraries(message));
-            let mine = message
-                .this_process
-                .zip(message.reserved)
-                .map(|(used, reserved)| used.saturating_sub(reserved))
-                .unwrap_or_default();
-            let attributed = mine > others && mine.0 > LIBRARIES;
-            let own = attributed && others == Bytes::ZERO;
-            let alike = evidence::of_ranks(message, outside);
-            if attributed {
-                evidence.push(Evidence::of(
-                    mine.0,
-                    "of that the driver counts as this process's own, far more than a context \
-                     and libraries need: another framework inside it, or (in a container) a \
-                     process that looks like it",
-                ));
-            }
-            causes.push(Cause {
-                id: "other_process",
-                confidence: if sure {
-                    0.85
-                } else {
-                    0.6
-                },
-                verdict: format!(
-                    "the GPU is full although PyTorch holds only {}: {outside} of {total} are held {}",
-                    message.reserved.unwrap_or_default(),
-                    if let Some(ranks) = &alike {
-                        ranks
-                    } else if own {
-                        "outside it, which the driver counts as this process's own: another engine or framework \
-                         inside it, or (in a container) another process"
-                    } else if counted {
-                        "by other processes"
-                    } else if sure {
-                        "outside it, most likely by other processes (a little by this one's context and libraries)"
-                    } else if large {
-                        "outside it: by other processes, or by this one's context and libraries; the message does not say which"
-                    } else {
-                        "outside it: by this process's context and libraries, by the desktop, or by other processes"
-                    }
-                ),
-                evidence: evidence.clone(),
-                fixes: vec![
-                    Fix::advice(
-                        "free_the_gpu",
-                        if alike.is_some() {
-                            "one GPU for each rank: what all of them hold there adds up"
-                        } else if own {
-                            "what else runs in this process: a server's own engine, JAX or TensorFlow takes a share by a \
-                             setting of its own; in a container also end other processes"
-                        } else if sure {
-                            "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)"
-                        } else {
-                            "at most so much: end other programs that use the GPU; the context and libraries of this \
-                             one stay, and on a small GPU they are much"
-                        },
-                        outside.0,
-                        if sure { Basis::Counted } else { Basis::Estimated },
-                        "same results",
-                    )
-                    .apply(
-                        evidence::holder(message)
-                            .or_else(|| alike.is_some().then(next::own_gpu_for_each_rank))
-                            .or_else(|| next::who_holds_most(message))
-                            .unwrap_or_else(|| next::others_on_the_gpu(message))
-                            .command
-                            .unwrap_or_default(),
-                    ),
-                ],
-            });
-            if mine.0 > LIBRARIES / 4 {
-                causes.push(Cause {
-                    id: "outside_allocator",
-                    confidence: 0.5,
-                    verdict: format!(
-                        "this process holds {mine} outside PyTorch's allocator"
-                    ),
-                    evidence,
-                    fixes: vec![Fix::advice(
-                        "fewer_communicators",
-                        "keep other frameworks and communicators of this process from taking the GPU",
-                        mine.0,
-                        Basis::Counted,
-                        "same results",
-                    )],
-                });
-            }
-        }
-    }
+    let unintended = unintended(message, requested);
+    let is_unintended = unintended.is_some();
+    let mut causes = Vec::from_iter(unintended);
+    causes.extend(held_outside(message, requested));
     if let Some(allowed) = Limit::of(message)
         .own_cap()
         .filter(|&allowed| requested <= allowed)
     {
         causes.push(own_limit(message, allowed));
     }
-    let decided = causes.iter().any(|cause| cause.id == "other_process");
-    let unallocated = cached(message).unwrap_or_default();
-    let small = unallocated.0 < message.total.unwrap_or_default().0 / 64;
-    let is_much =
-        unallocated.0 as f64 >= FRAGMENTED * message.reserved.unwrap_or_default().0 as f64;
-    // Where use grows, a few free pieces are not what filled it.
-    let grows = message.tables.shows(Sign::Grows) && !is_much;
-    if let Some(cause) = of_phase(message).filter(|_| !decided) {
+    let others = causes.iter().any(|cause| cause.id == "other_process");
+    if let Some(cause) = of_phase(message).filter(|_| !others) {
         causes.push(cause);
-    } else if is_fragmented(message) && !(decided && small) && !grows {
-        let free = message.free.unwrap_or_default();
-        let mut evidence = vec![Evidence::of(
-            unallocated.0,
-            "reserved by PyTorch and free, but fragmented",
-        )];
-        let together = unallocated < requested;
-        if together {
+    } else {
+        causes.extend(fragmentation(message, requested, others));
+    }
+    causes.extend(optimizer_state(message));
+    causes.extend(logits(message, requested));
+    causes.extend(more_than_exists(message, requested).filter(|_| !is_unintended));
+    causes
+}
+
+/// A request of several times the GPU, which is hardly meant.
+fn unintended(message: &OomMessage, requested: Bytes) -> Option<Cause> {
+    let total = message.total.filter(|total| requested.0 / 4 >= total.0)?;
+    let asked = request_evidence(message).pop()?;
+    let place = asked.stack.first().cloned();
+    let mut cause = huge_request::cause(requested.0, total.0, true, place.as_deref(), asked);
+    cause
+        .verdict
+        .push_str(", or scores of all pairs (attention over n tokens or pixels keeps n×n of them)");
+    cause.evidence.extend(times_smaller(message));
+    Some(cause)
+}
+
+/// Who holds what lies outside PyTorch's allocator, as far as a message says.
+struct Outside {
+    held: Bytes,
+    /// The largest part of it that is this process's own.
+    mine: Bytes,
+    /// That of which the message lists the processes.
+    others: Bytes,
+    /// What the ranks of the job hold alike.
+    alike: Option<String>,
+    /// Whether the message or the driver's count tells whose it is.
+    counted: bool,
+}
+
+impl Outside {
+    fn of(message: &OomMessage) -> Self {
+        let others: Bytes = message.others.iter().map(|other| other.used).sum();
+        // What the process holds beside PyTorch is its own, if the message says what it holds in all.
+        let own = process_outside(message).filter(|own| *own <= LIBRARIES / 4);
+        let held = message.outside_pytorch().unwrap_or_default();
+        let held = held.saturating_sub(Bytes(own.unwrap_or(0)));
+        let mine = message
+            .this_process
+            .zip(message.reserved)
+            .map(|(used, reserved)| used.saturating_sub(reserved))
+            .unwrap_or_default();
+        Self {
+            held,
+            mine,
+            others,
+            alike: evidence::of_ranks(message, held),
+            counted: others.0 > held.0 / 2 || own.is_some(),
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.held.0 > 2 << 30
+    }
+
+    fn is_sure(&self, message: &OomMessage) -> bool {
+        self.counted || (self.is_large() && !may_be_libraries(message))
+    }
+
+    /// Whether the driver counts far more as this process's than a context and libraries take.
+    fn is_attributed(&self) -> bool {
+        self.mine > self.others && self.mine.0 > LIBRARIES
+    }
+
+    /// Whether it is this process's own, for all that the message lists.
+    fn is_own(&self) -> bool {
+        self.is_attributed() && self.others == Bytes::ZERO
+    }
+
+    /// What completes `are held …`.
+    fn holders(&self, message: &OomMessage) -> &str {
+        if let Some(ranks) = &self.alike {
+            ranks
+        } else if self.is_own() {
+            "outside it, which the driver counts as this process's own: another engine or framework \
+             inside it, or (in a container) another process"
+        } else if self.counted {
+            "by other processes"
+        } else if self.is_sure(message) {
+            "outside it, most likely by other processes (a little by this one's context and libraries)"
+        } else if self.is_large() {
+            "outside it: by other processes, or by this one's context and libraries; the message does not say which"
+        } else {
+            "outside it: by this process's context and libraries, by the desktop, or by other processes"
+        }
+    }
+
+    /// How to free it.
+    fn fix(&self, message: &OomMessage) -> Fix {
+        let sure = self.is_sure(message);
+        Fix::advice(
+            "free_the_gpu",
+            if self.alike.is_some() {
+                "one GPU for each rank: what all of them hold there adds up"
+            } else if self.is_own() {
+                "what else runs in this process: a server's own engine, JAX or TensorFlow takes a share by a \
+                 setting of its own; in a container also end other processes"
+            } else if sure {
+                "find the process that holds it and end it (a notebook, a zombie, ranks that all use GPU 0)"
+            } else {
+                "at most so much: end other programs that use the GPU; the context and libraries of this \
+                 one stay, and on a small GPU they are much"
+            },
+            self.held.0,
+            if sure {
+                Basis::Counted
+            } else {
+                Basis::Estimated
+            },
+            "same results",
+        )
+        .apply(
+            evidence::holder(message)
+                .or_else(|| self.alike.is_some().then(next::own_gpu_for_each_rank))
+                .or_else(|| next::who_holds_most(message))
+                .unwrap_or_else(|| next::others_on_the_gpu(message))
+                .command
+                .unwrap_or_default(),
+        )
+    }
+
+    /// What shows it.
+    fn evidence(&self, message: &OomMessage) -> Vec<Evidence> {
+        let mut evidence = vec![
+            Evidence::of(self.held.0, "held outside of PyTorch on this device"),
+            Evidence::of(
+                message.reserved.unwrap_or_default().0,
+                "held by PyTorch's allocator in this process",
+            ),
+            Evidence::of(message.free.unwrap_or_default().0, "free on the device"),
+        ];
+        evidence.extend(of_others(message));
+        // Where the message lists them, it is known who holds it.
+        if message.others.is_empty() {
+            let shown = other::around(message).into_iter();
+            evidence.extend(shown.map(|(bytes, what)| Evidence::of(bytes.0, what)));
+        }
+        if self.is_attributed() {
             evidence.push(Evidence::of(
-                free.0,
-                "free on the device: with it there was enough, but not in one piece",
+                self.mine.0,
+                "of that the driver counts as this process's own, far more than a context \
+                 and libraries need: another framework inside it, or (in a container) a \
+                 process that looks like it",
             ));
         }
-        evidence.extend(request_evidence(message));
-        evidence.extend(of_others(message));
-        evidence.extend(before_settings(message).map(|versions| {
-            Evidence::new(format!(
-                "by its words this is PyTorch {versions}, which has no setting against that (1.10 has): a job that needs less, and \
-                 samples of a few sizes only (padded, grouped by length), leave larger pieces"
-            ))
-        }));
-        causes.push(Cause {
-            id: "fragmentation",
-            confidence: if together || !is_much || requested >= ONE_TENSOR {
-                0.6
-            } else {
-                0.8
-            },
-            verdict: format!(
-                "{unallocated} of {} reserved by PyTorch are free{}, but in pieces too small for the \
-                 request of {requested}",
-                message.reserved.unwrap_or_default(),
-                if together {
-                    format!(", and {free} on the device")
-                } else {
-                    String::new()
-                }
-            ) + if ways::grows_in_place(message) {
-                ", although segments grow in place already (expandable_segments:True): what is alive between them keeps them \
-                 apart, so less at once helps more surely"
-            } else if together {
-                ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
-            } else if requested >= ONE_TENSOR {
-                ": a request that large (attention scores, logits, a whole batch) hardly finds one piece, so one that \
-                 is smaller helps more surely"
-            } else if !is_much {
-                ": that is not much, so a job that needs less helps as well"
-            } else {
-                ""
-            },
-            evidence,
-            fixes: against_pieces(message)
-                .map(|(what, setting)| {
-                    Fix::lever(
-                        lever::ALLOCATOR,
-                        what,
-                        unallocated.0,
-                        Basis::Estimated,
-                        "same results",
-                    )
-                    .apply(setting)
-                })
-                .into_iter()
-                .collect(),
-        });
+        evidence
     }
-    let frames = &message.traceback;
-    if frames.iter().any(|frame| {
-        (frame.file.contains("/optim/")
-            && (frame.function == "step" || frame.function.starts_with("_init_group")))
-            // Whoever wrote the optimizer: the name of its own state.
-            || ["'exp_avg", "'momentum_buffer'", "\"exp_avg"]
-                .iter()
-                .any(|name| frame.code.contains(name))
-    }) {
+}
+
+/// Memory that PyTorch's allocator does not hold, where that filled the GPU.
+fn held_outside(message: &OomMessage, requested: Bytes) -> Vec<Cause> {
+    let (Some(total), Some(free), Some(reserved)) = (message.total, message.free, message.reserved)
+    else {
+        return Vec::new();
+    };
+    let outside = Outside::of(message);
+    let share = outside.held.0 as f64 / total.0.max(1) as f64;
+    let decisive = outside.held.0 > LIBRARIES || (share > FOREIGN && !is_only_context(message));
+    // The driver keeps the last few pieces, and gives them in pieces of its own.
+    let full = free < requested || free.0 < total.0 / 64;
+    if !decisive || !full || requested > total || message.allowed.is_some() {
+        return Vec::new();
+    }
+    let evidence = outside.evidence(message);
+    let mut causes = vec![Cause {
+        id: "other_process",
+        confidence: if outside.is_sure(message) { 0.85 } else { 0.6 },
+        verdict: format!(
+            "the GPU is full although PyTorch holds only {reserved}: {} of {total} are held {}",
+            outside.held,
+            outside.holders(message)
+        ),
+        evidence: evidence.clone(),
+        fixes: vec![outside.fix(message)],
+    }];
+    if outside.mine.0 > LIBRARIES / 4 {
         causes.push(Cause {
-            id: "optimizer_state",
-            confidence: 0.7,
+            id: "outside_allocator",
+            confidence: 0.5,
             verdict: format!(
-                "memory ran out inside optimizer.step, which allocates the optimizer's state{}",
-                if message.tables.shows(Sign::MultiTensor) {
-                    ", and here works on all parameters at once, with temporaries as large"
-                } else {
-                    ""
-                }
+                "this process holds {} outside PyTorch's allocator",
+                outside.mine
             ),
-            evidence: request_evidence(message),
-            fixes: vec![Fix::lever(
-                lever::OPTIMIZER_8BIT,
-                "8-bit or offloaded optimizer state, a fused step",
-                message.allocated.unwrap_or_default().0 / 3,
-                Basis::Estimated,
-                "close",
+            evidence,
+            fixes: vec![Fix::advice(
+                "fewer_communicators",
+                "keep other frameworks and communicators of this process from taking the GPU",
+                outside.mine.0,
+                Basis::Counted,
+                "same results",
             )],
         });
     }
-    let in_loss = frames.iter().any(|frame| {
+    causes
+}
+
+/// Free pieces that would have been enough in one piece.
+fn fragmentation(message: &OomMessage, requested: Bytes, others: bool) -> Option<Cause> {
+    let unallocated = cached(message).unwrap_or_default();
+    let reserved = message.reserved.unwrap_or_default();
+    let small = unallocated.0 < message.total.unwrap_or_default().0 / 64;
+    let is_much = unallocated.0 as f64 >= FRAGMENTED * reserved.0 as f64;
+    // Where use grows, a few free pieces are not what filled it.
+    let grows = message.tables.shows(Sign::Grows) && !is_much;
+    if !is_fragmented(message) || (others && small) || grows {
+        return None;
+    }
+    let free = message.free.unwrap_or_default();
+    let mut evidence = vec![Evidence::of(
+        unallocated.0,
+        "reserved by PyTorch and free, but fragmented",
+    )];
+    let together = unallocated < requested;
+    if together {
+        evidence.push(Evidence::of(
+            free.0,
+            "free on the device: with it there was enough, but not in one piece",
+        ));
+    }
+    evidence.extend(request_evidence(message));
+    evidence.extend(of_others(message));
+    evidence.extend(before_settings(message).map(|versions| {
+        Evidence::new(format!(
+            "by its words this is PyTorch {versions}, which has no setting against that (1.10 has): a job that needs less, and \
+             samples of a few sizes only (padded, grouped by length), leave larger pieces"
+        ))
+    }));
+    let and_free = if together {
+        format!(", and {free} on the device")
+    } else {
+        String::new()
+    };
+    let so = if ways::grows_in_place(message) {
+        ", although segments grow in place already (expandable_segments:True): what is alive between them keeps them \
+         apart, so less at once helps more surely"
+    } else if together {
+        ": in one piece it would just have been enough, so the job is at the edge of the GPU, too"
+    } else if requested >= ONE_TENSOR {
+        ": a request that large (attention scores, logits, a whole batch) hardly finds one piece, so one that \
+         is smaller helps more surely"
+    } else if !is_much {
+        ": that is not much, so a job that needs less helps as well"
+    } else {
+        ""
+    };
+    let setting = against_pieces(message).map(|(what, setting)| {
+        Fix::lever(
+            lever::ALLOCATOR,
+            what,
+            unallocated.0,
+            Basis::Estimated,
+            "same results",
+        )
+        .apply(setting)
+    });
+    Some(Cause {
+        id: "fragmentation",
+        confidence: if together || !is_much || requested >= ONE_TENSOR {
+            0.6
+        } else {
+            0.8
+        },
+        verdict: format!(
+            "{unallocated} of {reserved} reserved by PyTorch are free{and_free}, but in pieces too small for the \
+             request of {requested}{so}"
+        ),
+        evidence,
+        fixes: Vec::from_iter(setting),
+    })
+}
+
+/// The step of an optimizer, whoever wrote it: by its file, or the names of its state.
+fn optimizer_state(message: &OomMessage) -> Option<Cause> {
+    let steps = message.traceback.iter().any(|frame| {
+        (frame.file.contains("/optim/")
+            && (frame.function == "step" || frame.function.starts_with("_init_group")))
+            || ["'exp_avg", "'momentum_buffer'", "\"exp_avg"]
+                .iter()
+                .any(|name| frame.code.contains(name))
+    });
+    steps.then(|| Cause {
+        id: "optimizer_state",
+        confidence: 0.7,
+        verdict: format!(
+            "memory ran out inside optimizer.step, which allocates the optimizer's state{}",
+            if message.tables.shows(Sign::MultiTensor) {
+                ", and here works on all parameters at once, with temporaries as large"
+            } else {
+                ""
+            }
+        ),
+        evidence: request_evidence(message),
+        fixes: vec![Fix::lever(
+            lever::OPTIMIZER_8BIT,
+            "8-bit or offloaded optimizer state, a fused step",
+            message.allocated.unwrap_or_default().0 / 3,
+            Basis::Estimated,
+            "close",
+        )],
+    })
+}
+
+/// One more copy of the logits, in the loss.
+fn logits(message: &OomMessage, requested: Bytes) -> Option<Cause> {
+    let in_loss = message.traceback.iter().any(|frame| {
         frame.file.ends_with("loss_utils.py")
             || frame.function.contains("cross_entropy")
             || frame.function == "ForCausalLMLoss"
     });
-    if in_loss && requested >= Bytes::mib(512) {
-        causes.push(Cause {
-            id: "logits",
-            confidence: 0.7,
-            verdict: format!(
-                "the loss over the vocabulary requested {requested} for one more copy of the logits"
-            ),
-            evidence: request_evidence(message),
-            fixes: vec![Fix::lever(
-                lever::CHUNKED_CROSS_ENTROPY,
-                "a fused or chunked cross-entropy, which never holds all logits",
-                requested.0,
-                Basis::Estimated,
-                "same results, to rounding",
-            )],
-        });
-    }
-    if let Some(limit) = message.allowed.or(message.total)
-        && requested > limit
-        && absurd.is_none()
-    {
+    (in_loss && requested >= Bytes::mib(512)).then(|| Cause {
+        id: "logits",
+        confidence: 0.7,
+        verdict: format!(
+            "the loss over the vocabulary requested {requested} for one more copy of the logits"
+        ),
+        evidence: request_evidence(message),
+        fixes: vec![Fix::lever(
+            lever::CHUNKED_CROSS_ENTROPY,
+            "a fused or chunked cross-entropy, which never holds all logits",
+            requested.0,
+            Basis::Estimated,
+            "same results, to rounding",
+        )],
+    })
+}
+
+/// One request for more than there is.
+fn more_than_exists(message: &OomMessage, requested: Bytes) -> Option<Cause> {
+    let limit = message.allowed.or(message.total)?;
+    (requested > limit).then(|| {
         let mut evidence = request_evidence(message);
         evidence.extend(times_smaller(message));
-        causes.push(Cause {
+        Cause {
             id: "batch_too_large",
             confidence: 0.9,
             verdict: format!(
@@ -916,9 +1006,8 @@ fn native(message: &OomMessage) -> Vec<Cause> {
                 Basis::Estimated,
                 "exact",
             )],
-        });
-    }
-    causes
+        }
+    })
 }
 
 fn is_on_mac(message: &OomMessage) -> bool {
@@ -1239,7 +1328,7 @@ fn others_are_enough(message: &OomMessage) -> Option<Bytes> {
     let known = message.reserved.unwrap_or_default() + others + free;
     let fits = message
         .total
-        .is_some_and(|total| known.0 <= total.0 / 50 * 51);
+        .is_some_and(|total| known.0 <= (total.0 / 50).saturating_mul(51));
     (fits && others > Bytes::ZERO && free < asked && free + others >= asked).then_some(others)
 }
 
@@ -1268,15 +1357,27 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         );
     }
     let shows = |sign| message.tables.shows(sign);
-    if shows(Sign::Infers) && !shows(Sign::Trains) && !shows(Sign::NoGraph) {
+    let own = message
+        .traceback
+        .iter()
+        .any(|frame| is_users_own(&frame.file));
+    if shows(Sign::Infers) && !shows(Sign::Trains) && !shows(Sign::NoGraph) && own {
         return Some(
             "by the text it infers: without torch.no_grad() around the forward pass, autograd keeps every activation of it, which is \
              the first thing to rule out"
                 .to_owned(),
         );
     }
+    if shows(Sign::RanEpochs) {
+        return Some(
+            "by the text some epochs had gone well, so one step fits: either something grows (losses or outputs that are kept with \
+             their graph, logged without .detach(), lists of results), or the job is at the edge of the GPU and one batch was larger"
+                .to_owned(),
+        );
+    }
     let (done, all) = message.progress?;
     let trains = message.tables.shows(Sign::Trains)
+        || (message.tables.framework.is_some() && !message.tables.shows(Sign::Infers))
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
     match done {
         _ if !trains => None,
@@ -1369,6 +1470,15 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
                     ": memory was full"
                 }
             ),
+        ));
+    }
+    if let Some((idle, asked)) = cached(message).zip(message.requested)
+        && idle >= asked
+        && message.allocated.is_some()
+    {
+        evidence.push(Evidence::of(
+            idle.0,
+            "reserved by PyTorch and not in use, in pieces that are too small for that",
         ));
     }
     if let Some(free) = message.free {

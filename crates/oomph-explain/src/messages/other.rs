@@ -166,6 +166,15 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
              thread that pins; the text does not say which"
                 .to_owned(),
         ),
+        MessageKind::Cuda if is_first_use(message) => (
+            "other_process",
+            0.6,
+            format!(
+                "{} had no room for the first and tiny tensor of a process, so it was full beforehand (other programs, the desktop), or the \
+                 driver, CUDA and PyTorch's build do not fit: the tensor's size is not what is wrong",
+                device(message)
+            ),
+        ),
         MessageKind::Cuda if is_context(message) => (
             "other_process",
             0.7,
@@ -222,6 +231,23 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 } else {
                     ""
                 }
+            ),
+        ),
+        // An earlier prompt ran, and models of it may still be there.
+        MessageKind::Cuda
+            if message.inside == Some(Program::ComfyUi)
+                && matches!(message.during, Some(Phase::Loading | Phase::Moving)) =>
+        (
+            "device_memory",
+            0.6,
+            format!(
+                "{} had no room for the model that was to be loaded{}: what ComfyUI still keeps there of earlier steps and that model are \
+                 too much together (or memory of the host could not be pinned for what it keeps in RAM); the text does not say how much \
+                 was asked for",
+                device(message),
+                figures::remains(message).map_or_else(String::new, |held| format!(
+                    " beside the {held} that its log says remained loaded"
+                ))
             ),
         ),
         MessageKind::Cuda => (
@@ -361,9 +387,46 @@ pub(super) fn times_too_long(message: &OomMessage) -> Option<f64> {
     Some(length as f64 / message.fits?.max(1) as f64)
 }
 
+/// The same in words.
+fn too_long(message: &OomMessage) -> Option<String> {
+    let times = times_too_long(message)?;
+    let fits = message.fits?;
+    Some(if times < 1.2 {
+        let more = (fits as f64 * (times - 1.0)).round();
+        format!(": {more} tokens, {:.1} %, too many", (times - 1.0) * 100.0)
+    } else {
+        format!(": {times:.1} times as many")
+    })
+}
+
 /// CUDA made no context: nothing of the job was there yet.
 pub(super) fn is_context(message: &OomMessage) -> bool {
     message.kind == MessageKind::Cuda && message.during == Some(Phase::Context)
+}
+
+/// Whether all that a text shows is a first, tiny allocation at a prompt: `torch.cuda.FloatTensor([1])`.
+pub(super) fn is_first_use(message: &OomMessage) -> bool {
+    const TINY: [&str; 6] = [
+        "Tensor([1",
+        "zeros(1)",
+        "ones(1)",
+        "rand(1)",
+        "randn(1)",
+        "tensor([1",
+    ];
+    let mut own = message
+        .traceback
+        .iter()
+        .filter(|frame| oomph_trace::is_users_own(&frame.file));
+    let only = own.next().filter(|_| own.next().is_none());
+    message.kind == MessageKind::Cuda
+        && message.memory == Memory::Device
+        && only.is_some_and(|frame| {
+            let code = &frame.code;
+            frame.function == "<module>"
+                && code.contains("cuda")
+                && TINY.iter().any(|call| code.contains(call))
+        })
 }
 
 /// The framework whose own request it is, where it has no allocator of its own between it and CUDA.
@@ -770,6 +833,16 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             ),
         );
     }
+    if let Some(room) = figures::room_to_grow(message) {
+        return (
+            "other_process",
+            0.8,
+            format!(
+                "{sentence}: the pool might have grown by {room}, which is more than was asked for, so the driver refused it and the \
+                 GPU itself was full: other processes hold the rest of it"
+            ),
+        );
+    }
     if let Some(free) = free_near_it(message) {
         return (
             id,
@@ -912,9 +985,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         _ => match message.fits {
             Some(fits) => format!(
                 "{name} has room for the keys and values of {fits} tokens, and one request may be longer{}",
-                times_too_long(message)
-                    .map(|times| format!(": {times:.1} times as many"))
-                    .unwrap_or_default()
+                too_long(message).unwrap_or_default()
             ),
             None if message.setting == Some("--max-running-requests") => format!(
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"
@@ -1040,8 +1111,13 @@ fn on_chip(message: &OomMessage) -> String {
         ),
         _ => "more of the shared memory of a multiprocessor than it has".to_owned(),
     };
+    let goes_on = if message.handled {
+        ". That is a notice of a search for the fastest kernel, which leaves this variant out and goes on"
+    } else {
+        ""
+    };
     format!(
-        "a kernel of {} asks for {sizes}; this is not the GPU's main memory",
+        "a kernel of {} asks for {sizes}; this is not the GPU's main memory{goes_on}",
         message.program.name()
     )
 }
@@ -1173,6 +1249,16 @@ fn killed(message: &OomMessage) -> String {
                 .iter()
                 .zip(message.around.in_use)
                 .find(|((name, bytes), used)| name == "cache of files" && bytes.0 > used.0 / 2);
+            if message.process.is_none()
+                && message.pid.is_none()
+                && message.text.contains("cgroup stats")
+            {
+                return format!(
+                    "a memory cgroup reached its limit{}, not the host, and the kernel's OOM killer was called; which process it ended is \
+                     not in this text",
+                    limit("of")
+                );
+            }
             format!(
                 "the kernel's OOM killer ended {process}{}{held}: its memory cgroup reached its limit{}, not the host{}",
                 or_child(message),

@@ -1,6 +1,6 @@
 //! Steps beyond what a text has set already: what is on is not advised again, and what is set is taken further.
 
-use oomph_trace::text::{Setting, canonical};
+use oomph_trace::text::{OomMessage, Program, Setting, Sign, canonical};
 
 use super::next::{NextStep, advice};
 
@@ -175,6 +175,37 @@ fn beyond_value(name: &str, advised: Option<&str>, set: Option<&str>) -> Option<
     (half >= 1.0).then(|| half.to_string())
 }
 
+/// Whether vLLM is called from Python, where its settings are keywords: `LLM(model, gpu_memory_utilization=0.9)`.
+pub(super) fn are_keywords(message: &OomMessage) -> bool {
+    let serves = |program| program == Some(Program::Vllm);
+    (serves(Some(message.program)) || serves(message.inside))
+        && message.tables.shows(Sign::CallsEngine)
+        && !message
+            .settings
+            .iter()
+            .any(|setting| setting.written.starts_with("--"))
+}
+
+/// Options of a command as keywords: `--max-model-len 4096 --enforce-eager` is `max_model_len=4096, enforce_eager=True`.
+pub(super) fn as_keywords(command: &str) -> String {
+    if !command.starts_with("--") || command.contains('{') {
+        return command.to_owned();
+    }
+    let options = command.split("--").filter(|option| !option.is_empty());
+    let keywords: Vec<String> = options
+        .map(|option| {
+            let (name, value) = option
+                .trim()
+                .split_once([' ', '='])
+                .unwrap_or((option.trim(), "True"));
+            let text = value.starts_with(|c: char| c.is_ascii_lowercase());
+            let quote = if text { "\"" } else { "" };
+            format!("{}={quote}{value}{quote}", name.replace('-', "_"))
+        })
+        .collect();
+    keywords.join(", ")
+}
+
 /// The words of ROCm for those of CUDA.
 pub(super) fn on_amd(text: &str) -> String {
     text.replace("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
@@ -185,6 +216,22 @@ pub(super) fn on_amd(text: &str) -> String {
 mod tests {
     use super::super::next::step;
     use super::*;
+
+    #[test]
+    fn options_are_keywords_in_python() {
+        assert_eq!(
+            as_keywords("--enforce-eager --max-model-len 4096"),
+            "enforce_eager=True, max_model_len=4096"
+        );
+        assert_eq!(
+            as_keywords("--kv-cache-dtype fp8"),
+            "kv_cache_dtype=\"fp8\""
+        );
+        assert_eq!(
+            as_keywords("nvidia-smi --list-gpus"),
+            "nvidia-smi --list-gpus"
+        );
+    }
 
     #[test]
     fn what_is_set_is_taken_further() {

@@ -142,7 +142,11 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])),
         Change::Recomputing => {
             on(shows(Sign::Recomputes) || is_set(message, &["gradient_checkpointing"])).or(useless(
-                without_samples || evaluates || (shows(Sign::Infers) && !shows(Sign::Trains)),
+                without_samples
+                    || evaluates
+                    || (shows(Sign::Infers) && !shows(Sign::Trains))
+                    // It has a step of its own then.
+                    || shows(Sign::NoInputGradients),
             ))
         }
         Change::Graph => useless(

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use oomph_allocator::Config;
+use oomph_allocator::{Config, VARIABLES};
 use oomph_python_source::{Ranged, imports_of};
 
 use crate::by_hand::{Script, Work};
@@ -16,8 +16,6 @@ use crate::search::Options;
 
 /// What is tried: segments that can grow leave no holes that nothing fits into.
 const EXPANDABLE: &str = "expandable_segments:True";
-/// The variable, by its newer name, which torch reads first, and by its older one.
-const VARIABLES: [&str; 2] = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
 
 /// Settings of PyTorch's allocator, as in `PYTORCH_CUDA_ALLOC_CONF`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]

@@ -58,16 +58,23 @@ pub(super) const READERS: &[Reader] = &[
         read: numpy,
     },
     Reader {
-        markers: &[
-            "out of resource: shared memory",
-            "out of resource: tensor memory",
-        ],
+        // Of shared memory, of tensor memory, or with the kernel's name in their place.
+        markers: &["out of resource: "],
         read: |line, _, _| {
+            ["Required: ", "shared memory", "tensor memory"]
+                .iter()
+                .any(|words| line.from.contains(words))
+                .then_some(())?;
             let mut message = line.message(Program::Triton, MessageKind::OnChip);
             message.memory = Memory::OnChip;
             message.requested = size_after(line.from, "Required: ");
-            message.total = size_after(line.from, "Hardware limit: ")
-                .or_else(|| size_after(line.from, "Hardware limitation: "));
+            message.total = [
+                "Hardware limit: ",
+                "Hardware limit:",
+                "Hardware limitation: ",
+            ]
+            .iter()
+            .find_map(|words| size_after(line.from, words));
             Some(message)
         },
     },

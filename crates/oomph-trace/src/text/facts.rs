@@ -710,6 +710,13 @@ pub(super) fn near<'a>(
             let mut figures = roles(line, BESIDE, message.memory);
             // A line of the message itself, which was wrapped.
             figures.retain(|(_, bytes)| !own.contains(&Some(*bytes)));
+            // Several cards: the text does not say which of them it was.
+            let totals = figures.iter().filter(|(role, _)| *role == Role::Total);
+            let mut totals: Vec<Bytes> = totals.map(|(_, bytes)| *bytes).collect();
+            totals.dedup();
+            if totals.len() > 1 && lower.contains("vram") {
+                figures.retain(|(role, _)| *role != Role::Total);
+            }
             // `13B` is a model.
             figures.retain(|(_, bytes)| bytes.0 == 0 || *bytes >= Bytes(1 << 10));
             around.fill(&figures);

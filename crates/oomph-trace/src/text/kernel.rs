@@ -120,8 +120,18 @@ pub(super) const READERS: &[Reader] = &[
             if let Some(before) = before.filter(|before| before.program == Program::Kernel) {
                 name_group(before, noted);
                 before.last = line.part;
+                return None;
             }
-            None
+            // All that is left of it may be the account of a group that was full.
+            let [usage, limit] = noted.cgroup;
+            if usage? < Bytes(limit?.0 / 50 * 49) {
+                return None;
+            }
+            let mut message = line.message(Program::Kernel, MessageKind::Killed);
+            message.memory = Memory::Host;
+            message.host = host(line.text);
+            of_group(&mut message, noted);
+            Some(message)
         },
     },
     Reader {

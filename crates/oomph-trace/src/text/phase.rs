@@ -377,6 +377,8 @@ const LOGS: &[(Phase, &[&str])] = &[
             "checkpoint shards",
             "load weight begin",
             "starting to load model",
+            // ComfyUI, before each model; when it is there, it says so.
+            "requested to load",
         ],
     ),
     (
@@ -430,8 +432,11 @@ pub(super) fn progress(line: &str) -> Option<(u64, u64)> {
     if OTHERS.iter().any(|word| line.contains(word)) {
         return None;
     }
-    let (_, bar) = line.rsplit_once("%|")?;
-    let (_, rest) = bar.split_once('|')?;
+    let rest = match line.rsplit_once("%|") {
+        Some((_, bar)) => bar.split_once('|')?.1,
+        // Without a bar between: `608:  63% 34/54 [00:42<…`.
+        None => line.rsplit_once("% ").filter(|_| line.contains(" ["))?.1,
+    };
     let (done, rest) = rest.trim_start().split_once('/')?;
     let all = rest.split_once(' ').map_or(rest, |(all, _)| all);
     let (done, all) = (done.parse().ok()?, all.parse().ok()?);

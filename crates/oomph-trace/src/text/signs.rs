@@ -106,6 +106,28 @@ pub enum Sign {
     Rollouts,
     /// An error of CUDA may have been that of an earlier call, as its own words say.
     Asynchronous,
+    /// It fails now and then.
+    Sometimes,
+    /// It had run for some epochs.
+    RanEpochs,
+    /// Checkpointed activations had no gradient to pass on.
+    NoInputGradients,
+    /// NVIDIA's GPU in a Mac, whose system has no nvidia-smi.
+    CudaOnMac,
+    /// Ray runs it.
+    Ray,
+    /// A search for the fastest kernel leaves one out and goes on.
+    IgnoresChoice,
+    /// A web interface of Stable Diffusion, by what it prints below a picture, or its settings.
+    WebInterface,
+    /// The kernel ended several small processes, one after another.
+    ManySmall,
+    /// Nextflow runs the job.
+    Nextflow,
+    /// Snakemake runs the job.
+    Snakemake,
+    /// Python code calls vLLM, whose settings are keywords there.
+    CallsEngine,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -440,6 +462,45 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (Sign::Asynchronous, &["asynchronously reported"]),
+    (
+        Sign::Sometimes,
+        &[
+            "sometimes",
+            "suddenly",
+            "at random",
+            "randomly fail",
+            "intermittent",
+            "sporadic",
+            "every now and then",
+            "once in a while",
+        ],
+    ),
+    (
+        Sign::NoInputGradients,
+        &["element 0 of tensors does not require grad"],
+    ),
+    (
+        Sign::Nextflow,
+        &["nextflow", "nf-core", "error executing process >"],
+    ),
+    (Sign::Snakemake, &["snakemake"]),
+    (Sign::IgnoresChoice, &["ignoring this choice"]),
+    (
+        Sign::WebInterface,
+        &[" gb, sys: ", "sys vram: ", "commandline_args"],
+    ),
+    (Sign::CudaOnMac, &["os x", "osx", "macos", "mac os"]),
+    (
+        Sign::Ray,
+        &[
+            "ray.tune",
+            "ray/tune",
+            "ray.exceptions",
+            "ray/worker",
+            "ray.init",
+            "raylet",
+        ],
+    ),
     (Sign::KeepsRounds, &["while/body/dynamic_update_slice"]),
     (
         Sign::Rollouts,
@@ -602,6 +663,39 @@ fn is_smallest_batch(line: &str) -> bool {
         })
 }
 
+/// Whether a line of code calls vLLM with keywords: `LLM(model, gpu_memory_utilization=0.9)`. Its own logs list them alike.
+fn calls_engine(line: &str) -> bool {
+    const KEYWORDS: [&str; 4] = [
+        "gpu_memory_utilization=",
+        "tensor_parallel_size=",
+        "max_model_len=",
+        "enforce_eager=",
+    ];
+    const LOGS: [&str; 4] = ["amespace(", "with config", "Args(", "Config("];
+    let called = |head: &str| {
+        head.rfind('(')
+            .is_some_and(|at| head[..at].ends_with(char::is_alphanumeric))
+    };
+    let mut keywords = KEYWORDS.iter().filter_map(|word| line.split_once(word));
+    keywords.any(|(head, _)| called(head)) && !LOGS.iter().any(|words| line.contains(words))
+}
+
+/// Whether a line of prose says that some epochs had gone well: "at 17 epochs", "after epoch 3".
+fn ran_epochs(line: &str) -> bool {
+    let lower = line.to_ascii_lowercase();
+    let words: Vec<&str> = lower.split_whitespace().collect();
+    let several = |word: &str| {
+        let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
+        let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
+        word.parse::<u64>().is_ok_and(|count| count > 0)
+    };
+    words.windows(3).any(|words| {
+        ["at", "after", "in", "on"].contains(&words[0])
+            && (words[1].starts_with("epoch") && several(words[2])
+                || words[2].starts_with("epoch") && several(words[1]))
+    })
+}
+
 /// What a line of prose says works, where it says so: "Runs fine with `offload_device=None`".
 pub(super) fn what_works(line: &str) -> Option<String> {
     const WORDS: &[&str] = &[
@@ -683,6 +777,12 @@ impl Sign {
         if is_smallest_batch(line) {
             add(Self::SmallestBatch);
         }
+        if calls_engine(line) {
+            add(Self::CallsEngine);
+        }
+        if ran_epochs(line) {
+            add(Self::RanEpochs);
+        }
         // The form of an issue: a heading, and the answer below.
         let text = line.trim().trim_start_matches(['#', ' ']);
         if *before_is_provider && !text.is_empty() {
@@ -739,6 +839,17 @@ mod tests {
         assert_eq!(shown("Conv node. Name:'12_nchwc'"), [Sign::OnCpu]);
         assert_eq!(shown("self.reducer = dist.Reducer("), [Sign::DataParallel]);
         assert_eq!(shown("a line"), []);
+        for epochs in [
+            "I still run out of memory at 17 epochs with it",
+            "it fails in epoch 3.",
+        ] {
+            assert!(shown(epochs).contains(&Sign::RanEpochs), "{epochs}");
+        }
+        assert_eq!(
+            shown("llm = LLM(\"m\", gpu_memory_utilization=0.9)"),
+            [Sign::CallsEngine]
+        );
+        assert_eq!(shown("Namespace(model='m', max_model_len=9)"), []);
         for batch in [
             "batch_size=1",
             "with batch size of 1.",

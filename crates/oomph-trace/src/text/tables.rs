@@ -3,6 +3,7 @@
 
 use std::sync::LazyLock;
 
+use super::frameworks::Framework;
 use super::models::Model;
 use super::quoted::Figure;
 use super::signs::Sign;
@@ -227,6 +228,8 @@ pub struct Tables {
     pub gpus: Vec<(usize, String)>,
     /// What the text shows of where and how the program ran.
     pub signs: Vec<Sign>,
+    /// The program that trains, if the text names one.
+    pub framework: Option<Framework>,
     /// The model that was run, where the text tells its size and leaves no doubt.
     pub model: Option<Model>,
     /// What people say works, with its line.
