@@ -2,8 +2,8 @@
 
     python bench/lint/fresh.py    # prints CODE, how many findings were right, how many were judged
 
-A finding counts as its reader judged it first. Of the sets forty and newer those count that the rule of today still reports
-(`results/kept.tsv`). If these are fewer than ten, all of the older sets are added.
+A finding counts as its reader judged it first. Of the sets forty and newer those count that a rule of today still reports, for that
+rule (`now` in `results/kept.tsv`; `rule` is what was judged). If these are fewer than ten, all of the older sets are added.
 """
 
 import csv
@@ -23,7 +23,9 @@ def rows(name: str) -> "list[dict[str, str]]":
 
 def judged() -> "dict[str, dict[int, list[bool]]]":
     """By rule and set: whether each finding was right."""
-    kept = {(row["rule"], row["file"], row["line"]) for row in rows("kept.tsv")}
+    kept = defaultdict(list)
+    for row in rows("kept.tsv"):
+        kept[row["rule"], row["file"], row["line"]].append(row["now"])
     found: "dict[str, dict[int, list[bool]]]" = defaultdict(lambda: defaultdict(list))
     for row in rows("checked.tsv"):
         number = row["round"]
@@ -32,8 +34,9 @@ def judged() -> "dict[str, dict[int, list[bool]]]":
     for path in sorted(RESULTS.glob("judged_*.tsv")):
         for row in rows(path.name):
             number = int(row["set"].rstrip("r"))
-            if number < NEW or (row["rule"], row["file"], row["line"]) in kept:
-                found[row["rule"]][number].append(row["verdict"] == "right")
+            now = [row["rule"]] if number < NEW else kept[row["rule"], row["file"], row["line"]]
+            for rule in now:
+                found[rule][number].append(row["verdict"] == "right")
     return found
 
 

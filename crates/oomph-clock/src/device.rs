@@ -27,6 +27,11 @@ const SHORTEST: f64 = 1.3e-6;
 const CACHED: f64 = 0.5;
 /// Bytes that the L2 cache gives each multiprocessor in a cycle: it grows with the multiprocessors, not with the memory.
 const L2_BYTES: f64 = 32.0;
+/// Blocks that a multiprocessor holds at most.
+const BLOCKS: f64 = 32.0;
+/// What a kernel takes whose threads walk, and cycles that a multiprocessor takes for each warp of it.
+const WALKED: f64 = 1.82e-6;
+const WARP: f64 = 61.6;
 /// Bytes of a kernel of which only the launch is known, for each of its threads.
 const UNKNOWN_BYTES: f64 = 48.0;
 
@@ -65,14 +70,14 @@ const fn class(parts: &'static [&'static str], numbers: [f64; 5], deviation: f64
 /// The first counts whose parts are all in the name. Fitted to `bench/time/results/h200_*`.
 #[rustfmt::skip]
 const CLASSES: &[Class] = &[
-    class(&["multi_tensor_apply", "FusedAdam"], [15.3, 0.4, 0.1, 162.0, 0.0], 0.04),
+    class(&["multi_tensor_apply", "FusedAdam"], [34.8, 0.697, 0.247, 37.5, 0.0], 0.05),
     class(&["multi_tensor_apply"], [10.4, 0.884, 1.03, 26.0, 0.0], 0.12),
-    class(&["GammaBetaBackward"], [2.63, 0.638, 0.986, 0.0, 0.333], 0.11),
-    class(&["layer_norm_grad_input"], [2.12, 0.756, 0.6, 1.57, 0.0], 0.04),
+    class(&["GammaBetaBackward"], [2.31, 0.75, 1.0, 0.175, 0.333], 0.09),
+    class(&["layer_norm_grad_input"], [2.4, 0.761, 0.579, 1.7, 0.0], 0.06),
     class(&["layer_norm"], [3.34, 0.876, 0.64, 2.85, 0.0], 0.07),
     class(&["RowwiseMoments"], [2.0, 0.786, 0.251, 1.0, 0.531], 0.04),
     class(&["cunn_SoftMaxForward"], [12.6, 0.904, 2.33, 0.0, 0.0], 0.06),
-    class(&["cunn_SoftMaxBackward"], [15.5, 1.0, 1.02, 0.0, 0.0], 0.04),
+    class(&["cunn_SoftMaxBackward"], [8.62, 1.05, 0.284, 0.037, 0.0], 0.04),
     class(&["softmax_warp_forward"], [2.37, 0.8, 0.526, 2.42, 0.0], 0.25),
     class(&["softmax_warp_backward"], [2.78, 0.825, 0.985, 0.2, 0.0], 0.25),
     class(&["fused_dropout"], [1.77, 0.756, 0.388, 0.0, 0.0], 0.06),
@@ -80,7 +85,7 @@ const CLASSES: &[Class] = &[
     class(&["reduce_kernel", "MinOps"], [3.2, 0.35, 0.25, 3.1, 0.033], 0.32),
     class(&["reduce_kernel"], [3.9, 0.575, 0.217, 1.66, 0.033], 0.32),
     class(&["CatArrayBatchedCopy_"], [1.44, 0.8, 0.655, 1.16, 0.0], 0.06),
-    class(&["CatArrayBatchedCopy"], [1.66, 0.756, 0.115, 0.0149, 0.0], 0.13),
+    class(&["CatArrayBatchedCopy"], [1.91, 1.01, 0.111, 0.056, 0.0], 0.18),
     class(&["batch_norm_transform_input_channels"], [3.04, 0.407, 0.6, 0.0, 0.0], 0.04),
     class(&["batch_norm_transform_input"], [1.74, 0.0, 0.114, 2.28, 0.3], 0.05),
     class(&["batch_norm_collect_statistics_kernel"], [6.67, 0.0, 0.184, 3.38, 1.01], 0.17),
@@ -98,8 +103,8 @@ const CLASSES: &[Class] = &[
     class(&["avg_pool"], [2.36, 0.55, 0.6, 0.0, 0.0], 0.17),
     class(&["upsample"], [21.0, 1.1, 2.94, 0.0, 0.0], 0.57),
     class(&["vectorized_elementwise", "FillFunctor"], [0.767, 0.97, 0.584, 1.19, 0.0], 0.04),
-    class(&["vectorized_elementwise", "float16_copy_kernel"], [1.31, 0.877, 0.646, 0.0, 0.0], 0.09),
-    class(&["vectorized_elementwise", "Gelu"], [1.13, 0.756, 0.4, 2.5, 0.0], 0.07),
+    class(&["vectorized_elementwise", "float16_copy_kernel"], [1.37, 0.908, 0.529, 0.02, 0.0], 0.1),
+    class(&["vectorized_elementwise", "Gelu"], [1.14, 0.903, 0.357, 2.83, 0.0], 0.08),
     class(&["vectorized_elementwise", "silu"], [1.64, 0.8, 0.582, 0.0, 0.0], 0.04),
     class(&["vectorized_elementwise", "tanh"], [1.06, 0.877, 0.599, 3.32, 0.0], 0.04),
     class(&["vectorized_elementwise"], [1.29, 0.85, 0.75, 0.0, 0.0], 0.09),
@@ -114,17 +119,19 @@ const CLASSES: &[Class] = &[
     class(&["distribution_elementwise"], [1.36, 0.756, 0.189, 3.13, 0.0], 0.04),
     class(&["roll_cuda_kernel"], [2.0, 4.0, 4.0, 1.28, 0.0], 0.1),
     class(&["reflection_pad"], [2.0, 4.0, 4.0, 1.6, 0.0], 0.2),
-    class(&["nll_loss"], [0.602, 0.8, 0.115, 0.0, 3.38], 0.35),
+    class(&["deformable_im2col"], [2.0, 4.0, 4.0, 10.3, 0.0], 0.1),
+    class(&["deformable_col2im"], [2.0, 4.0, 4.0, 5.7, 0.0], 0.1),
+    class(&["nll_loss"], [1.19, 0.78, 0.166, 0.314, 3.38], 0.37),
     class(&["sum_and_scatter"], [0.271, 1.2, 2.94, 1.39, 0.0], 0.13),
     class(&["compute_grad_weight"], [5.36, 1.28, 2.94, 1.57, 0.0], 0.27),
-    class(&["index"], [0.652, 1.28, 0.063, 0.0, 0.0], 0.15),
+    class(&["index"], [0.819, 0.476, 0.849, 0.0705, 0.0], 0.16),
     class(&["RadixSortOnesweep"], [7.5, 4.0, 4.0, 38.0, 0.0], 0.1),
     class(&["RadixSortHistogram"], [3.0, 4.0, 4.0, 23.0, 0.0], 0.4),
     class(&["computeBlockDigitCounts"], [2.0, 4.0, 4.0, 6.0, 0.0], 0.4),
     class(&["computeDigitCumSum"], [1.5, 4.0, 4.0, 0.9, 0.0], 0.2),
     class(&["computeBlockwiseWithinKCounts"], [2.0, 4.0, 4.0, 1.5, 0.0], 0.2),
     class(&["mbtopk", "gatherTopK"], [3.0, 4.0, 4.0, 15.0, 0.0], 0.3),
-    class(&["adix"], [5.77, 0.8, 0.0434, 0.0, 0.0], 0.51),
+    class(&["adix"], [1.13, 0.603, 0.229, 0.341, 0.0], 0.14),
 ];
 /// Everything else, by its threads.
 const OTHER: Class = class(&[], [3.6, 1.28, 0.207, 0.0, 0.0], 1.0);
@@ -234,6 +241,22 @@ fn estimated(work: &Work, steps: &Steps, gpu: &Figures) -> Took {
             let together = work / (gpu.sms * gpu.clock);
             let seconds = alone.max(together).max(moving(*bytes, 0.8, 0.5, gpu));
             kernel(SHORTEST + seconds, 0.3)
+        }
+        Work::Walk {
+            cycles,
+            tail,
+            blocks,
+            threads,
+            bytes,
+            ..
+        } => {
+            let held = (gpu.threads_per_sm / threads).floor().clamp(1.0, BLOCKS);
+            let waves = (blocks / (gpu.sms * held)).max(1.0);
+            let walked = waves * cycles * gpu.cycle / MEASURED_HZ;
+            let begun = blocks * threads / 32.0 * WARP / (gpu.sms * gpu.clock);
+            let moved = moving(*bytes, 0.635, 0.311, gpu);
+            let last = tail * gpu.cycle / MEASURED_HZ;
+            kernel(WALKED + walked.max(begun).max(moved) + last, 0.14)
         }
         Work::Fixed(seconds, _) => kernel(*seconds, 0.3),
         _ => Took {
@@ -752,6 +775,25 @@ mod tests {
         assert!((1.0..2.0).contains(&(vector / reading)));
         let cold = seconds("h200", &plain(64.0, 1024.0, 1024.0, 4.0 * 1024.0 * 1024.0));
         assert!(cold >= seconds("h200", &plain(64.0, 1024.0, 1024.0, 0.0)));
+    }
+
+    #[test]
+    fn blocks_that_find_no_room_walk_after_the_others() {
+        let walk = |blocks, tail| {
+            let work = Work::Walk {
+                cycles: 1e5,
+                tail,
+                blocks,
+                threads: 512.0,
+                bytes: 0.0,
+                what: "reductions".to_owned(),
+            };
+            seconds("h200", &work)
+        };
+        // 132 multiprocessors hold four blocks each.
+        assert!((walk(528.0, 0.0) - walk(2.0, 0.0)).abs() < 1e-9);
+        assert!(walk(1056.0, 0.0) > 1.9 * walk(528.0, 0.0));
+        assert!((walk(2.0, 1.98e5) - walk(2.0, 0.0) - 1e-4).abs() < 1e-9);
     }
 
     #[test]

@@ -109,11 +109,11 @@ impl Estimate {
         } else {
             (Bound::Device, median.device)
         };
-        let spread = spread(bound, median.spread);
+        let [shortest, longest] = range(&median);
         Some(Self {
             step_seconds: median.seconds,
-            low: (if steps_differ { first } else { median.seconds }) / (1.0 + spread),
-            high: (if steps_differ { last } else { median.seconds }) * (1.0 + spread),
+            low: (if steps_differ { first } else { median.seconds }) * shortest,
+            high: (if steps_differ { last } else { median.seconds }) * longest,
             device_seconds: median.device,
             host_seconds: median.host,
             loading_seconds: median.loading,
@@ -256,12 +256,21 @@ fn all_parts(steps: &Steps, gpu: &Figures, host: &Host, copies: bool) -> Vec<Par
     parts
 }
 
-/// The part by which nine of ten steps are off at most.
-fn spread(bound: Bound, device: f64) -> f64 {
-    match bound {
-        Bound::Host => 0.40,
-        _ => 0.08 + 0.8 * device,
+/// How many times as long nine of ten steps take, at least and at most: where the host and the GPU take about as long, either may be
+/// the one that decides.
+fn range(step: &Played) -> [f64; 2] {
+    const OF_HOST: f64 = 1.4;
+    let of_device = 1.1 + 0.8 * step.spread;
+    let device = step.device.max(step.beside);
+    if step.host.max(device) <= 0.0 {
+        return [1.0 / of_device, of_device];
     }
+    let seconds = |host: f64, gpu: f64| (step.host * host).max(device * gpu);
+    let told = seconds(1.0, 1.0);
+    [
+        seconds(1.0 / OF_HOST, 1.0 / of_device) / told,
+        seconds(OF_HOST, of_device) / told,
+    ]
 }
 
 /// What a piece of work counts as.
@@ -282,7 +291,10 @@ fn consumer(work: &Work, steps: &Steps) -> String {
         Work::Convolution { .. } => "convolutions".to_owned(),
         Work::Attention(_) => "attention".to_owned(),
         Work::BatchNorm { .. } => "normalization".to_owned(),
-        Work::Moving(_, what) | Work::Fixed(_, what) | Work::Chain(_, _, _, what) => what.clone(),
+        Work::Moving(_, what)
+        | Work::Fixed(_, what)
+        | Work::Chain(_, _, _, what)
+        | Work::Walk { what, .. } => what.clone(),
         Work::Copy(..) => "copies".to_owned(),
         _ => String::new(),
     }
@@ -381,6 +393,23 @@ mod tests {
             ..steps
         };
         assert_eq!(parts(&later, &gpu, &Host::default()).len(), 2);
+    }
+
+    #[test]
+    fn the_host_widens_the_interval_where_it_takes_almost_as_long_as_the_gpu() {
+        let played = |host, device| Played {
+            host,
+            device,
+            spread: 0.125,
+            ..Played::default()
+        };
+        let near = |found: [f64; 2], wanted: [f64; 2]| {
+            (found.iter().zip(wanted)).all(|(found, wanted)| (found - wanted).abs() < 1e-9)
+        };
+        assert!(near(range(&played(0.1, 1.0)), [1.0 / 1.2, 1.2]));
+        assert!(near(range(&played(0.95, 1.0)), [1.0 / 1.2, 0.95 * 1.4]));
+        assert!(near(range(&played(1.0, 0.1)), [1.0 / 1.4, 1.4]));
+        assert!(near(range(&played(1.0, 0.9)), [0.75, 1.4]));
     }
 
     #[test]

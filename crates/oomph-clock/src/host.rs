@@ -47,9 +47,13 @@ pub(crate) const LISTED: f64 = 1.1e-6;
 pub(crate) const LISTS: f64 = 13.0;
 /// A wait for the GPU, beside the waiting.
 pub(crate) const WAIT: f64 = 30e-6;
-/// What a step takes beside all that, and a pass without a backward pass.
-pub(crate) const STEP: f64 = 820e-6;
+/// What a pass takes beside all that, without a backward pass.
 pub(crate) const PASS: f64 = 50e-6;
+
+/// What a step takes beside all that, with so many operators: of the script's own lines between them there are few in a tiny step.
+pub(crate) const fn step(operators: f64) -> f64 {
+    (200e-6 + 14e-6 * operators).min(820e-6)
+}
 
 /// What it takes to launch a piece of work. Convolutions take long, since cuDNN is asked what fits; where channels do not come last
 /// they are three launches.
@@ -125,6 +129,12 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tiny_step_has_little_of_the_script_beside_its_operators() {
+        assert!((step(20.0) - 480e-6).abs() < 1e-12);
+        assert!((step(44.3) / step(1000.0) - 1.0).abs() < 0.01);
+    }
 
     #[test]
     fn a_calibrated_host_is_slower_by_the_median() {

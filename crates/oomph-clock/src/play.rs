@@ -169,14 +169,15 @@ impl Busy {
     fn new(steps: &Steps, works: &[&Work], levers: f64) -> Self {
         let [mut modules, mut nodes, mut gradients] = [0.0; 3];
         // Operators, launches in each thread; operators and beginnings of optimizers.
-        let (mut of_autograd, mut again, mut launches, mut own, mut begun) =
-            (0.0, 0.0, [0.0; 2], 0.0, 0.0);
+        let (mut operators, mut of_autograd, mut again, mut launches, mut own, mut begun) =
+            (0.0, 0.0, 0.0, [0.0; 2], 0.0, 0.0);
         let (mut autograds, mut optimizes, mut backward) = (false, false, false);
         for work in works {
             match work {
                 Work::Modules(counted) => [modules, nodes, gradients] = *counted,
                 Work::Operator(by_engine) => {
                     autograds = *by_engine;
+                    operators += 1.0;
                     of_autograd += f64::from(u8::from(autograds));
                     again += f64::from(u8::from(backward && !autograds));
                     own += f64::from(u8::from(optimizes));
@@ -206,7 +207,11 @@ impl Busy {
         let lists = (own / turns).clamp(1.0, host::LISTS) / (own / turns).max(1.0);
         let levers = levers / f64::max(launches[0] + launches[1], 1.0);
         Self {
-            step: if trains { host::STEP } else { host::PASS },
+            step: if trains {
+                host::step(operators)
+            } else {
+                host::PASS
+            },
             between: Threads {
                 made: made / f64::max(launches[0], 1.0) + levers,
                 backward: evaluated / f64::max(launches[1], 1.0) + levers,
@@ -327,7 +332,7 @@ mod tests {
             host_seconds(&table, &[0, 1, 0, 1, 2])
         };
         let launch = host::launch(&small());
-        let training = host::STEP
+        let training = host::step(2.0)
             + 2.0 * (host::OPERATOR.backward + launch.backward)
             + 30.0 * host::NODE.backward;
         assert!((busy(true) - training).abs() < 1e-9);
@@ -391,7 +396,9 @@ mod tests {
         assert!((each - 900.0 * host::LISTED).abs() < 1e-9);
         // With a loop there are nine operators for each gradient, and no lists.
         let loops = optimizer(100.0, 900);
-        let wanted = 900.0 * host::OPTIMIZER + 100.0 * host::LISTS * host::LISTED;
+        let wanted =
+            900.0 * host::OPTIMIZER + 100.0 * host::LISTS * host::LISTED + host::step(901.0)
+                - host::step(1.0);
         assert!((loops / wanted - 1.0).abs() < 0.01);
     }
 }

@@ -87,6 +87,21 @@ pub enum Work {
     Copy(Path, f64, Option<Way>),
     /// Cycles of steps that follow each other, cycles of all multiprocessors together, or bytes: whichever takes longest.
     Chain(f64, f64, f64, String),
+    /// Blocks whose threads each walk so many cycles, with so many of the last one's beside; they read so many bytes.
+    Walk {
+        /// Cycles of each thread, one after the other.
+        cycles: f64,
+        /// Cycles of the last block when the others are done.
+        tail: f64,
+        /// Blocks.
+        blocks: f64,
+        /// Threads of a block.
+        threads: f64,
+        /// What they read.
+        bytes: f64,
+        /// What it counts as.
+        what: String,
+    },
     /// What takes so many seconds on the GPU that was rehearsed; its work is not known.
     Fixed(f64, String),
     /// Written by another version.
@@ -301,6 +316,14 @@ impl From<Written> for Work {
                 },
             ),
             "chain" => Self::Chain(number(1), number(2), number(3), text(4)),
+            "walk" => Self::Walk {
+                cycles: number(1),
+                tail: number(2),
+                blocks: number(3),
+                threads: number(4),
+                bytes: number(5),
+                what: text(6),
+            },
             "fixed" => Self::Fixed(number(1) / 1e9, text(2)),
             _ => Self::Unknown,
         }

@@ -30,6 +30,8 @@ const ROWS: u64 = 4096;
 
 /// Findings about less than this are not reported.
 const SMALL: u64 = 16 << 20;
+/// A million parameters.
+const TINY: u64 = 4 << 20;
 
 /// How large a network is at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) struct Size {
     pub(crate) parameters: u64,
     /// Bytes that a batch of rows keeps for the backward pass, if it has linear layers only.
     pub(crate) activations: Option<u64>,
+    /// Whether it ends in linear layers and has none that go over a sequence: what it is given is small.
+    pub(crate) ends_flat: bool,
 }
 
 impl Size {
@@ -49,11 +53,17 @@ impl Size {
                 .activations
                 .zip(other.activations)
                 .map(|(a, b)| a.max(b)),
+            ends_flat: self.ends_flat && other.ends_flat,
         }
     }
 
     pub(crate) fn has_small_parameters(self) -> bool {
         self.parameters < SMALL
+    }
+
+    /// A classifier of small images or of rows, with a million parameters at most.
+    pub(crate) fn is_tiny(self) -> bool {
+        self.parameters < TINY && self.ends_flat
     }
 
     pub(crate) fn has_small_activations(self) -> bool {
@@ -138,7 +148,8 @@ impl Layout {
         };
         let mut parameters: u64 = 0;
         let mut row = Some(0_u64);
-        for layer in self.layers.as_ref()? {
+        let layers = self.layers.as_ref()?;
+        for layer in layers {
             let width = |width: &Width| width.value(&given).unwrap_or(UNKNOWN_WIDTH);
             let count = |width: &Width| width.value(&given).unwrap_or(UNKNOWN_COUNT);
             let held = match layer {
@@ -183,6 +194,10 @@ impl Layout {
         Some(Size {
             parameters: parameters.saturating_mul(BYTES),
             activations: row.map(|row| row.saturating_mul(KEPT * ROWS * BYTES)),
+            ends_flat: layers.iter().any(|each| matches!(each, Layer::Linear(_)))
+                && !layers
+                    .iter()
+                    .any(|each| matches!(each, Layer::Recurrent(..) | Layer::Embedding(_))),
         })
     }
 }

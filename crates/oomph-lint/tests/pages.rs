@@ -119,9 +119,8 @@ Generated from the rules' doc comments.
 
 A rule is on by default if it was right in nine of ten findings, of at least ten, in repositories that it had not seen. All others
 are off until then: `--extend-select` turns them on by code, name or family, `--select ALL` turns on all. The figures count each
-finding as its reader judged it first: those of the sets forty and newer that the rule of today still reports, and, if these are
-fewer than ten, all of older sets. What is wrong and what is true but matters little both count as not right.
-Set forty-six, the newest, does not count yet: with it OOM201 has 30 of 40 and OOM501 23 of 27; none of what is not right there is wrong.
+finding as its reader judged it first, for the rule of today that reports it: those of the sets forty and newer that one still reports, and,
+if these are fewer than ten, all of older sets. What is wrong and what is true but matters little both count as not right.
 [bench/lint](../../bench/lint/README.md) has the sets and each judgement. With a trace or after a run, `oomph explain` and `oomph run`
 report rules about memory whatever their figures: what a line held is measured there.
 

@@ -590,7 +590,7 @@ work([])
     let trains = agent("        loss.backward()\n");
     assert_eq!(
         found(&[("main.py", main), ("agents.py", &agent(""))]),
-        ["OOM207"]
+        ["OOM201"]
     );
     assert!(found(&[("main.py", main), ("agents.py", &trains)]).is_empty());
 }
@@ -1384,7 +1384,7 @@ run(torch.nn.Linear(1, 1), [], print)
         found(&[("main.py", &main)])
     };
     assert_eq!(with("edges[0].numpy()"), [""; 0]);
-    assert_eq!(with("edges[0].cpu().numpy()"), ["OOM205"]);
+    assert_eq!(with("edges[0].cpu().numpy()"), ["OOM201"]);
 }
 
 const TRAINS_NET: &str = "def train(net, loader, criterion):
@@ -1787,4 +1787,120 @@ main(*load())
         found(&[("a.py", &tests("").replace(".cuda()", ""))]),
         [""; 0]
     );
+}
+
+#[test]
+fn what_only_gives_gradients_a_setting_runs_no_model() {
+    // `disable_grad` is of another file, and the checkpoint is gone before anything runs.
+    let load = |last: &str| {
+        format!(
+            "import torch
+from tools import disable_grad, Net
+device = torch.device('cuda')
+for path in ['a.pth', 'b.pth']:
+    state = torch.load(path, map_location=device)
+    net = Net().to(device)
+    net.load_state_dict(state)
+    {last}(net)
+    del state
+"
+        )
+    };
+    let tools = "import torch
+class Net(torch.nn.Linear): pass
+def disable_grad(net): pass
+";
+    let of = |last: &str| found(&[("main.py", &load(last)), ("tools.py", tools)]);
+    assert_eq!(of("disable_grad"), ["OOM505"]);
+    assert_eq!(of("evaluate"), ["OOM501", "OOM502"]);
+}
+
+#[test]
+fn a_graph_that_a_name_takes_into_the_next_iteration_is_evaluation() {
+    let of = |start: &str, end: &str| {
+        let code = format!(
+            "import torch
+from tools import Net, requires_grad
+net = Net().cuda()
+{start}
+for line in open('lines.txt'):
+    output = net(torch.tensor(line).cuda())
+    print(output.argmax(1).tolist())
+    {end}
+"
+        );
+        found(&[("main.py", &code)])
+    };
+    assert_eq!(of("", ""), ["OOM201"]);
+    assert_eq!(of("", "del output"), ["OOM207"]);
+    assert_eq!(of("", "output = None"), ["OOM207"]);
+    // Of a module that only a function asks for.
+    let late = "import torch
+def draw(lines):
+    import Networks.late as late
+    net = late.Net().cuda()
+    for line in lines:
+        output = net(torch.tensor(line).cuda())
+        print(output.argmax(1).tolist())
+draw(open('lines.txt'))
+";
+    assert_eq!(found(&[("main.py", late)]), ["OOM205"]);
+    // Frozen by a function of another file.
+    assert_eq!(of("requires_grad(net, False)", ""), [""; 0]);
+}
+
+#[test]
+fn evaluations_of_small_classifiers_and_of_digits_say_nothing() {
+    let of = |net: &str, data: &str| {
+        let code = format!(
+            "import torch, torchvision
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        {net}
+net = Net().cuda()
+net.eval()
+for x, y in torch.utils.data.DataLoader({data}):
+    output = net(x.cuda())
+    print((output.argmax(1) == y.cuda()).sum().item())
+"
+        );
+        found(&[("main.py", &code)]).contains(&"OOM201")
+    };
+    let small = "self.conv = torch.nn.Conv2d(1, 32, 5); self.out = torch.nn.Linear(800, 10)";
+    let large = "self.conv = torch.nn.Conv2d(1, 32, 5); self.out = torch.nn.Linear(80000, 10000)";
+    // Nothing says how large its input is.
+    let maps = "self.conv = torch.nn.Conv2d(1, 32, 5)";
+    let photos = "torchvision.datasets.ImageFolder('photos')";
+    assert!(!of(small, photos));
+    assert!(of(large, photos));
+    assert!(of(maps, photos));
+    assert!(!of(large, "torchvision.datasets.MNIST('digits')"));
+    assert!(of(
+        large,
+        "torchvision.datasets.MNIST('digits', transform=torchvision.transforms.Resize(224))"
+    ));
+}
+
+#[test]
+fn a_network_with_a_pass_on_the_cpu_is_there() {
+    let of = |reads: &str| {
+        let code = format!(
+            "import torch
+def run(net, graphs):
+    net.cuda()
+    for features, edges in graphs:
+        first = net(features, edges)
+        print(edges[0]{reads}.numpy(), first.argmax().item())
+        others = edges
+        second = net(features, others)
+        print(second.argmax().item())
+run(torch.nn.Linear(1, 1), [])
+"
+        );
+        let found = found(&[("main.py", &code)]);
+        found.contains(&"OOM201") || found.contains(&"OOM207")
+    };
+    assert!(of(".cpu()"));
+    assert!(!of(""));
 }

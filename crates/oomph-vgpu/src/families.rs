@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
 use crate::clock::{Kind, LAUNCH, Product, Rates};
-use crate::{cublaslt, ledger};
+use crate::{cublaslt, ledger, reductions};
 
 /// How the time of a kernel follows from its launch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -175,7 +175,7 @@ impl Family {
             }
             Self::Reduction if !arguments.is_null() => {
                 // SAFETY: the caller's contract.
-                let read = unsafe { reduced_bytes(*arguments) };
+                let read = unsafe { reductions::bytes(*arguments) };
                 rates.moving(read.map_or(usual, |read| read * REDUCTION))
             }
             Self::Lists { bytes } => {
@@ -232,43 +232,6 @@ pub fn lists(name: &str) -> u8 {
         rest.chars().next()?.to_digit(10)
     };
     depth().map_or(2, |depth| depth as u8)
-}
-
-/// What a reduction reads, or nothing if its argument does not look as expected.
-///
-/// # Safety
-/// `argument` must point to the `ReduceOp` of PyTorch's `reduce_kernel`.
-unsafe fn reduced_bytes(argument: *const c_void) -> Option<f64> {
-    // SAFETY: the caller's contract.
-    let (size, counts) = unsafe { reduction(argument) }?;
-    Some(counts.iter().map(|&count| count as f64).product::<f64>() * f64::from(size))
-}
-
-/// Inputs of an output and outputs of a reduction, or nothing if its argument does not look as expected.
-///
-/// # Safety
-/// As for [`reduced_bytes`].
-pub unsafe fn reduced_elements(argument: *const c_void) -> Option<[u64; 2]> {
-    // SAFETY: the caller's contract.
-    unsafe { reduction(argument) }.map(|(_, counts)| counts)
-}
-
-/// Bytes of an element of the sum, inputs of an output, and outputs.
-///
-/// # Safety
-/// As for [`reduced_bytes`].
-unsafe fn reduction(argument: *const c_void) -> Option<(c_int, [u64; 2])> {
-    /// The operation and its neutral element come first, which are small but not always the same.
-    const BEFORE: std::ops::RangeInclusive<usize> = 1..=8;
-    BEFORE.into_iter().find_map(|at| {
-        // `ReduceConfig`: bytes of an element of the sum, numbers of inputs and outputs, the first step.
-        // SAFETY: the structure goes on with strides and addresses for far more words than these.
-        let [size, inputs, outputs, step] = [0, 1, 2, 3]
-            .map(|word| unsafe { argument.cast::<c_int>().add(at + word).read_unaligned() });
-        let counts = inputs > 0 && outputs > 0 && (1..=1 << 20).contains(&step);
-        (matches!(size, 1 | 2 | 4 | 8 | 16) && counts)
-            .then_some((size, [inputs as u64, outputs as u64]))
-    })
 }
 
 /// Elements that a strided copy reads or writes one by one, or none.
@@ -502,12 +465,13 @@ mod tests {
         let sizes = [(&raw mut rows).cast(), (&raw mut columns).cast()];
         near(time(Family::Columns { bytes: 28 }, 24, &sizes), 77.0);
         // One word of operation, a neutral element, then what is reduced.
-        let mut words = [0_i32, 0, 4, 16_384, 768, 1, 0, 0, 0, 0, 0, 0];
+        let mut words = [0_i32; 24];
+        words[2..6].copy_from_slice(&[4, 16_384, 768, 1]);
         near(
             time(Family::Reduction, 12, &[words.as_mut_ptr().cast()]),
             20.0,
         );
-        let mut unlike = [0_i32; 12];
+        let mut unlike = [0_i32; 24];
         // As far as is known: by its threads.
         assert!(time(Family::Reduction, 12, &[unlike.as_mut_ptr().cast()]) < 5.0);
         let mut classes = 50_257_i32;

@@ -54,6 +54,7 @@ mod philox;
 mod pools;
 mod recurrent;
 mod reduce;
+mod reductions;
 mod report;
 mod runtime;
 mod shared;

@@ -6,7 +6,8 @@
 use std::ffi::{c_int, c_void};
 
 use crate::clock::Kind;
-use crate::families::{Family, lists, reduced_elements};
+use crate::families::{Family, lists};
+use crate::reductions;
 use crate::walks::Walk;
 use crate::work::Work;
 
@@ -268,6 +269,9 @@ impl Moved {
         if name.contains("conv_depthwise2d_grad_weight") {
             return Self::FilterGradient { bytes };
         }
+        if let Some(walk) = Walk::of(name, bytes) {
+            return Self::Walks(walk);
+        }
         if name.contains("conv_depthwise2d") {
             return Self::Viewed {
                 dimensions: 4,
@@ -286,9 +290,6 @@ impl Moved {
                 arguments: [3, 5],
                 bytes: 3 * bytes,
             };
-        }
-        if let Some(walk) = Walk::of(name, bytes) {
-            return Self::Walks(walk);
         }
         if name.contains("distribution_elementwise") {
             return Self::Elements {
@@ -398,9 +399,10 @@ impl Moved {
                         bytes = count(rows) * count(columns) * u64::from(each);
                     }
                     Self::Reduction { bytes: each } => {
-                        let read =
-                            reduced_elements(*arguments).map(|[inputs, outputs]| inputs * outputs);
-                        bytes = read.unwrap_or(0) * u64::from(each);
+                        match reductions::work(*arguments, blocks, threads, u64::from(each)) {
+                            Ok(work) => return work,
+                            Err(read) => bytes = read,
+                        }
                     }
                     Self::Lists {
                         depth,
@@ -498,7 +500,7 @@ const ALONE: [(&str, Moved); 8] = [
     ("upsample_bicubic2d_backward_out_frame", Moved::Chain { argument: 4, view: true, cycles: 4570 }),
     ("grid_sampler_2d_kernel", Moved::Worked { argument: 0, channels: true, tenths: 26 }),
     ("grid_sampler_2d_backward_kernel", Moved::Worked { argument: 0, channels: true, tenths: 127 }),
-    ("indexFuncLargeIndex", Moved::Worked { argument: 5, channels: false, tenths: 17 }),
+    ("indexFuncLargeIndex", Moved::Worked { argument: 5, channels: false, tenths: 19 }),
     ("scatter_gather_elementwise_kernel", Moved::Worked { argument: 0, channels: false, tenths: 8 }),
 ];
 

@@ -26,6 +26,16 @@ pub enum Walk {
     Pooled { backward: bool, bytes: u8 },
     /// Volumes that are enlarged: a thread for each place, which walks over images and channels.
     Enlarged { backward: bool, half: bool },
+    /// The gradient of a short embedding: each block goes through all indices.
+    Embedded,
+    /// Windows that become columns: a thread for each place, which walks over its window.
+    Columns { bytes: u8 },
+    /// Sums for the gradient of a group normalization: a block for each channel of an image.
+    Moments { bytes: u8 },
+    /// A convolution of single channels over a window that the kernel was not compiled for.
+    Windowed,
+    /// The gradient of a deformed convolution's offsets: a thread for each, which walks over the channels.
+    Offsets,
 }
 
 /// Elements that lie beyond the L2 cache take a thread twice as long to come by.
@@ -57,6 +67,18 @@ impl Walk {
             Self::Pooled { backward, bytes }
         } else if has("upsample_trilinear3d") {
             Self::Enlarged { backward, half }
+        } else if has("embedding_backward_feature_kernel") {
+            Self::Embedded
+        } else if has("13im2col_kernel") {
+            Self::Columns { bytes }
+        } else if has("ComputeInternalGradientsCUDAKernel") {
+            Self::Moments { bytes }
+        } else if has("conv_depthwise2d_forward_kernel_generic")
+            || has("conv_depthwise2d_backward_kernelILi0E")
+        {
+            Self::Windowed
+        } else if has("deformable_col2im_coord_kernel") {
+            Self::Offsets
         } else {
             return None;
         })
@@ -80,7 +102,24 @@ impl Walk {
         let count = |index: usize| unsafe {
             u128::from((*arguments.add(index)).cast::<u32>().read_unaligned())
         };
+        if let Some((cycles, bytes)) = self.walked(count, blocks, threads) {
+            return (cycles < MOST && bytes < 1 << 44).then(|| Work::Walk {
+                cycles: cycles as u64,
+                tail: 0,
+                blocks: blocks as u64,
+                threads: threads as u32,
+                bytes: bytes as u64,
+                what: self.what(),
+            });
+        }
         let (cycles, work, bytes) = match self {
+            Self::Windowed => {
+                // SAFETY: as above: what is made, and the weights.
+                let [made, weights] = [1, 2].map(|at| unsafe { viewed(*arguments.add(at), 4) });
+                let elements: u128 = made?.iter().map(|&size| u128::from(size)).product();
+                let [_, _, high, wide] = weights?.map(u128::from);
+                (0, elements.checked_mul(high * wide)? * 22 / 100, 0)
+            }
             Self::Scan { dear } => {
                 let (rows, size) = (count(2), count(3));
                 let along = 1 << count(4).min(9);
@@ -145,12 +184,38 @@ impl Walk {
                 };
                 (planes * cycles, planes * count(0) * tenths / 10, 0)
             }
+            Self::Embedded | Self::Columns { .. } | Self::Moments { .. } | Self::Offsets => {
+                return None;
+            }
         };
         (cycles < MOST && work < MOST * 132 && bytes < 1 << 44).then(|| Work::Chain {
             cycles: cycles as u64,
             work: work as u64,
             bytes: bytes as u64,
             what: self.what(),
+        })
+    }
+
+    /// Of kernels whose blocks come one after the other: cycles of each thread, and bytes. Fitted to `bench/time/results/*_profiles.jsonl.gz`.
+    fn walked(
+        self,
+        count: impl Fn(usize) -> u128,
+        blocks: u128,
+        threads: u128,
+    ) -> Option<(u128, u128)> {
+        Some(match self {
+            Self::Embedded => (count(3) * 89, 0),
+            Self::Columns { bytes } => {
+                let window = count(4) * count(5);
+                (window * 363, count(0) * window * 2 * u128::from(bytes))
+            }
+            Self::Moments { bytes } => {
+                let places = count(0);
+                let moved = blocks * places * 2 * u128::from(bytes);
+                (places.div_ceil(threads.max(1)) * 960, moved)
+            }
+            Self::Offsets => (count(5) / count(18).max(1) * 4_700, 0),
+            _ => return None,
         })
     }
 
@@ -162,6 +227,9 @@ impl Walk {
             Self::Gathered => "indexing",
             Self::Pooled { .. } => "pooling",
             Self::Enlarged { .. } => "resizing",
+            Self::Embedded => "embeddings",
+            Self::Columns { .. } | Self::Windowed | Self::Offsets => "convolutions",
+            Self::Moments { .. } => "normalization",
         }
     }
 }
@@ -218,6 +286,40 @@ mod tests {
         // Of a segmentation each thread takes few classes, and many places.
         let (short, _) = cycles(softmax, [8, 128, 1], 1024, vec![0, 0, 8, 21, 262_144]);
         assert_eq!(short, 2 * 21 * 2_300);
+    }
+
+    #[test]
+    fn threads_walk_over_indices_windows_and_channels() {
+        let walked = |name: &str, grid, threads, values: Vec<u64>| {
+            let mut values = values;
+            let arguments: Vec<_> = (values.iter_mut())
+                .map(|value| std::ptr::from_mut(value).cast::<c_void>())
+                .collect();
+            // SAFETY: as many arguments as these kernels read.
+            match unsafe {
+                Walk::of(name, 4)
+                    .expect(name)
+                    .work(grid, threads, arguments.as_ptr())
+            } {
+                Some(Work::Walk { cycles, bytes, .. }) => (cycles, bytes),
+                other => panic!("{other:?}"),
+            }
+        };
+        let short =
+            "_ZN2at6native12_GLOBAL__N_133embedding_backward_feature_kernelIfflEEvPKT1_PKT_PS5_ili";
+        let (cycles, _) = walked(short, [24, 1, 1], 1024, vec![0, 0, 0, 2048, 768, 0]);
+        assert_eq!(cycles, 2048 * 89); // 92 us; 91 to 98 us on an H100 and an H200
+        let columns = "_ZN2at6native13im2col_kernelIfEEvlPKT_lllllllllllllPS2_";
+        let image = vec![588, 0, 224, 224, 16, 16];
+        let (cycles, bytes) = walked(columns, [1, 1, 1], 1024, image);
+        assert_eq!((cycles, bytes), (256 * 363, 588 * 256 * 8));
+        let moments =
+            "_ZN2at6native12_GLOBAL__N_134ComputeInternalGradientsCUDAKernelIfEEvlPKT_S5_PS3_S6_";
+        assert_eq!(walked(moments, [64, 1, 1], 512, vec![122_880]).0, 240 * 960);
+        let offsets = "_ZN6vision3ops12_GLOBAL__N_130deformable_col2im_coord_kernelIfiEEvT0_";
+        let mut values = vec![0; 19];
+        (values[5], values[18]) = (128, 2);
+        assert_eq!(walked(offsets, [324, 1, 1], 512, values).0, 64 * 4_700);
     }
 
     #[test]

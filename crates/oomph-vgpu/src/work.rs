@@ -83,6 +83,16 @@ pub enum Work {
         bytes: u64,
         what: &'static str,
     },
+    /// Blocks whose threads each walk so many cycles, and `tail` cycles of the last of them when the others are done; they read
+    /// so many bytes.
+    Walk {
+        cycles: u64,
+        tail: u64,
+        blocks: u64,
+        threads: u32,
+        bytes: u64,
+        what: &'static str,
+    },
     /// What takes so long by the virtual clock, whose work is not known here: collectives, graphs.
     Fixed {
         nanoseconds: u64,
@@ -251,6 +261,17 @@ impl Work {
                 bytes,
                 what,
             } => write!(text, "[\"chain\",{cycles},{work},{bytes},\"{what}\"]"),
+            Self::Walk {
+                cycles,
+                tail,
+                blocks,
+                threads,
+                bytes,
+                what,
+            } => write!(
+                text,
+                "[\"walk\",{cycles},{tail},{blocks},{threads},{bytes},\"{what}\"]"
+            ),
             Self::Fixed { nanoseconds, what } => {
                 write!(text, "[\"fixed\",{nanoseconds},\"{what}\"]")
             }

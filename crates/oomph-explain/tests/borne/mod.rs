@@ -2,10 +2,16 @@
 
 use oomph_explain::Explanation;
 
-/// Every size that a text may have: its numbers in every unit, pages of 4 KiB among them.
+/// Every size that a text may have: its numbers in every unit, pages of 4 KiB among them, and those that a line may have wrapped.
 fn sizes_of(text: &str) -> Vec<f64> {
     let mut sizes = Vec::new();
-    for number in text.split(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | ',')) {
+    let whole = text.replace('\n', "");
+    let numbers = |text| {
+        str::split(text, |c: char| {
+            !c.is_ascii_digit() && !matches!(c, '.' | ',')
+        })
+    };
+    for number in numbers(text).chain(numbers(&whole)) {
         for number in [number.replace(',', ""), number.replace(',', ".")] {
             if let Ok(number) = number.trim_end_matches('.').parse::<f64>() {
                 sizes.extend(

@@ -5,6 +5,9 @@
 //! What other code gets may be used for anything. The same question is asked of what `torch.load` returned: whether it
 //! is only looked up, shown or saved again.
 
+mod life;
+pub(crate) use life::Life;
+
 use std::rc::Rc;
 
 use oomph_python_source::ast::visitor::{Visitor, walk_expr, walk_stmt};

@@ -19,6 +19,11 @@ pub(crate) fn keeps_few_activations(model: &Model<'_>, func: Option<FuncId>, pla
     size(model, func, place).is_some_and(Size::has_small_activations)
 }
 
+/// Whether a network is a classifier of small images or of rows, with a million parameters at most.
+pub(crate) fn is_certainly_tiny(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+    size(model, func, place).is_some_and(Size::is_tiny)
+}
+
 fn size(model: &Model<'_>, func: Option<FuncId>, place: &str) -> Option<Size> {
     match at(model, func, place, 0)? {
         Found::Size(size) => Some(size),

@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: `detach_()` on gradients fails afterwards.
-    OOM703 "ddp-copies-gradients" { fix: Sometimes, fresh: [12, 13] }
+    OOM703 "ddp-copies-gradients" { fix: Sometimes, fresh: [14, 15] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -73,6 +73,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             && !is_dropped(model, call)
             && !is_bypassed(model, call)
             && !wraps_few_parameters(model, call)
+            && !is_mostly_frozen(model, call)
             && !is_only_evaluated(model, call)
             && is_trained(model, call)
             && !is_single_layer(model, call)
@@ -97,6 +98,29 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
 fn wraps_few_parameters(model: &Model<'_>, call: &Call<'_>) -> bool {
     let place = call.arg("module", 0).and_then(dotted_name);
     place.is_some_and(|place| has_few_parameters(model, model.func_of(call.ctx), &place))
+}
+
+/// Whether a loop over the parameters of what is wrapped froze some of them before: a head is left, and its gradients are few.
+fn is_mostly_frozen(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let Some(place) = call.arg("module", 0).and_then(dotted_name) else {
+        return false;
+    };
+    let func = model.func_of(call.ctx);
+    let mut frozen = model.assigns_in_function(func).filter(|assign| {
+        assign.place.ends_with(".requires_grad")
+            && assign.target.start() < call.node.start()
+            && matches!(assign.expr, Some(Expr::BooleanLiteral(flag)) if !flag.value)
+    });
+    frozen.any(|assign| {
+        model.loops_around(assign.ctx).next().is_some_and(|looped| {
+            model.ctx(looped.ctx).parent.is_some_and(|around| model.is_inside(call.ctx, around))
+                && model.calls_in_function(func).any(|each| {
+                    looped.range.contains_range(each.node.range())
+                        && matches!(each.method, Some("parameters" | "named_parameters"))
+                        && each.recv_place().as_ref() == Some(&place)
+                })
+        })
+    })
 }
 
 /// Whether what is wrapped is one layer of PyTorch, as in a trial: `DDP(nn.Conv2d(2, 3, 3))`.

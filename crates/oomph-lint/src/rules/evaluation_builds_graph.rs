@@ -1,11 +1,13 @@
 use oomph_python_source::ast::Stmt;
-use oomph_python_source::{Edit, Ranged, ast, dotted_name, last_name};
+use oomph_python_source::{Edit, Ranged, ast, dotted_name, last_name, names_in};
 use rustc_hash::FxHashSet;
 
 use crate::fix::Fix;
+use crate::queries::flow::{Flow, Life};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
 use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
+use crate::queries::sizes::is_certainly_tiny;
 use crate::rule::{Report, declare_rule};
 use super::graph_without_use::{passes_without_use, runs_once};
 use super::inference_builds_graph::{is_one_of_both_modes, is_pass_that_may_detach, is_unpickled};
@@ -22,10 +24,13 @@ declare_rule! {
     /// `backward()`. Also for loops that train and evaluate by a flag, `run_epoch(train=False)`, and run
     /// `backward()` only if it is set, where the forward pass records a graph either way; and for passes whose result no
     /// `backward()` gets, in functions that `validate`, `test` or `predict` by their names, or that a loop after
-    /// `model.eval()` calls for each batch. Left out are networks all of
+    /// `model.eval()` calls for each batch, or in any loop, if a name still has the graph while the next iteration
+    /// builds another. Left out are networks all of
     /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
-    /// inside of a context manager of other code that is given the network, or named for gradients or inference; and
-    /// loops that end after one batch.
+    /// inside of a context manager of other code that is given the network, or named for gradients or inference;
+    /// loops that end after one batch; in files that train, passes whose graph is gone before the next batch has its own,
+    /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; and images of
+    /// MNIST.
     ///
     /// ## Why it costs memory
     ///
@@ -72,12 +77,16 @@ declare_rule! {
     ///
     /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
     /// evaluate.
-    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [25, 27] }
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [40, 43] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
+    let mut flow = Flow::of_graphs(model);
     for (_, call) in graph_loops(model) {
         if !is_in_eval_mode(model, call) || is_part_of_step(model, call) {
+            continue;
+        }
+        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();
@@ -91,6 +100,9 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         );
     }
     for (call, place) in only_evaluated(model) {
+        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) {
+            continue;
+        }
         out.push(
             Report::new(
                 call.node,
@@ -98,6 +110,15 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             )
             .help("put `@torch.no_grad()` on the function, or `with torch.no_grad():` around the loop")
             .fix(decorate(model, call)),
+        );
+    }
+    for (call, place) in kept_into_next(model) {
+        out.push(
+            Report::new(
+                call.node,
+                format!("no `backward()` uses what `{place}` returns, and its graph is still there while the next iteration builds another"),
+            )
+            .help("call it under `with torch.no_grad():`"),
         );
     }
     for (flag, call) in shared_loops(model) {
@@ -110,6 +131,32 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .help("put `with torch.set_grad_enabled(training):` around the forward pass"),
         );
     }
+}
+
+/// Whether a pass holds no more than a training step of its file does: its one graph is gone before the next batch has its own. Where
+/// a name has the old one still, as `output = model(x)` does, there are two.
+fn is_no_more_than_a_step<'a>(model: &Model<'a>, call: &Call<'a>, flow: &mut Flow<'_, 'a>) -> bool {
+    let Some(looped) = model.loops_around(call.ctx).find(|each| each.data) else {
+        return false;
+    };
+    let passes = model.calls.iter().filter(|other| is_model_call(other) && looped.range.contains_range(other.node.range()));
+    !model.backwards.is_empty() && passes.count() <= 1 && flow.life(call, looped) == Life::Iteration
+}
+
+/// Whether what is evaluated is certainly small: a network that ends in linear layers and has a few parameters, or images of MNIST's
+/// size that nothing enlarges.
+fn is_tiny(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const DIGITS: &[&str] = &["MNIST", "FashionMNIST", "KMNIST", "QMNIST", "EMNIST"];
+    const ENLARGE: &[&str] = &["Resize", "Scale", "RandomResizedCrop", "Pad", "interpolate", "Upsample"];
+    let place = model_place(call).unwrap_or_default();
+    let mut data = (model.calls.iter())
+        .filter(|each| each.qual.as_deref().is_some_and(|qual| qual.starts_with("torchvision.datasets.")))
+        .filter_map(|each| last_name(&each.node.func))
+        .peekable();
+    let of_digits = data.peek().is_some()
+        && data.all(|name| DIGITS.contains(&name))
+        && !model.calls.iter().any(|each| last_name(&each.node.func).is_some_and(|name| ENLARGE.contains(&name)));
+    of_digits || is_certainly_tiny(model, model.func_of(call.ctx), &place)
 }
 
 /// Passes in loops over batches that evaluate, by the flow of what they return: in a function that says so by its name,
@@ -132,6 +179,55 @@ pub(super) fn only_evaluated<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>,
         });
     }
     passes
+}
+
+/// Other passes in loops whose result reaches no `backward()` and whose graph a name
+/// takes into the next iteration.
+pub(super) fn kept_into_next<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, String)> {
+    let evaluating = functions_of_evaluation(model);
+    let known: Vec<Option<FuncId>> = graph_loops(model)
+        .into_iter()
+        .filter(|(_, call)| is_in_eval_mode(model, call))
+        .map(|(_, call)| model.func_of(call.ctx))
+        .collect();
+    let mut flow = Flow::of_graphs(model);
+    let mut passes = passes_without_use(model, |call| {
+        model.loops_around(call.ctx).next().is_some()
+            && !known.contains(&model.func_of(call.ctx))
+            && !is_evaluated_in_a_loop(model, &evaluating, call)
+    });
+    passes.retain(|(call, place)| {
+        let looped = model.loops_around(call.ctx).next();
+        looped.is_some_and(|each| flow.life(call, each) == Life::Next)
+            && !is_certainly_tiny(model, model.func_of(call.ctx), place)
+            && !is_of_a_late_import(model, model.func_of(call.ctx), place)
+    });
+    passes
+}
+
+/// Whether a network is of a module that its function imports itself: nothing shows that the module is there.
+fn is_of_a_late_import(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
+    let late: Vec<&str> = (model.stmts.iter())
+        .filter(|info| func.is_some() && model.func_of(info.ctx) == func)
+        .flat_map(|info| match info.node {
+            Stmt::Import(node) => &node.names[..],
+            Stmt::ImportFrom(node) => &node.names[..],
+            _ => &[],
+        })
+        .map(|alias| alias.asname.as_ref().unwrap_or(&alias.name).as_str())
+        .collect();
+    !late.is_empty()
+        && model.assigns_to(func, place).any(|assign| {
+            let names = assign.expr.map(names_in).unwrap_or_default();
+            names.iter().any(|name| late.contains(&name.split('.').next().unwrap_or(name)))
+        })
+}
+
+/// Whether a function brings something else than a model to a GPU.
+fn moves_data(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    model
+        .calls_in_function(func)
+        .any(|call| matches!(call.method, Some("to" | "cuda")) && !call.recv.is_model())
 }
 
 /// Functions that have, or are called in, a loop over batches that nothing trains with.
@@ -158,11 +254,6 @@ pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, evaluating: &FxHashSet<F
                 && model.training_loop(each.ctx).is_none()
         })
     };
-    let moves = |func: Option<FuncId>| {
-        model
-            .calls_in_function(func)
-            .any(|call| matches!(call.method, Some("to" | "cuda")) && !call.recv.is_model())
-    };
     let Some(id) = model.func_of(pass.ctx).filter(|id| evaluating.contains(id)) else {
         return false;
     };
@@ -173,14 +264,14 @@ pub(super) fn is_evaluated_in_a_loop(model: &Model<'_>, evaluating: &FxHashSet<F
     if model.loops_around(pass.ctx).any(|each| each.data) {
         return is_eval_name(model.func(id).node.name.as_str())
             && evaluates(pass)
-            && moves(func)
+            && moves_data(model, func)
             && !is_in_eval_mode(model, pass);
     }
     let mut callers = model.calls.iter().filter(|call| call.target == func).peekable();
     callers.peek().is_some()
         && callers.all(|call| {
             let there = model.func_of(call.ctx);
-            evaluates(call) && (moves(there) || moves(func)) && switches_to_evaluation(model, there)
+            evaluates(call) && (moves_data(model, there) || moves_data(model, func)) && switches_to_evaluation(model, there)
         })
 }
 

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part};
 
-use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop};
+use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop, kept_into_next};
 use super::evaluation_function_builds_graph::has_another_name;
 use super::fake_not_detached::{Role, judged_in_loss, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
@@ -70,13 +70,17 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, fresh: [29, 46] }
+    OOM207 "graph-without-use" { fix: None, fresh: [28, 39] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
-    // What evaluates batches is OOM201.
+    // What evaluates batches, or keeps its graph into the next iteration, is OOM201.
     let evaluating = functions_of_evaluation(model);
+    let kept: Vec<_> = kept_into_next(model).iter().map(|(call, _)| call.node.range()).collect();
     for (call, place) in passes_without_use(model, |call| !is_evaluated_in_a_loop(model, &evaluating, call)) {
+        if kept.contains(&call.node.range()) {
+            continue;
+        }
         out.push(
             Report::new(
                 call.node,
@@ -156,7 +160,7 @@ fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str
         || in_unit_test(model, call.ctx)
         || has_hooks(model, call)
         || !flow.is_cut_off(call)
-        || runs_on_cpu(model, call)
+        || is_run_on_cpu(model, call, place)
         || asks_for_gradients(model, call)
         || stays_on_cpu(model, call)
         || may_be_frozen(model, call, place)
@@ -173,6 +177,14 @@ fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str
         || keeps_few_activations(model, model.func_of(call.ctx), place)
         || is_one_example(model, call)
         || !is_brought_to_gpu(model, call, place)
+}
+
+/// Whether a pass, or another one of the same network in its function, is known to run on the CPU.
+fn is_run_on_cpu(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let mut passes = model
+        .calls_in_function(model.func_of(call.ctx))
+        .filter(|other| dotted_name(&other.node.func).as_deref() == Some(place));
+    runs_on_cpu(model, call) || passes.any(|other| runs_on_cpu(model, other))
 }
 
 /// Whether what is called runs backward itself, `agent.train_model(batch)` or the `forward` of a class that holds its

@@ -1,34 +1,37 @@
-use oomph_python_source::ast::{ArgOrKeyword, Expr, Stmt};
+use oomph_python_source::ast::{self, ArgOrKeyword, Expr, Stmt};
 use oomph_python_source::{Ranged, TextRange, TextSize, dotted_name, last_name, names_in};
 
 use crate::fix::{Applicability, Fix};
 use crate::queries::batches::stops_at_a_batch;
 use crate::queries::devices::{mentions_gpu, on_cpu_only};
+use crate::queries::model_calls::is_data_parallel;
 use crate::queries::purpose::in_unit_test;
 use crate::queries::sizes::has_few_parameters;
 use crate::queries::whereabouts::{is_on_gpu, moved_after};
 use crate::rule::{Report, declare_rule};
 use crate::semantic::value::{Device, Kind, Tri};
+use super::load_to_gpu;
 use super::checkpoint_kept_while_training::{excludes, names_published_weights, resumes_too_early};
-use crate::semantic::{Assign, Call, CtxId, FuncId, Model};
+use crate::semantic::{Assign, Call, CtxId, CtxKind, FuncId, Model};
 
 declare_rule! {
-    /// Weights are loaded to the GPU that they were saved from.
+    /// Weights are loaded to a GPU and stay there.
     ///
     /// ## What it does
     ///
-    /// Looks for `torch.load(path)` without `map_location` whose result goes into `load_state_dict` of a model that is on
+    /// Looks for `torch.load(path)` without `map_location`, or with one that is the GPU, whose result goes into `load_state_dict` of a model that is on
     /// the GPU, or that moves there later, and keeps its name while the model runs: its function trains or evaluates with
     /// the model, or hands it to one that does, and neither deletes nor rebinds the name before. Where processes train
-    /// together, loads without a name count as well: they all go to GPU 0. Only where the file, or one that imports connect
+    /// together, loads without a name count as well: they all go to GPU 0. A name of a script's top lives until the script ends, so
+    /// functions of the file that run the model count too. Without `map_location`, only where the file, or one that imports connect
     /// it with, trains or saves: others load published weights, and nothing says from which device those were saved. Loads
     /// in a function that nothing in the project calls, those that come after all training of their function, and those of
     /// weights that a name, a test or the module itself calls pretrained, are left out, as are models that are certainly
-    /// below 16 MB (see OOM416). What is freed at once is OOM505.
+    /// below 16 MB (see OOM416), and branches for `gpu is None` in files that move batches to a GPU only if there is one. What is freed at once is OOM505.
     ///
     /// ## Why it costs memory
     ///
-    /// `torch.load` puts every tensor where it was when it was saved: a second copy of the model
+    /// Without `map_location`, `torch.load` puts every tensor where it was when it was saved: a second copy of the model
     /// (and of the optimizer's state) on the GPU, for as long as it has a name.
     /// With several processes, all of them load to GPU 0, where each makes a context as well.
     ///
@@ -72,12 +75,15 @@ declare_rule! {
     ///
     /// Safe where the result goes straight into `load_state_dict`, which copies to wherever the
     /// parameters are. Unsafe where it has a name: other uses may expect it on the GPU.
-    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [19, 21] }
+    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [30, 32] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // On a TPU, tensors are saved from the CPU. Most files load nothing, and need not ask what the others do.
     let loads = model.calls.iter().any(|call| call.is("torch.load"));
+    if loads {
+        load_to_gpu::report(model, out);
+    }
     if !loads || !mentions_gpu(model) || model.module.text().contains("torch_xla") {
         return;
     }
@@ -103,6 +109,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             || call.has_star_args()
             || in_unit_test(model, call.ctx)
             || names_published_weights(model, call)
+            || never_feeds_the_gpu(model, call)
         {
             continue;
         }
@@ -185,12 +192,57 @@ pub(super) fn stays_beside(model: &Model<'_>, load: &Call<'_>) -> Option<Beside>
             let (since, beside) = on_gpu().or_else(moved)?;
             Some((call.recv_place()?, since, beside))
         })?;
-    let works = first_work(model, func, &place, since, load.node.range())?;
+    let works = first_work(model, func, &place, since, load.node.range())
+        .or_else(|| works_as_global(model, func, &place))?;
     // The peak was before, or the first step of what is resumed fails.
     if comes_after_training(model, load) || matches!(beside, Beside::MovedLater) && resumes_too_early(model, load) {
         return None;
     }
     (!loses_its_name(model, named, target.id.as_str(), works)).then_some(beside)
+}
+
+/// Where a script ends whose functions run a model that the script itself names: a name of its top lives until then.
+fn works_as_global(model: &Model<'_>, func: Option<FuncId>, place: &str) -> Option<TextSize> {
+    if func.is_some() {
+        return None;
+    }
+    let runs_it = |call: &Call<'_>| {
+        let inside = model.func_of(call.ctx);
+        inside.is_some()
+            && dotted_name(&call.node.func).as_deref() == Some(place)
+            && model.assigns_to(inside, place).next().is_none()
+            && !inside.is_some_and(|id| {
+                model.func(id).node.parameters.iter_non_variadic_params().any(|each| each.parameter.name.as_str() == place)
+            })
+    };
+    model.calls.iter().any(runs_it).then(|| TextSize::of(model.module.text()))
+}
+
+/// Whether a load is in a branch for `gpu is None`, where the file moves its batches to a GPU only if there is one, and nothing else
+/// scatters them: the first forward pass of that branch fails.
+fn never_feeds_the_gpu(model: &Model<'_>, load: &Call<'_>) -> bool {
+    let place_of = |test: &Expr, none: ast::CmpOp| match test {
+        Expr::Compare(node) => match (&*node.ops, &*node.comparators) {
+            ([op], [Expr::NoneLiteral(_)]) if *op == none => dotted_name(&node.left),
+            _ => None,
+        },
+        _ => None,
+    };
+    let tests = |ctx: CtxId, op: ast::CmpOp| {
+        model.within_function(ctx).filter_map(move |id| match model.ctx(id).kind {
+            CtxKind::Branch(Some(test)) => place_of(test, op),
+            _ => None,
+        })
+    };
+    let Some(place) = tests(load.ctx, ast::CmpOp::Is).next() else {
+        return false;
+    };
+    let scatters = model.calls.iter().any(is_data_parallel);
+    let mut moves = (model.calls.iter())
+        .filter(|call| matches!(call.method, Some("to" | "cuda")) && !call.recv.is_model())
+        .filter(|call| model.loops_around(call.ctx).any(|each| each.data))
+        .peekable();
+    !scatters && moves.peek().is_some() && moves.all(|call| tests(call.ctx, ast::CmpOp::IsNot).any(|each| each == place))
 }
 
 /// Whether a load comes after all training of its function, which every run of it has done by then: what evaluates the best
@@ -250,13 +302,17 @@ fn loses_its_name(model: &Model<'_>, named: &Assign<'_>, name: &str, works: Text
 /// Whether a call runs a model, or hands it to somebody who does.
 fn runs(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     const OTHERS: &[&str] = &["print", "DataParallel", "DistributedDataParallel", "DDP", "compile", "watch", "summary", "save", "append", "extend", "insert", "add"];
+    // `disable_grad(model)`, `count_parameters(model)`
+    const SETTLES: &[&str] = &["grad", "freeze", "init_", "count_", "num_param", "load_", "save_"];
     let is_it = |expr: &Expr| dotted_name(expr).as_deref() == Some(place);
     let is_pass = is_it(&call.node.func)
         || call.recv_place().as_deref() == Some(place) && matches!(call.method, Some("generate" | "sample" | "forward" | "predict"));
     let works = || match call.target {
         Some(id) if stops_at_a_batch(model, id) => false,
         Some(id) => model.func(id).has_forward || model.func(id).has_backward || model.loops.iter().any(|each| each.data && model.func_of(each.ctx) == Some(id)),
-        None => last_name(&call.node.func).is_some_and(|name| !OTHERS.contains(&name)),
+        None => last_name(&call.node.func).is_some_and(|name| {
+            !OTHERS.contains(&name) && !SETTLES.iter().any(|word| name.contains(word))
+        }),
     };
     is_pass || call.node.arguments.iter_source_order().any(|arg| is_it(arg.value())) && works()
 }

@@ -140,7 +140,7 @@ pub(super) fn may_be_frozen(model: &Model<'_>, call: &Call<'_>, place: &str) -> 
         let Some(name) = last_name(&each.node.func) else {
             return false;
         };
-        if name.contains("freeze") || name.contains("set_requires_grad") || name.contains("toggle_grad") {
+        if name.contains("freeze") || name.ends_with("requires_grad") || name.contains("toggle_grad") {
             return may_freeze(model, each, name, place);
         }
         // `for param in ema_model.parameters(): param.detach_()`

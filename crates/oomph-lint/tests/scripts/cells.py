@@ -33,4 +33,4 @@ for x, y in train_loader:
 
 model.eval()
 for x, y in test_loader:
-    print(model(x.to(device)).argmax(1))  # OOM201
+    print(model(x.to(device)).argmax(1))  # OOM207

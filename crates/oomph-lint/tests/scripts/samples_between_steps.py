@@ -40,8 +40,8 @@ def evaluate(build_model, networks, args, test_loader):
     model = build_model(args).to(device)
     model.eval()
     for x in test_loader:
-        print(model(x.to(device)).argmax(1))  # OOM201
+        print(model(x.to(device)).argmax(1))  # OOM207
     net = networks[args.name](10).cuda()
     net.eval()
     for x in test_loader:
-        print(net(x.to(device)).argmax(1))  # OOM201
+        print(net(x.to(device)).argmax(1))  # OOM207

@@ -58,7 +58,7 @@ def evaluate(net, data_iter):
     net.eval()
     for X, y in data_iter:
         X, y = X.to(device), y.to(device)
-        print((net(X).argmax(dim=1) == y).float().sum().cpu().item())  # OOM201
+        print((net(X).argmax(dim=1) == y).float().sum().cpu().item())  # OOM207
 
 
 def get_acc(model, loader):
@@ -73,7 +73,7 @@ def validate_by_index(model, x_val, batch_size):
     model.eval()
     outs = []
     for i in range(0, len(x_val), batch_size):
-        out = model(x_val[i : i + batch_size].to(device))  # OOM205
+        out = model(x_val[i : i + batch_size].to(device))  # OOM201
         outs.append(out.detach().cpu().numpy())
     return np.concatenate(outs)
 

@@ -111,7 +111,7 @@ def shown(dataloader, writer, make_grid):
         loss_d = criterion(netD(real), real)
         loss_d.backward()
         optimizerD.step()
-        samples = netG(fixed_noise).cpu()  # OOM205
+        samples = netG(fixed_noise).cpu()  # OOM201
         writer.add_image("samples", make_grid(samples))
         with torch.no_grad():
             quiet = netG(fixed_noise).cpu()
@@ -121,7 +121,7 @@ def shown(dataloader, writer, make_grid):
 def only_detached(dataloader):
     for real in dataloader:
         real = real.to(device)
-        made = netG(fixed_noise)  # OOM205
+        made = netG(fixed_noise)  # OOM201
         optimizerD.zero_grad()
         loss_d = criterion(netD(real), real) + criterion(netD(made.detach()), real)
         loss_d.backward()

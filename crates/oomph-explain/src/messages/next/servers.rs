@@ -383,15 +383,11 @@ pub(super) fn vllm(message: &OomMessage) -> Vec<NextStep> {
             "--tensor-parallel-size 2",
             "split the model over more GPUs, or load it quantised",
         );
-        let mut steps = vec![
-            larger_share(message),
-            step(
-                "--max-num-batched-tokens 4096 --max-model-len 4096",
-                "a smaller trial run, and shorter requests",
-            ),
-            split.clone(),
-            step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB"),
-        ];
+        let less = step(
+            "--enforce-eager --max-model-len 4096 --max-num-batched-tokens 4096",
+            "less beside the weights: no CUDA graphs, which take 1 to 3 GiB, shorter requests, and a smaller trial run",
+        );
+        let mut steps = vec![larger_share(message), less.clone(), split.clone()];
         // Such a share can hardly be larger, so it is the model that does not fit.
         let large = message.settings.iter().any(|setting| {
             let value = setting
@@ -407,10 +403,7 @@ pub(super) fn vllm(message: &OomMessage) -> Vec<NextStep> {
             // How large the model is the text does not say, nor whether it is alone.
             steps = vec![
                 others_on_the_gpu(message),
-                step(
-                    "--enforce-eager --max-model-len 4096",
-                    "less beside the weights: no CUDA graphs, a smaller trial run, and a request that needs less of the cache",
-                ),
+                less,
                 larger_share(message),
                 advice(
                     "weights in fewer bits (AWQ, GPTQ), a smaller model, or one more GPU (tensor_parallel_size=2)",
