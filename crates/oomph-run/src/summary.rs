@@ -680,7 +680,10 @@ impl Summary {
         }
         if self.framework.as_ref().is_some_and(|one| one.preallocates) {
             // What is not the pool's with a limit is not without one either.
-            let apart = self.gpu.memory_bytes.saturating_sub(self.peak.reserved_bytes);
+            let apart = self
+                .gpu
+                .memory_bytes
+                .saturating_sub(self.peak.reserved_bytes);
             needed.peak.used_bytes = needed.peak.allocated_bytes + apart;
         }
         if let Some(oom) = &mut self.oom {

@@ -10,7 +10,8 @@ use crate::arguments::{Out, Text};
 use crate::device::{self, machine};
 use crate::driver::{Status, current_context, private};
 use crate::runtime::{
-    self, IpcHandle, INVALID_DEVICE, INVALID_VALUE, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS, UNKNOWN,
+    self, INVALID_DEVICE, INVALID_VALUE, IpcHandle, MEMORY_ALLOCATION, NOT_SUPPORTED, SUCCESS,
+    UNKNOWN,
 };
 use crate::sync::Mutex;
 use crate::{export, inner, modules, pools};
