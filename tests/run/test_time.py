@@ -73,6 +73,21 @@ def test_samples_are_those_of_all_batches_of_a_step(oomph):
     assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(3 * 64)
 
 
+def test_a_batch_that_no_step_was_made_of_is_none_of_its_samples(oomph):
+    """Memory runs out in the second step: its batch was one more of the first one's."""
+    script = """
+        import torch
+        layer = torch.nn.Linear(2048, 2048).cuda()
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for number, batch in enumerate(torch.utils.data.DataLoader(torch.randn(8 * 64, 2048), batch_size=64)):
+            layer(batch.cuda()).sum().backward()
+            more = torch.empty(number << 33, device="cuda")
+            optimizer.step()
+    """
+    time = oomph(script, "--steps", "3").json["time"]
+    assert time["samples_per_second"] * time["step_seconds"] == pytest.approx(64)
+
+
 def test_samples_are_those_of_batches_that_train_on_the_gpu(oomph):
     """Transforms that are modules were called with one picture on the CPU, and a rollout without gradients with another batch;
     two backward passes for each step, without a loader, were counted as one."""

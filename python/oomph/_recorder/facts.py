@@ -70,6 +70,8 @@ class Facts:
         self._cast_on_gpu = ""
         self._loaded_on_gpu = 0
         self._batches: Counter[int] = Counter()
+        self._batches_of_steps = 0
+        """Without those that a step was not made of, which came after the last one."""
         """How many each dataset gave, by its `id`."""
         self._input: dict[str, int] = {}
         self._rank = (False, False, False)
@@ -254,6 +256,7 @@ class Facts:
         if not all(map(_is_lightnings, given)):
             self._closure = True
         self._stepped += 1
+        self._batches_of_steps = max(self._batches.values(), default=0)
         if self._accumulated:
             self._accumulations[self._accumulated] += 1
             self._accumulated = 0
@@ -324,6 +327,13 @@ class Facts:
             return 0
         return self._accumulations.most_common(1)[0][0] * self._stepped
 
+    @property
+    def _batches_in_all(self) -> int:
+        """What all steps, or all passes of a job that only infers, have taken."""
+        if not self._stepped:
+            return max(self._batches.values(), default=0)
+        return self._batches_of_steps or self._batches_of_passes
+
     def as_dict(self, cpu_ns: int) -> dict[str, Any]:
         """All of it. `cpu_ns` is what a step takes for operators on tensors of the CPU: a loader's are among them, if there is one."""
         return dict(
@@ -332,7 +342,7 @@ class Facts:
                 for (size, trains), count in self._loaders.items()
             ],
             length=self._length,
-            batches=max(self._batches.values(), default=self._batches_of_passes),
+            batches=self._batches_in_all,
             loading_ns=max(int(statistics.median(self._loading_ns or [0])), cpu_ns),
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,
