@@ -1,7 +1,7 @@
 //! Lint findings for a trace: lints the user's own files that still exist, and keeps
 //! the findings whose lines hold memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use anyhow::bail;
 use oomph_explain::{Explanation, HeldStack};
 use oomph_job::{RunDirectory, RunFile};
 use oomph_lint::output::FileReport;
-use oomph_lint::{HeldBytes, Source, lint, order_by_held};
+use oomph_lint::{Finding, HeldBytes, Source, lint, order_by_held};
 use oomph_report::finding::HeldFinding;
 use oomph_trace::Content;
 
@@ -48,6 +48,7 @@ pub fn held_findings(held: &[HeldStack]) -> Vec<HeldFinding> {
                 .map(|finding| (file, finding)),
         );
     }
+    report_loads_once(&mut found);
     order_by_held(&mut found, &bytes);
     found
         .into_iter()
@@ -68,7 +69,19 @@ pub fn held_findings(held: &[HeldStack]) -> Vec<HeldFinding> {
         .collect()
 }
 
-fn lint_file(file: &str, last_line: u32) -> Vec<oomph_lint::Finding> {
+/// Drops OOM502 where OOM501 stands: both speak of a load whose `map_location` is the GPU.
+fn report_loads_once(found: &mut Vec<(&str, Finding)>) {
+    let loads: HashSet<(&str, usize)> = found
+        .iter()
+        .filter(|(_, finding)| finding.rule.code == "OOM501")
+        .map(|(file, finding)| (*file, finding.span.start))
+        .collect();
+    found.retain(|(file, finding)| {
+        finding.rule.code != "OOM502" || !loads.contains(&(*file, finding.span.start))
+    });
+}
+
+fn lint_file(file: &str, last_line: u32) -> Vec<Finding> {
     let path = Path::new(file);
     if path.extension().is_none_or(|extension| extension != "py") {
         return Vec::new();
@@ -199,4 +212,36 @@ pub fn order_by_trace(files: &mut [FileReport], trace: &Path) -> anyhow::Result<
         std::cmp::Reverse(most.unwrap_or(0))
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use oomph_lint::{Selection, Source, lint};
+
+    use super::report_loads_once;
+
+    #[test]
+    fn a_load_that_names_the_gpu_is_reported_once() {
+        let code = "import torch
+def evaluate(model, loader, path):
+    model.cuda()
+    state = torch.load(path, map_location='cuda')
+    model.load_state_dict(state)
+    with torch.no_grad():
+        return [model(x.cuda()).cpu() for x in loader]
+";
+        let source = Source::python(code.to_owned()).unwrap_or_else(|_| unreachable!());
+        let linted = lint(&source, &Selection::all());
+        let mut found: Vec<_> = (linted.findings.into_iter())
+            .map(|each| ("a.py", each))
+            .collect();
+        let codes = |found: &[(&str, oomph_lint::Finding)]| {
+            let mut codes: Vec<&str> = found.iter().map(|(_, each)| each.rule.code).collect();
+            codes.retain(|code| code.starts_with("OOM50"));
+            codes
+        };
+        assert_eq!(codes(&found), ["OOM501", "OOM502"]);
+        report_loads_once(&mut found);
+        assert_eq!(codes(&found), ["OOM501"]);
+    }
 }

@@ -318,6 +318,13 @@ enum Saved {
     Other,
 }
 
+/// `config`, which a function is given and saves beside weights.
+fn is_of_settings(name: &str) -> bool {
+    ["config", "args", "hparams", "settings"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
 impl Collect<'_> {
     fn saved(&self, value: &Expr) -> Saved {
         let text = self.module.slice(value);
@@ -349,7 +356,13 @@ impl Collect<'_> {
         };
         // What a function is given may be weights.
         let known = match what {
-            Expr::Name(name) => saved.get(name.id.as_str()).copied(),
+            Expr::Name(name) => {
+                let name = name.id.as_str();
+                saved
+                    .get(name)
+                    .copied()
+                    .or(is_of_settings(name).then_some(Saved::Other))
+            }
             other => Some(self.saved(other)),
         };
         // An optimizer's state beside them says nothing of the weights.

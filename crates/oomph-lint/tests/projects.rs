@@ -954,6 +954,19 @@ torch.save(state, 'last.pth')
 torch.save(optimizer.state_dict(), 'optimizer.pth')
 ";
     assert_eq!(with(moved), [""; 0]);
+    // What it is told to save of its settings is none of the weights.
+    let of_class = "class Saver:
+    def save_configuration(self, config):
+        torch.save(config, 'config.pth')
+    def save_model(self, net):
+        state = net.state_dict()
+        for key, value in state.items():
+            state[key] = value.cpu()
+        torch.save(state, 'last.pth')
+Saver().save_configuration(1)
+Saver().save_model(net)
+";
+    assert_eq!(with(of_class), [""; 0]);
     let own = "class Learner:
     def state_dict(self):
         return {name: value.cpu() for name, value in net.state_dict().items()}
@@ -1101,6 +1114,90 @@ evaluate(Net(), loader)
         [""; 0]
     );
     assert_eq!(with("loss.item()"), ["OOM201"]);
+}
+
+#[test]
+fn a_load_of_the_first_process_is_none_of_all() {
+    let with = |test: &str| {
+        let code = format!(
+            "import torch
+import torch.distributed as dist
+from accelerate.state import is_main_process
+def main(rank, resumes):
+    dist.init_process_group('nccl')
+    net = torch.nn.Sequential(*[torch.nn.Linear(4096, 4096) for _ in range(8)]).cuda()
+    if {test}:
+        net.load_state_dict(torch.load('last.pth'))
+    net(torch.ones(1, 4096).cuda()).sum().backward()
+    torch.save(net.state_dict(), 'last.pth')
+main(1, 2)
+"
+        );
+        let found = found(&[("main.py", &code)]);
+        found.contains(&"OOM501")
+    };
+    assert!(with("resumes"));
+    assert!(with("rank == 1"));
+    assert!(!with("rank == 0"));
+    assert!(!with("dist.get_rank() == 0"));
+    assert!(!with("is_main_process()"));
+}
+
+/// An assignment that is broken in two loses the loss that `backward()` is for.
+#[test]
+fn a_pass_whose_loss_is_lost_is_no_evaluation() {
+    let with = |between: &str| {
+        let code = format!(
+            "import torch
+class Net(torch.nn.Linear): pass
+def fit(net, loader, optimizer, losses):
+    net.cuda()
+    for x, y in loader:
+        output = net(x.cuda())
+        loss, right,{between}count = losses(output.detach(), y)
+        optimizer.zero_grad()
+        loss.mean().backward()
+        optimizer.step()
+        print(output.argmax(1), count)
+fit(Net(2, 2), *make())
+"
+        );
+        let found = found(&[("main.py", &code)]);
+        found.contains(&"OOM201")
+    };
+    assert!(with(" "));
+    assert!(!with("\n        "));
+}
+
+/// `no_grad()` is of 0.4.
+#[test]
+fn evaluation_in_an_older_pytorch_has_no_way_to_turn_gradients_off() {
+    let code = "import torch
+def evaluate(model, loader):
+    model.eval()
+    total = 0
+    for x in loader:
+        output = model(x.cuda())
+        total += output.argmax(1).sum().item()
+    return total
+evaluate(*make())
+";
+    let source = Source::python(code.to_owned()).unwrap();
+    let (facts, _) = FirstLook::at(&source, &with_more());
+    let project = Project::new(&[(PathBuf::from("a.py"), facts)], &|_| false);
+    let found = |torch| {
+        let linted = lint_in(
+            &source,
+            &with_more(),
+            &project.around(0).for_torch(Some(torch)),
+        );
+        linted
+            .findings
+            .iter()
+            .any(|finding| finding.rule.code == "OOM201")
+    };
+    assert!(found((0, 4)));
+    assert!(!found((0, 3)));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use oomph_python_source::ast::{Expr, Stmt};
 
-use oomph_python_source::last_name;
+use oomph_python_source::{dotted_name, last_name};
 
 use crate::fix::Fix;
 use crate::queries::purpose::{in_unit_test, is_eval_name};
@@ -118,5 +118,9 @@ fn is_conditional(model: &Model<'_>, call: &Call<'_>) -> bool {
     let asked_for = model.func_name(call.ctx).is_some_and(|name| name.to_ascii_lowercase().contains("debug"));
     asked_for || model
         .within_function(call.ctx)
-        .any(|id| matches!(model.ctx(id).kind, CtxKind::Branch(_) | CtxKind::Handler))
+        .any(|id| match model.ctx(id).kind {
+            CtxKind::Branch(Some(Expr::Compare(test))) => dotted_name(&test.left).as_deref() != Some("__name__"),
+            CtxKind::Branch(_) | CtxKind::Handler => true,
+            _ => false,
+        })
 }

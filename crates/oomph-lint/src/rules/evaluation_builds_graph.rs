@@ -71,7 +71,7 @@ declare_rule! {
     ///
     /// ## When it is wrong
     ///
-    /// When every caller, in other files, turns gradients off.
+    /// When every caller, in other files, turns gradients off. PyTorch has `no_grad()` since 0.4: nothing is said if the project pins an older one.
     ///
     /// ## Fix safety
     ///
@@ -96,6 +96,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 format!("`{place}` is evaluated with gradients on: every activation is kept for a `backward()` that never comes"),
             )
             .help("put `@torch.no_grad()` on the function, or `with torch.no_grad():` around the loop")
+            .since(0, 4)
             .fix(decorate(model, call)),
         );
     }
@@ -109,6 +110,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 format!("`{place}` only evaluates in this loop over batches, with gradients on: every activation is kept for a `backward()` that never comes"),
             )
             .help("put `@torch.no_grad()` on the function, or `with torch.no_grad():` around the loop")
+            .since(0, 4)
             .fix(decorate(model, call)),
         );
     }
@@ -118,7 +120,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 call.node,
                 format!("no `backward()` uses what `{place}` returns, and its graph is still there while the next iteration builds another"),
             )
-            .help("call it under `with torch.no_grad():`"),
+            .help("call it under `with torch.no_grad():`")
+            .since(0, 4),
         );
     }
     for (flag, call) in shared_loops(model) {
@@ -128,7 +131,8 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
                 call.node,
                 format!("`{place}` records a graph also when `{flag}` says that nothing trains: every activation is kept for a `backward()` that never comes"),
             )
-            .help("put `with torch.set_grad_enabled(training):` around the forward pass"),
+            .help("put `with torch.set_grad_enabled(training):` around the forward pass")
+            .since(0, 4),
         );
     }
 }

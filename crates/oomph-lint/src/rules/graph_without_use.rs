@@ -1,5 +1,5 @@
 use oomph_python_source::ast::{Expr, Stmt};
-use oomph_python_source::{Ranged, dotted_name, last_name, last_part};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
 use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop, kept_into_next};
 use super::evaluation_function_builds_graph::has_another_name;
@@ -142,6 +142,22 @@ pub(super) fn passes_without_use<'m, 'a>(
     found
 }
 
+/// Whether a function runs backward on a name that it never binds, but has in a statement of names alone: `loss, accuracy,` above
+/// `count = step(output)` is an assignment that is broken in two. Of which pass the loss was is not known.
+fn lost_its_loss(model: &Model<'_>, func: Option<FuncId>) -> bool {
+    let mut alone = model.stmts.iter().filter(|info| func.is_some() && model.func_of(info.ctx) == func).filter_map(|info| match info.node {
+        Stmt::Expr(only) if only.value.is_tuple_expr() => Some(&*only.value),
+        _ => None,
+    });
+    alone.any(|tuple| {
+        names_in(tuple).iter().any(|name| {
+            let mut backwards = model.backwards.iter().filter(|each| model.func_of(each.ctx) == func);
+            model.assigns_to(func, name).next().is_none()
+                && backwards.any(|each| names_in(each.target).iter().any(|used| used.split('.').next() == Some(name)))
+        })
+    })
+}
+
 /// Whether something may use the graph of a pass, or nothing shows that it costs memory.
 fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str, flow: &mut Flow<'m, 'a>) -> bool {
     let quiet_caller = model
@@ -150,6 +166,7 @@ fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str
     // It steps, and what it calls ran backward: `model(x, memory_replay_backprop=True)`.
     let steps_only = model.func_of(call.ctx).is_some_and(|id| model.func(id).has_step && !model.func(id).has_backward);
     steps_only
+        || lost_its_loss(model, model.func_of(call.ctx))
         || is_scaled_loss(model, call)
         || is_name_of_class(model, call)
         || takes_or_is_of_a_model(call)

@@ -22,7 +22,7 @@ declare_rule! {
     /// Looks for `torch.load(path)` without `map_location`, or with one that is the GPU, whose result goes into `load_state_dict` of a model that is on
     /// the GPU, or that moves there later, and keeps its name while the model runs: its function trains or evaluates with
     /// the model, or hands it to one that does, and neither deletes nor rebinds the name before. Where processes train
-    /// together, loads without a name count as well: they all go to GPU 0. A name of a script's top lives until the script ends, so
+    /// together, loads without a name count as well: they all go to GPU 0, unless only the first process does so (`if rank == 0:`). A name of a script's top lives until the script ends, so
     /// functions of the file that run the model count too. Without `map_location`, only where the file, or one that imports connect
     /// it with, trains or saves: others load published weights, and nothing says from which device those were saved. Loads
     /// in a function that nothing in the project calls, those that come after all training of their function, and those of
@@ -147,7 +147,8 @@ pub(super) fn keeps_a_copy(model: &Model<'_>, load: &Call<'_>) -> Option<(bool, 
         };
         return Some((false, says));
     }
-    let direct = communicates(model).then(|| goes_into_state_dict(model, load))??;
+    let by_all = communicates(model) && !is_of_one_process(model, load);
+    let direct = by_all.then(|| goes_into_state_dict(model, load))??;
     Some((direct, "every process loads the weights to the GPU that they were saved from"))
 }
 
@@ -166,6 +167,33 @@ fn communicates(model: &Model<'_>) -> bool {
     model.calls.iter().any(|call| {
         matches!(last_name(&call.node.func), Some("DistributedDataParallel" | "DDP" | "init_process_group"))
     })
+}
+
+/// Whether a branch for the first process is around a load: `if rank == 0:`, `if is_main_process():`
+fn is_of_one_process(model: &Model<'_>, load: &Call<'_>) -> bool {
+    model.within_function(load.ctx).any(|id| match model.ctx(id).kind {
+        CtxKind::Branch(Some(test)) => is_for_one_process(test),
+        _ => false,
+    })
+}
+
+fn is_for_one_process(test: &Expr) -> bool {
+    const MAIN: &[&str] = &["is_main_process", "is_master", "is_master_process", "is_rank_zero", "is_local_main_process", "is_main"];
+    match test {
+        Expr::Compare(node) => {
+            let of_rank = |side: &Expr| {
+                let name = match side {
+                    Expr::Call(call) => last_name(&call.func),
+                    side => last_name(side),
+                };
+                name.is_some_and(|name| name.to_ascii_lowercase().contains("rank"))
+            };
+            let is_zero = |side: &Expr| matches!(side, Expr::NumberLiteral(node) if node.value.as_int().and_then(ast::Int::as_u64) == Some(0));
+            matches!(&*node.ops, [ast::CmpOp::Eq]) && of_rank(&node.left) && node.comparators.iter().all(is_zero)
+        }
+        Expr::Call(call) => last_name(&call.func).is_some_and(|name| MAIN.contains(&name)),
+        _ => last_name(test).is_some_and(|name| MAIN.contains(&name)),
+    }
 }
 
 /// Where a model is that was filled from what keeps its name while it runs.
