@@ -21,6 +21,17 @@ TRAIN = """
         optimizer.step()
         return out
 """
+EVALUATES = (
+    TRAIN
+    + """
+    other = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(8)]).cuda()
+    for number in range(1000):
+        step()
+        if number % 2 == 0:
+            with torch.no_grad():
+                other(torch.randn(64, 1024, device="cuda"))
+"""
+)
 MIB_16 = 16 << 20
 LEAK = TRAIN + "    for i in range({steps}):\n        history.append(step(4096))\n"
 
@@ -45,6 +56,12 @@ def test_steps_that_became_alike(oomph):
     run = oomph(TRAIN + "    while True: step()\n", "--steps", "4")
     assert run.status == 0 and "if later steps are like the last of the 4 steps" in run.out
     assert run.json["basis"] == "steady_steps" and not run.json["peak"]["lower_bound"]
+
+
+def test_steps_with_an_evaluation_between_them_are_alike(oomph):
+    """No two neighbors are, however many steps are asked for."""
+    run = oomph(EVALUATES, "--steps", "4")
+    assert run.status == 0 and run.json["basis"] == "steady_steps", run.out
 
 
 def test_one_step_is_no_verdict(oomph):

@@ -83,12 +83,11 @@ impl Original {
         places: &Places<'_>,
         steps: u32,
     ) -> anyhow::Result<Option<Offer>> {
-        // A diff names files from where it is applied.
+        // A diff names files from where it is applied: here, or at the root for a script that is elsewhere.
         let here = std::env::current_dir().unwrap_or_default();
         let absolute = fs::canonicalize(&self.path).unwrap_or_else(|_| self.path.clone());
         let path = absolute.strip_prefix(&here).unwrap_or(&absolute);
-        let path = path.to_string_lossy();
-        let path = path.trim_start_matches('/');
+        let path = &*path.to_string_lossy();
         let apply_file = places.patch.with_extension("apply.patch");
         let instruction_file = places.patch.with_extension("md");
         for file in [places.patch, &apply_file, &instruction_file] {

@@ -16,6 +16,8 @@ use crate::record::Record;
 /// Steps may differ in so large a part of their allocations and still be alike: libraries take work
 /// spaces when they are first used, and data decides a few.
 const DIFFERENT: f64 = 0.05;
+/// So many steps apart are two that are alike at the most.
+const APART: usize = 4;
 /// Peaks of alike steps that differ by more are said to vary.
 const VARIED: f64 = 0.005;
 /// Steps that must end before anything is said of growth: the first two make gradients and state.
@@ -34,7 +36,7 @@ const ROUNDING: u64 = 512;
 /// What a run's steps have in common.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rhythm {
-    /// Whether two steps in a row did the same.
+    /// Whether two steps did the same, not far from each other.
     pub alike: bool,
     /// The lowest and the highest peak of the alike steps, if they vary.
     pub peaks: Option<(u64, u64)>,
@@ -130,11 +132,13 @@ impl Leak {
 /// Compares the steps that were completed on `device`.
 pub fn rhythm(trace: &Trace, record: &Record, device: u32) -> Rhythm {
     let steps = completed(trace, record, device);
-    let pair = steps
-        .windows(2)
-        .rev()
-        .find(|pair| matches!(pair, [before, after] if alike(before, after)));
-    let last = pair.and_then(<[Step]>::last);
+    // Between two that are alike there may be one with an evaluation in it, or one that makes a copy of the weights. The first step is
+    // compared with its neighbor alone.
+    let last = (1..steps.len()).rev().find_map(|at| {
+        let (before, after) = (steps.get(..at)?, steps.get(at)?);
+        let first = (at - 1).min(1).max(at.saturating_sub(APART));
+        (before.get(first..)?.iter().any(|one| alike(one, after))).then_some(after)
+    });
     let peaks = last.and_then(|last| {
         // The first step makes the optimizer's state, and needs another peak for it.
         let like: Vec<&Step> = steps

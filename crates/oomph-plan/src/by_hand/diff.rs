@@ -25,6 +25,7 @@ pub(super) fn unified(path: &str, source: &str, old: &[&str], new: &[String]) ->
         return (String::new(), 0);
     }
     let end_of_line = if source.contains("\r\n") { "\r" } else { "" };
+    let path = path.trim_start_matches('/');
     let mut text = format!("--- a/{path}\n+++ b/{path}\n");
     let mut at = 0;
     while let Some(offset) = script

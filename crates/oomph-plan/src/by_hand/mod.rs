@@ -61,7 +61,8 @@ impl ByHand {
         if let Some(file) = instead {
             let _ = write!(
                 text,
-                "\n`git apply {file}` applies the whole plan with one line (`oomph.apply`) instead.\n"
+                "\n`{}` applies the whole plan with one line (`oomph.apply`) instead.\n",
+                command(path, file)
             );
         }
         for snippet in &self.snippets {
@@ -176,7 +177,15 @@ pub fn by_hand(
     let mut head = vec![if count == 0 {
         format!("The plan for {path}. Nothing of it is in a diff that could be applied.")
     } else {
-        format!("The plan for {path}, as a diff: git apply FILE, or patch -p1 < FILE.")
+        let or = if is_elsewhere(path) {
+            ""
+        } else {
+            ", or patch -p1 < FILE"
+        };
+        format!(
+            "The plan for {path}, as a diff: {}{or}.",
+            command(path, "FILE")
+        )
     }];
     let listed = [
         ("in the diff", placed),
@@ -198,6 +207,20 @@ pub fn by_hand(
         waits: levers.iter().any(|lever| lever.facets().waits_by_hand()),
         missing,
         snippets,
+    }
+}
+
+/// Whether the script is not below the folder that diffs are applied in.
+fn is_elsewhere(path: &str) -> bool {
+    Path::new(path).has_root()
+}
+
+/// What applies the diff of the script at `path` that is in `file`. Git refuses files that are not below its folder.
+fn command(path: &str, file: &str) -> String {
+    if is_elsewhere(path) {
+        format!("patch -p1 -d / < {file}")
+    } else {
+        format!("git apply {file}")
     }
 }
 
@@ -223,7 +246,10 @@ pub fn applying(path: &str, source: &str, plan: &str) -> Option<(String, String)
     let text = apply(source, &[edit]);
     let lines: Vec<String> = text.lines().map(str::to_owned).collect();
     let old: Vec<&str> = source.lines().collect();
-    let (diff, _) = diff::unified(path, source, &old, &lines);
+    let (mut diff, _) = diff::unified(path, source, &old, &lines);
+    if is_elsewhere(path) {
+        diff.insert_str(0, &format!("# {}\n", command(path, "FILE")));
+    }
     Some((diff, text))
 }
 

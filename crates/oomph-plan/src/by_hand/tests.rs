@@ -439,6 +439,27 @@ fn of_several_functions_the_one_that_ran_is_changed() {
 }
 
 #[test]
+fn a_script_elsewhere_is_patched_from_the_root() {
+    let levers = [Lever::from(CudnnBenchmark { enabled: false })];
+    let (ran, switches) = (BTreeSet::new(), BTreeMap::new());
+    let hand = super::by_hand("/data/my/train.py", SCRIPT, &levers, &ran, &switches);
+    let text = hand.text();
+    let head = "# The plan for /data/my/train.py, as a diff: patch -p1 -d / < FILE.\n";
+    assert!(text.starts_with(head), "{text}");
+    assert!(text.contains("\n--- a/data/my/train.py\n+++ b/data/my/train.py\n"));
+    let (line, _) = applying("/data/my/train.py", SCRIPT, "plan.toml").unwrap();
+    assert!(
+        line.starts_with("# patch -p1 -d / < FILE\n--- a/data/my/"),
+        "{line}"
+    );
+    let instruction = hand.instruction("/data/my/train.py", "why", Some("a.patch"));
+    assert!(
+        instruction.contains("`patch -p1 -d / < a.patch` applies"),
+        "{instruction}"
+    );
+}
+
+#[test]
 fn the_head_says_what_is_in_the_diff() {
     // A batch that goes back under a condition is not split.
     let source = "import torch\nmodel = resnet50()\nopt = torch.optim.SGD(model.parameters(), 0.1)\nfor i, (x, y) in enumerate(data):\n    if i:\n        loss = f(model(x), y)\n        loss.backward()\n        opt.step()\n";
