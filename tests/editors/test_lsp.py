@@ -52,6 +52,7 @@ async def edit(place, work):
 
 def test_findings_fixes_and_bytes(oomph, tmp_path):
     assert oomph(TRAIN, "--no-measure").status == 0
+    (tmp_path / "pyproject.toml").write_text('[tool.oomph.lint]\nselect = ["OOM101"]\n')
     (tmp_path / "oomph-report").mkdir()
     os.symlink(tmp_path / "run", tmp_path / "oomph-report" / "latest")
     script = tmp_path / "script.py"

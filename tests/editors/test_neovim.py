@@ -55,6 +55,7 @@ def test_neovim_shows_and_fixes(tmp_path):
     ]
     for name, text in (
         ("train.py", TRAIN),
+        ("pyproject.toml", '[tool.oomph.lint]\nselect = ["OOM101"]\n'),
         ("settings.lua", BEFORE + settings),
         ("check.lua", CHECK),
     ):

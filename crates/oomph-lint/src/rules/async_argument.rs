@@ -41,7 +41,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Safe: `non_blocking` is the name of this argument since PyTorch 0.4. Offered for `cuda` and `to`.
-    OOM605 "async-argument" { fix: Sometimes, fresh: [84, 84] }
+    OOM605 "async-argument" { fix: Sometimes, fresh: [88, 88] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

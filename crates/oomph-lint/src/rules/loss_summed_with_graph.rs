@@ -69,7 +69,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Safe: the sum has the same value and the same type, without the graph.
-    OOM101 "loss-summed-with-graph" { fix: Sometimes, fresh: [84, 89] }
+    OOM101 "loss-summed-with-graph" { fix: Sometimes, fresh: [7, 11] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
