@@ -1,5 +1,5 @@
 use oomph_python_source::ast::Stmt;
-use oomph_python_source::{Edit, Ranged, ast, dotted_name, last_name, names_in};
+use oomph_python_source::{Edit, Ranged, TextRange, ast, dotted_name, last_name, names_in};
 use rustc_hash::FxHashSet;
 
 use crate::fix::Fix;
@@ -114,10 +114,10 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             .fix(decorate(model, call)),
         );
     }
-    for (call, place) in kept_into_next(model) {
+    for (range, place) in kept_into_next(model) {
         out.push(
             Report::new(
-                call.node,
+                *range,
                 format!("no `backward()` uses what `{place}` returns, and its graph is still there while the next iteration builds another"),
             )
             .help("call it under `with torch.no_grad():`")
@@ -187,7 +187,19 @@ pub(super) fn only_evaluated<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>,
 
 /// Other passes in loops whose result reaches no `backward()` and whose graph a name
 /// takes into the next iteration.
-pub(super) fn kept_into_next<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, String)> {
+fn kept_into_next<'m>(model: &'m Model<'_>) -> &'m [(TextRange, String)] {
+    model.kept_into_next.get_or_init(|| {
+        let passes = find_kept_into_next(model).into_iter();
+        passes.map(|(call, place)| (call.node.range(), place)).collect()
+    })
+}
+
+/// Whether a pass is one of these: OOM201 reports it.
+pub(super) fn is_kept_into_next(model: &Model<'_>, call: &Call<'_>) -> bool {
+    kept_into_next(model).iter().any(|(range, _)| *range == call.node.range())
+}
+
+fn find_kept_into_next<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, String)> {
     let evaluating = functions_of_evaluation(model);
     let known: Vec<Option<FuncId>> = graph_loops(model)
         .into_iter()

@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
-use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop, kept_into_next};
+use super::evaluation_builds_graph::{functions_of_evaluation, is_evaluated_in_a_loop, is_kept_into_next};
 use super::evaluation_function_builds_graph::has_another_name;
 use super::fake_not_detached::{Role, judged_in_loss, role_of};
 use super::inference_builds_graph::{asks_for_gradients, is_of_published_inception, is_pass_by_method, is_sample};
@@ -76,9 +76,8 @@ declare_rule! {
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     // What evaluates batches, or keeps its graph into the next iteration, is OOM201.
     let evaluating = functions_of_evaluation(model);
-    let kept: Vec<_> = kept_into_next(model).iter().map(|(call, _)| call.node.range()).collect();
     for (call, place) in passes_without_use(model, |call| !is_evaluated_in_a_loop(model, &evaluating, call)) {
-        if kept.contains(&call.node.range()) {
+        if is_kept_into_next(model, call) {
             continue;
         }
         out.push(

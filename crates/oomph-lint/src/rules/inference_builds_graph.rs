@@ -1,7 +1,7 @@
 use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
-use super::evaluation_builds_graph::kept_into_next;
+use super::evaluation_builds_graph::is_kept_into_next;
 use crate::queries::devices::{on_cpu_only, runs_on_cpu};
 use crate::queries::loop_carried::feeds_backward;
 use crate::queries::model_calls::{has_no_parameters, is_model_call, is_of_frozen_class, model_place};
@@ -66,9 +66,8 @@ declare_rule! {
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
     let mut seen = Vec::new();
-    let kept: Vec<_> = kept_into_next(model).iter().map(|(call, _)| call.node.range()).collect();
     for call in &model.calls {
-        if kept.contains(&call.node.range()) || !(is_model_call(call) || is_pass_by_method(model, call)) || call.grad != Grad::On {
+        if !(is_model_call(call) || is_pass_by_method(model, call)) || call.grad != Grad::On || is_kept_into_next(model, call) {
             continue;
         }
         let Some(place) = model_place(call) else {

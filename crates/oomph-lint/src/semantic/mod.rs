@@ -314,6 +314,8 @@ pub(crate) struct Model<'a> {
     pub(crate) tests: OnceCell<bool>,
     /// Which calls, assignments and backward passes each function has, once a rule has asked.
     pub(crate) by_function: OnceCell<ByFunction>,
+    /// Passes whose graph lives into the next iteration of their loop, and what each calls, once a rule has asked.
+    pub(crate) kept_into_next: OnceCell<Vec<(TextRange, String)>>,
     /// What the other files of the project say.
     pub(crate) around: Around,
 }

@@ -177,15 +177,11 @@ pub fn by_hand(
     let mut head = vec![if count == 0 {
         format!("The plan for {path}. Nothing of it is in a diff that could be applied.")
     } else {
-        let or = if is_elsewhere(path) {
-            ""
-        } else {
-            ", or patch -p1 < FILE"
-        };
-        format!(
-            "The plan for {path}, as a diff: {}{or}.",
-            command(path, "FILE")
-        )
+        let mut how = command(path, "FILE");
+        if !is_elsewhere(path) {
+            how.push_str(", or patch -p1 < FILE");
+        }
+        format!("The plan for {path}, as a diff: {how}.")
     }];
     let listed = [
         ("in the diff", placed),

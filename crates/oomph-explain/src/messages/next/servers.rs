@@ -62,6 +62,20 @@ pub(super) fn rollouts(message: &OomMessage) -> Vec<NextStep> {
     ]
 }
 
+/// Weights that take less, by the option that vLLM and SGLang share.
+fn lighter_weights() -> NextStep {
+    ways(
+        "",
+        &[
+            (
+                Change::Bits,
+                "weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
+            ),
+            (Change::Other, "a smaller model"),
+        ],
+    )
+}
+
 pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
         return vec![
@@ -69,16 +83,7 @@ pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
                 "--tensor-parallel-size 2",
                 "the weights did not fit: split them over more GPUs",
             ),
-            ways(
-                "",
-                &[
-                    (
-                        Change::Bits,
-                        "weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)",
-                    ),
-                    (Change::Other, "a smaller model"),
-                ],
-            ),
+            lighter_weights(),
             step(
                 "--cpu-offload-gb 8",
                 "keep so much of the weights in the host's memory, which is slow",
@@ -228,13 +233,7 @@ pub(super) fn sglang(message: &OomMessage) -> Vec<NextStep> {
             "--tp 2",
             "split the model over more GPUs, or load it quantised",
         ),
-        ways(
-            "",
-            &[
-                (Change::Bits, "weights in fewer bits (AWQ, GPTQ, FP8: --quantization fp8)"),
-                (Change::Other, "a smaller model"),
-            ],
-        ),
+        lighter_weights(),
         others_on_the_gpu(message),
     ];
     if messages::ways::no_share_fits(message) {

@@ -185,6 +185,7 @@ impl<'a, 'd> Walker<'a, 'd> {
                 evidence: std::cell::OnceCell::new(),
                 tests: std::cell::OnceCell::new(),
                 by_function: std::cell::OnceCell::new(),
+                kept_into_next: std::cell::OnceCell::new(),
                 around: Around::default(),
             },
             defs,
