@@ -129,12 +129,20 @@ impl Original {
         }
         let mut tried = run(&texts, found).into_iter();
         let mut offer = None;
-        if let Some((diff, text)) = applying
-            && tried.next().transpose()?.is_some_and(|why| why.is_none())
-        {
-            files::write(&apply_file, diff.as_bytes())?;
-            found.fit.apply_patch_file = Some(apply_file.display().to_string());
-            offer = Some(Offer {
+        if let Some((diff, text)) = applying {
+            let why = tried.next().transpose()?.flatten();
+            let is_run = why.is_none();
+            // It does what `oomph run --plan` does, and that was run: no time for this run takes nothing from it.
+            if is_run || why.as_deref() == Some(NOT_RUN) {
+                let head = if is_run {
+                    String::new()
+                } else {
+                    format!("# The plan for {path}: it was run; {NOT_RUN} by this line\n")
+                };
+                files::write(&apply_file, (head + &diff).as_bytes())?;
+                found.fit.apply_patch_file = Some(apply_file.display().to_string());
+            }
+            offer = is_run.then_some(Offer {
                 text,
                 applies: true,
             });
