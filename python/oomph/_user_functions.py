@@ -305,7 +305,9 @@ def _named(function: types.FunctionType) -> list[Any]:
         if one in seen:
             continue
         seen.add(one)
-        values += [one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__]
+        values += [
+            one.__globals__[name] for name in one.__code__.co_names if name in one.__globals__
+        ]
         waiting += _called(one)
     return values
 

@@ -839,7 +839,10 @@ impl<'a> Builder<'a> {
             }
         }
         for (number, _) in belongs.iter().enumerate().filter(|(_, belongs)| **belongs) {
-            if calls.get(number).is_some_and(|call| is_function(&call.module)) {
+            if calls
+                .get(number)
+                .is_some_and(|call| is_function(&call.module))
+            {
                 continue; // a function has no hooks, and no host time for them
             }
             add(number as u32, &|inside| inside.calls += 1.0);

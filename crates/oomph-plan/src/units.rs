@@ -348,8 +348,9 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Call;
+    use crate::model::{Call, Event, Tensor};
     use oomph_run::record::Module;
+    use oomph_trace::{Category, Phase};
 
     /// A U-Net whose levels are a `Sequential` each, held by attributes.
     #[test]
@@ -379,6 +380,65 @@ mod tests {
             });
         }
         assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
+
+    /// `solve()` calls `step()` four times, which calls `slope()`; each keeps as much.
+    #[test]
+    fn functions_whose_calls_keep_only_a_part_each() {
+        let mut model = Model {
+            trains: true,
+            calls: vec![Call::default()],
+            ops: vec!["aten::tanh".to_owned()],
+            ..Model::default()
+        };
+        let mut call = |module: &str, parent: u32| {
+            model.calls.push(Call {
+                module: module.to_owned(),
+                parent,
+                ..Call::default()
+            });
+            model.calls.len() as u32 - 1
+        };
+        let solve = call("solve()", 0);
+        let inner: Vec<u32> = (0..4)
+            .map(|_| {
+                let step = call("step()", solve);
+                call("slope()", step)
+            })
+            .collect();
+        let mut tensor = |bytes: u64, call: u32, phase: Phase| {
+            model.template.tensors.push(Tensor {
+                bytes,
+                stream: 0,
+                category: Category::Activation,
+                phase,
+                call,
+                op: 0,
+                scope: 0,
+                batched: false,
+            });
+            model.template.tensors.len() as u32 - 1
+        };
+        let (mut body, mut kept) = (Vec::new(), Vec::new());
+        for &slope in &inner {
+            // `step()` keeps a little of its own.
+            for (bytes, call) in [(4 << 20, slope), (1 << 20, slope - 1)] {
+                let number = tensor(bytes, call, Phase::Forward);
+                body.push(Event::Alloc(number));
+                kept.push((number, call));
+            }
+        }
+        for &(number, call) in kept.iter().rev() {
+            let gradient = tensor(1 << 20, call, Phase::Backward);
+            body.extend([
+                Event::Alloc(gradient),
+                Event::Free(number),
+                Event::Free(gradient),
+            ]);
+        }
+        model.template.body = body;
+        let draft = Draft::new(&model, crate::draft::Pace::default());
+        assert_eq!(functions(&draft), ["step()"]);
     }
 
     #[test]

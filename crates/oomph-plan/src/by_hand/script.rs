@@ -207,7 +207,9 @@ impl<'m> Script<'m> {
         let made = only(made)?;
         let name = made.target.as_name_expr()?.id.to_string();
         let block = self.module.block_of(made.stmt)?;
-        let at = block.iter().position(|stmt| stmt.range() == made.stmt.range())?;
+        let at = block
+            .iter()
+            .position(|stmt| stmt.range() == made.stmt.range())?;
         Some((name, block.get(at + 1)?))
     }
 

@@ -8,8 +8,8 @@
 
 use std::ops::Range;
 
-use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use oomph_run::record::is_function;
+use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, Block, Edits, Positions, Uses};
