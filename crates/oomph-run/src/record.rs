@@ -611,7 +611,7 @@ impl Facts {
 impl Record {
     /// Reads the text of a `record.json`; `path` is for messages only.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
-        let record: Self = serde_json::from_str(text).map_err(|source| Error::Json {
+        let mut record: Self = serde_json::from_str(text).map_err(|source| Error::Json {
             path: path.to_owned(),
             source,
         })?;
@@ -621,7 +621,21 @@ impl Record {
                 found: record.format,
             });
         }
+        record.make_room();
         Ok(record)
+    }
+
+    /// Under the net, what the context and the libraries take when the GPU is full pushes as much of the script's memory out to
+    /// the host. A virtual GPU only counts it.
+    fn make_room(&mut self) {
+        if self.net_bytes == 0 || !self.r#virtual {
+            return;
+        }
+        for device in &mut self.devices {
+            let above = device.peak_used_bytes.saturating_sub(device.total_bytes);
+            device.peak_used_bytes -= above;
+            self.net_bytes += above;
+        }
     }
 
     /// The GPU that the job used most.
