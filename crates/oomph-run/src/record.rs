@@ -192,10 +192,15 @@ pub struct Record {
     pub sources: Vec<PathBuf>,
 }
 
-/// A call of a module: its name, the call that it was made in, and the addresses of the memory
-/// that its positional arguments and its result lay in.
+/// A call of a module, or of one of the user's functions outside of modules: its name, the call that it was made in, and the
+/// addresses of the memory that its positional arguments and its result lay in.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
+
+/// Whether a name among those of modules is a function's.
+pub fn is_function(name: &str) -> bool {
+    name.ends_with("()")
+}
 
 /// A model that the script itself called.
 #[derive(Debug, Clone, Default, Deserialize)]
