@@ -75,7 +75,11 @@ fn examples_are_caught() {
             assert_eq!(found, ["OOM501"]);
             let only = Selection::new(Some(&[rule.code.to_owned()]), &[], &[]).unwrap();
             let source = Source::python(block(rule, "## Example")).unwrap();
-            found = lint(&source, &only).findings.iter().map(|finding| finding.rule.code).collect();
+            found = lint(&source, &only)
+                .findings
+                .iter()
+                .map(|finding| finding.rule.code)
+                .collect();
         }
         if !found.contains(&rule.code) {
             wrong.push((rule.code, found));

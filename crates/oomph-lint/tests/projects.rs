@@ -2041,5 +2041,8 @@ play(1, Net().cuda())
     };
     assert_eq!(plays("states, done = env.move(actions)"), ["OOM201"]);
     // OOM205, which is off, still says that it builds a graph.
-    assert_eq!(plays("states, rewards, done, info = env.step(actions)"), ["OOM205"]);
+    assert_eq!(
+        plays("states, rewards, done, info = env.step(actions)"),
+        ["OOM205"]
+    );
 }
