@@ -1,7 +1,8 @@
 """`oomph run --fit` on a real GPU where other processes hold memory: `python run_fit.py OUT.jsonl`.
 
 For each job of `bench/fit/jobs`, with as much of the GPU filled by another process as leaves the given share of the
-job's own need: `oomph run --fit` twice, the second time from the cache. A line for each run: what was free, planned
+job's own need: `oomph run --fit` twice, the second time from the cache, and a third time while the other process takes more as soon as
+the plan is chosen, so that `--squeeze` of what the plan needs is left and the net has to hold the job. A line for each run: what was free, planned
 and really used (as the driver sees it, polled beside the run), the time of a step against the plain job's, and how long it
 took until the script began. The plain job and the job without a plan in what is left come first.
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 JOBS = HERE.parent / "fit" / "jobs"
-OOMPH = Path(sys.executable).parent / "oomph"
+OOMPH = os.environ.get("OOMPH", Path(sys.executable).parent / "oomph")
 CASES = [("gpt2", 0.5), ("bert_base", 0.5), ("resnet50", 0.75)]
 """A job, and the share of its own need that is left free."""
 FILLER = """
@@ -32,9 +33,12 @@ free, _ = torch.cuda.mem_get_info()
 take = free - int(sys.argv[1])
 held = torch.empty(max(take, 0), dtype=torch.uint8, device="cuda")
 print(torch.cuda.mem_get_info()[0], flush=True)
-sys.stdin.read()
+more = []
+for line in sys.stdin:
+    free, _ = torch.cuda.mem_get_info()
+    more = [torch.empty(max(free - int(line), 0), dtype=torch.uint8, device="cuda")]
 """
-"""Holds all but so many bytes of the GPU until its input ends."""
+"""Holds all but so many bytes of the GPU until its input ends; each line of it says how many are left from then on."""
 
 
 class Filler:
@@ -50,6 +54,10 @@ class Filler:
         )  # fmt: skip
         self.left = int(self.process.stdout.readline())
         return self
+
+    def leave(self, free):
+        """Leave only so many bytes from now on."""
+        print(int(free), file=self.process.stdin, flush=True)
 
     def __exit__(self, *error):
         self.process.communicate("")
@@ -84,26 +92,34 @@ class Poll(threading.Thread):
         return None if self.least is None else self.before - self.least
 
 
-def run(place, script, steps, options, environment, poll):
-    """One `oomph run`; what it said and measured."""
+def run(place, script, steps, options, environment, poll, chosen=None):
+    """One `oomph run`; what it said and measured. `chosen` is called when it has said its plan."""
     result = Path(place) / "result.json"
     result.unlink(missing_ok=True)
     polled = Poll() if poll else None
     if polled:
         polled.start()
     began = time.time()
-    done = subprocess.run(
+    errors = []
+    with tempfile.TemporaryFile("w+") as out, subprocess.Popen(
         [OOMPH, "run", "--json", result, *options, script, "--steps", str(steps)],
-        cwd=place, capture_output=True, text=True, env=environment, timeout=1800,
-    )  # fmt: skip
+        cwd=place, stdout=out, stderr=subprocess.PIPE, text=True, env=environment,
+    ) as process:  # fmt: skip
+        for line in process.stderr:
+            if chosen and line.startswith("oomph: with "):
+                chosen()
+            errors.append(line.rstrip("\n"))
+        status = process.wait()
+        out.seek(0)
+        error = "\n".join(errors) or out.read()
     found = json.loads(result.read_text()) if result.exists() else {}
-    said = [line for line in done.stderr.splitlines() if line.startswith(("oomph:", "note:"))]
+    said = [line for line in errors if line.startswith(("oomph:", "note:"))]
     return dict(
-        status=done.returncode, wall_s=time.time() - began, said=said,
+        status=status, wall_s=time.time() - began, said=said,
         script_s=found.get("seconds"), verdict=found.get("verdict"), peak=found.get("peak"),
         fit=found.get("fit"), driver_used_bytes=polled.used() if polled else None,
         gpu=found.get("gpu"), versions=found.get("versions"),
-        error=None if found else (done.stderr or done.stdout)[-1500:],
+        error=None if found and not status else error[-1500:],
     )  # fmt: skip
 
 
@@ -129,12 +145,12 @@ def measure(job, share, arguments, keep):
         leave = int(plain_runs[0]["used_bytes"] * share)
         step = plain_runs[0]["step_seconds"]
 
-        def limited(kind, fit):
+        def limited(kind, fit, chosen=None):
             options = ["--fit"] if fit else ["--no-measure"]
             if virtual:
                 options += [*gpu, "--memory", str(leave)]
             before = kept_runs(cache)
-            made = run(place, script, steps, options, environment, not virtual)
+            made = run(place, script, steps, options, environment, not virtual, chosen)
             runs = [found for found in kept_runs(cache) if found not in before]
             measured = runs[0]["step_seconds"] if runs else None
             ratio = measured / step if measured and step else None
@@ -161,6 +177,8 @@ def measure(job, share, arguments, keep):
             with Filler(leave) as filler:
                 keep(dict(job=job, kind="filler", left_bytes=filler.left, asked_bytes=leave))
                 all_of_them()
+                needs = kept_runs(cache)[-1]["used_bytes"] * arguments.squeeze
+                limited("fit squeezed", True, lambda: filler.leave(needs))
 
 
 def say(line):
@@ -186,6 +204,12 @@ def main():
     parser.add_argument("--steps", type=int, default=60, help="of each run")
     parser.add_argument("--most", type=float, default=480, help="seconds after which no job begins")
     parser.add_argument("--job", nargs="*", help="only these")
+    parser.add_argument(
+        "--squeeze",
+        type=float,
+        default=0.8,
+        help="share of what the plan needs that is left in the third run",
+    )
     parser.add_argument("--tiny", action="store_true")
     arguments = parser.parse_args()
     began = time.time()

@@ -41,7 +41,17 @@ def listed():
         rows = [json.loads(line) for line in file]
     known = [(row["set"], row["case"]) for row in rows if "+" not in row["case"]]
     added = []
-    for name in ("fresh6", "fresh5", "fresh4", "fresh3", "fresh2", "fresh", "held_out", "further"):
+    for name in (
+        "fresh7",
+        "fresh6",
+        "fresh5",
+        "fresh4",
+        "fresh3",
+        "fresh2",
+        "fresh",
+        "held_out",
+        "further",
+    ):
         jobs = importlib.import_module(name)
         added += [(name, case) for case in [*jobs.JOBS, *getattr(jobs, "INFERENCE", ())]]
 

@@ -45,3 +45,22 @@ def test_the_net_makes_fit_what_nothing_else_does(tmp_path):
     )
     assert late.returncode != 0 and "trained" not in late.stdout
     assert "the net has to be there before Python starts" in late.stderr
+
+
+def test_the_net_makes_room_for_code_that_comes_late(tmp_path):
+    """A library's code is loaded when the script has filled the GPU."""
+    found = fit(tmp_path, """
+        import torch
+
+        w = torch.randn(2048, 2048, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([w], lr=0.1)
+        held = [torch.ones(2048, 2048, device="cuda") for _ in range(50)]
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum((w * x).sum() for x in held).backward()
+            (w @ w).sum().backward()
+            optimizer.step()
+    """, "--memory", "700MiB", "--allow", "net")  # fmt: skip
+    assert found.status == 0, found.err
+    assert [lever["name"] for lever in found.chosen["levers"]] == ["net"]
+    assert found.chosen["peak"]["used_bytes"] <= 700 << 20

@@ -15,7 +15,8 @@ ROOT = Path(ROOT)
 CARGO, PYPROJECT = ((ROOT / name).read_text() for name in ("Cargo.toml", "pyproject.toml"))
 # Of the environment that oomph is installed in.
 # Triton comes with torch.
-NOT_DECLARED = {"torch", "triton"}
+# NumPy comes with CuPy, and is imported for it only.
+NOT_DECLARED = {"torch", "triton", "numpy"}
 NAMES = {"IPython": "ipython"}
 
 

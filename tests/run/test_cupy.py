@@ -152,7 +152,7 @@ def test_a_library_of_another_cuda_is_named_with_the_package_that_has_it(oomph, 
 SIZES = """
 import cupy as cp
 import numpy as np
-x = cp.random.randint(0, 1 << 30, 1 << 20)
+x = cp.arange(1 << 20)
 before = cp.get_default_memory_pool().used_bytes()
 first = cp.unique(x)
 assert cp.get_default_memory_pool().used_bytes() - before == first.nbytes
@@ -185,3 +185,66 @@ def test_a_size_that_depends_on_values_follows_the_rule_and_is_said_with_its_lin
     assert any("bincount" in what and where.endswith(":13") for _, what, where in said), said
     # The script's own look at a value, and none of those within CuPy.
     assert [where[-3:] for kind, _, where in said if kind == "value"] == [":12"], said
+
+
+DRAWS = """
+import cupy as cp, cupyx.scipy.sparse as sp
+n = 1 << 20
+x = cp.random.randint(0, n, n)
+u = cp.random.uniform(-1, 1, (n, 2), dtype=cp.float32)
+z = cp.random.default_rng(0).standard_normal(n)
+print(cp.unique(x).size, cp.unique(cp.random.permutation(n)).size, cp.bincount(x).size, int((x.reshape(4, -1) >= n // 4).sum()))
+near = (u * u).sum(axis=1) < 1
+print(u[near].shape[0], cp.nonzero(cp.linalg.norm(u, axis=1) < 1)[0].size, u.compress(near, axis=0).shape[0], cp.argwhere(u[:, 0] < u[:, 1]).shape[0])
+tail = z[z > 1]
+order = cp.argsort(-z)
+z[z > 1] = 0
+print(tail.size, tail[tail > 2].size, order[z[order] > 0.5].size, cp.count_nonzero(abs(z) <= 0.5))
+print(sp.coo_matrix((z, (x % 1024, cp.random.choice(1024, n))), shape=(1024, 1024)).tocsr().nnz)
+x[:] = cp.arange(n)
+cp.RawKernel('extern "C" __global__ void k(double* z) {}', "k")((1,), (1,), (z,))
+print(x[x > 0].size, z[z > 5].size, cp.random.rand(n)[cp.zeros(n) > 1].size)
+"""
+
+
+@with_cupy
+def test_sizes_that_follow_from_draws_are_the_expected_ones(oomph):
+    """Each followed the rule before, whatever the draws."""
+    run = oomph(DRAWS)
+    assert run.status == 0, run.err
+    n = 1 << 20
+    lines = [[int(number) for number in line.split()] for line in run.out.splitlines()[:5]]
+    differ = n * (1 - 1 / 2.718281828)
+    assert lines[0] == [pytest.approx(differ, rel=1e-3), n, pytest.approx(n, rel=1e-4), n * 3 // 4]
+    inside = pytest.approx(n * 0.785398, rel=5e-3)
+    assert lines[1] == [inside, inside, inside, pytest.approx(n / 2, rel=1e-2)]
+    tail, far = n * 0.158655, n * 0.0227501
+    expected = (tail, far, n * 0.308538 - tail, n * (0.382925 + 0.158655))
+    assert lines[2] == [pytest.approx(number, rel=5e-3) for number in expected]
+    # Different pairs: as many cells as draws.
+    assert lines[3] == [pytest.approx(differ, rel=1e-2)]
+    # What was written over has no law, and follows the rule.
+    assert lines[4] == [n // 2] * 3
+    said = {a["location"].rpartition(":")[2] for a in run.json["assumptions"] if "by the law of its draws" in a["what"]}  # fmt: skip
+    assert {"7", "9", "10", "13", "14"} <= said, said
+
+
+TWICE = """
+import cupy as cp, cupyx.scipy.sparse as sp
+n = 1 << 20
+rows, ones = cp.arange(n), cp.ones(n)
+pool = cp.get_default_memory_pool()
+m = sp.coo_matrix((ones, (rows, rows)), shape=(n, n))
+m.sum_duplicates()
+print(m.nnz, pool.total_bytes())
+"""
+
+
+@with_cupy
+def test_entries_of_unknown_indices_may_be_there_twice(oomph):
+    """CuPy adds them up in new arrays, which it does not have if all differ: the pool was too small, and nothing said so."""
+    run = oomph(TWICE)
+    assert run.status == 0, run.err
+    count, pool = map(int, run.out.splitlines()[0].split())
+    assert count == 1 << 20 and pool > 80 << 20
+    assert any("entries twice" in a["what"] and a["location"].endswith(":7") for a in run.json["assumptions"])  # fmt: skip

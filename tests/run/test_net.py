@@ -239,3 +239,19 @@ def test_a_program_without_cuda_is_as_without_it(oomph):
     """, "--net")  # fmt: skip
     assert "as before" in run.out, run.err
     assert "oomph: net:" not in run.err
+
+
+def test_what_libraries_take_on_a_full_gpu_lies_in_host_memory(oomph):
+    """The first product loads cuBLAS's code when the script has filled the GPU: no more is used than there is, and nothing "fits"."""
+    run = oomph("""
+        import torch
+
+        held = [torch.empty(50 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+        x = torch.randn(512, 512, device="cuda")
+        print((x @ x).shape)
+    """, "--net", "--memory", "700MiB")  # fmt: skip
+    assert run.status == 0, run.err
+    assert run.json["peak"]["used_bytes"] == 700 << 20
+    assert run.json["net_bytes"] > 400 << 20
+    assert "runs, but does not fit" in run.out and "to spare" in run.out
+    assert "fits" not in run.out.replace("does not fit", "")

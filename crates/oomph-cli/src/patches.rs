@@ -129,12 +129,13 @@ impl Original {
         }
         let mut tried = run(&texts, found).into_iter();
         let mut offer = None;
-        if let Some((diff, text)) = applying
-            && tried.next().transpose()?.is_some_and(|why| why.is_none())
-        {
-            files::write(&apply_file, diff.as_bytes())?;
-            found.fit.apply_patch_file = Some(apply_file.display().to_string());
-            offer = Some(Offer {
+        if let Some((diff, text)) = applying {
+            let why = tried.next().transpose()?.flatten();
+            if let Some(head) = head_of_line(path, why.as_deref()) {
+                files::write(&apply_file, (head + &diff).as_bytes())?;
+                found.fit.apply_patch_file = Some(apply_file.display().to_string());
+            }
+            offer = why.is_none().then_some(Offer {
                 text,
                 applies: true,
             });
@@ -198,6 +199,19 @@ impl Original {
             return Err(error);
         }
         Ok(original)
+    }
+}
+
+/// What stands above the line that applies a plan, which was run with it unless `why` says why not; `None` if it is not offered. It does
+/// what `oomph run --plan` does, and that was run: where the time was over, that takes nothing from it.
+fn head_of_line(path: &str, why: Option<&str>) -> Option<String> {
+    match why {
+        None => Some(String::new()),
+        Some(NOT_RUN) => Some(format!(
+            "{}{path}: it was run; {NOT_RUN} by this line\n",
+            HEADS[0]
+        )),
+        Some(_) => None,
     }
 }
 
@@ -295,6 +309,14 @@ mod tests {
         undo(&script, &file).unwrap();
         assert_eq!(fs::read_to_string(&script).unwrap(), "a = 1\r\n");
         assert!(undo(&script, &file).is_err());
+    }
+
+    #[test]
+    fn the_line_is_offered_where_time_was_over_too() {
+        assert_eq!(head_of_line("a.py", None).as_deref(), Some(""));
+        let late = head_of_line("a.py", Some(NOT_RUN)).unwrap();
+        assert!(late.starts_with(HEADS[0]) && late.ends_with(" by this line\n"));
+        assert_eq!(head_of_line("a.py", Some("it needs 5 GiB")), None);
     }
 
     #[test]

@@ -88,6 +88,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
         Err(error) => return Ok(Ending::Stopped(error.downcast::<Stopped>()?)),
     };
     let mut needed = None;
+    let unlimited = plain.used_bytes();
     match cached {
         Some(Cached::Fits(limited)) => plain = *limited,
         Some(Cached::Needs(peak)) => needed = Some(peak),
@@ -95,6 +96,7 @@ pub fn fit(attempts: &mut dyn Attempts, wanted: Wanted) -> anyhow::Result<Ending
     }
     let mut fit = found::of_plain(&fitter.wanted, &plain);
     fit.plain = needed.unwrap_or(fit.plain);
+    fit.plain_unlimited_bytes = (fit.plain.used_bytes != unlimited).then_some(unlimited);
     let found = match fitter.watch(&plain, &mut fit) {
         Ok(later) => {
             if let Some(later) = later {

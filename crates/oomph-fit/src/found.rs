@@ -142,6 +142,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         instruction_file: None,
         no_patch: None,
         apply_patch_file: None,
+        plain_unlimited_bytes: None,
         original_file: None,
         report: None,
         versions: plain.summary.versions.clone(),

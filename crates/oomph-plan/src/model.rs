@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use oomph_allocator::{Config, Op, Program};
-use oomph_run::record::{Facts, Module};
+use oomph_run::record::{Facts, Module, is_function};
 use oomph_run::{Record, phase_named};
 use oomph_trace::{Category, Phase, StringId, Trace};
 
@@ -86,10 +86,10 @@ pub struct Template {
     pub once: bool,
 }
 
-/// A call of a module in the steady step.
+/// A call of a module, or of a function outside of modules, in the steady step.
 #[derive(Debug, Clone, Default)]
 pub struct Call {
-    /// The module's name.
+    /// The module's name, or the function's.
     pub module: String,
     /// The call around it; 0 is none.
     pub parent: u32,
@@ -213,6 +213,13 @@ impl Model {
     /// Whether a layer looks at the whole batch.
     pub(crate) fn couples_samples(&self) -> bool {
         self.modules.iter().any(|module| module.coupled)
+    }
+
+    /// Whether a call is one of a module, and no other module is around it.
+    pub(crate) fn is_outermost(&self, call: &Call) -> bool {
+        let is_module = |call: &Call| !call.module.is_empty() && !is_function(&call.module);
+        let around = self.calls.get(call.parent as usize);
+        is_module(call) && !around.is_some_and(is_module)
     }
 
     /// Why a lever that takes models apart is left out, of a job that trains or of one that infers.
@@ -832,6 +839,12 @@ impl<'a> Builder<'a> {
             }
         }
         for (number, _) in belongs.iter().enumerate().filter(|(_, belongs)| **belongs) {
+            if calls
+                .get(number)
+                .is_some_and(|call| is_function(&call.module))
+            {
+                continue; // a function has no hooks, and no host time for them
+            }
             add(number as u32, &|inside| inside.calls += 1.0);
             self.model.calls_of_step += 1.0;
         }

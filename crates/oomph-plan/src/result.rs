@@ -190,8 +190,11 @@ pub struct Fit {
     /// The framework, where that is not PyTorch: its allocator, and what it would save to change the script.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub framework: Option<Framework>,
-    /// What the job needs as it is.
+    /// What the job needs as it is, with a limit of the GPU's size: the allocator then gives back what it caches.
     pub plain: Peak,
+    /// What it uses without a limit, as `oomph run` tells; left out where that is the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub plain_unlimited_bytes: Option<u64>,
     /// Plans, the cheapest first.
     pub plans: Vec<PlanResult>,
     /// Which of them was chosen.

@@ -3,9 +3,11 @@
 //! Found by structure: the repeated parts of a model (children of `ModuleList`, `Sequential` and
 //! their like that have parts of their own; attributes of one class that have), and the parts of those.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::blocks::find;
+use oomph_run::record::is_function;
+
+use crate::blocks::{Block, find, roots};
 use crate::draft::Draft;
 use crate::model::Model;
 
@@ -197,11 +199,58 @@ fn parts(model: &Model, blocks: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// Blocks and their parts, those first that give up most bytes for the time of computing them again.
+/// Functions outside of modules that give up most when they are computed again: of what their calls save, all but what one call
+/// saves, which then is there again. None is inside of another.
+fn functions(draft: &Draft<'_>) -> Vec<String> {
+    let model = draft.model;
+    let names: BTreeSet<&str> = (model.calls.iter())
+        .map(|call| call.module.as_str())
+        .filter(|name| is_function(name))
+        .collect();
+    let mut gains: Vec<(u64, &str)> = Vec::new();
+    for name in names {
+        let (calls, _) = find(draft, &[name.to_owned()]);
+        let saved = calls.iter().map(|block| saved_bytes(draft, block));
+        let (all, largest) = saved.fold((0, 0), |(all, largest), bytes| {
+            (all + bytes, bytes.max(largest))
+        });
+        if all - largest >= LEAST_BYTES {
+            gains.push((all - largest, name));
+        }
+    }
+    gains.sort_by(|a, b| b.cmp(a));
+    let mut chosen: Vec<String> = Vec::new();
+    for (_, name) in gains {
+        let around = |outer: &str, inner: &str| {
+            let roots = roots(model, &[outer.to_owned()]);
+            let mut calls = roots.iter().zip(&model.calls);
+            calls.any(|(root, call)| *root != 0 && call.module == inner)
+        };
+        if !(chosen.iter()).any(|other| around(other, name) || around(name, other)) {
+            chosen.push(name.to_owned());
+        }
+    }
+    chosen
+}
+
+/// What a block keeps inside for the backward pass, in bytes.
+fn saved_bytes(draft: &Draft<'_>, block: &Block) -> u64 {
+    let call = draft.model.calls.get(block.call as usize);
+    let is_result = |number: &u32| call.is_some_and(|call| call.outputs.contains(number));
+    let saved = block.saved.iter();
+    saved
+        .filter(|number| !is_result(number) && !block.casts.contains(number))
+        .filter_map(|&number| draft.template.tensors.get(number as usize))
+        .map(|tensor| tensor.bytes)
+        .sum()
+}
+
+/// Blocks and their parts, and functions, those first that give up most bytes for the time of computing them again.
 pub(crate) fn most_for_their_time(draft: &Draft<'_>) -> Sequence {
     let blocks = blocks(draft.model);
     let mut worth = worth(draft, &blocks);
     worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
+    worth.extend(self::worth(draft, &functions(draft)));
     worth.sort_by(|a, b| b.class.cmp(&a.class).then(a.place.cmp(&b.place)));
     let mut taken: HashSet<String> = HashSet::new();
     let mut sequence = Sequence::default();
@@ -278,13 +327,7 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
         let Some(call) = draft.model.calls.get(block.call as usize) else {
             continue;
         };
-        let bytes: u64 = block
-            .saved
-            .iter()
-            .filter(|number| !call.outputs.contains(number) && !block.casts.contains(number))
-            .filter_map(|&number| draft.template.tensors.get(number as usize))
-            .map(|tensor| tensor.bytes)
-            .sum();
+        let bytes = saved_bytes(draft, block);
         let entry = units
             .entry(&call.module)
             .or_insert((0, 0.0, block.forward.start));
@@ -305,8 +348,9 @@ fn worth(draft: &Draft<'_>, modules: &[String]) -> Vec<Unit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Call;
+    use crate::model::{Call, Event, Tensor};
     use oomph_run::record::Module;
+    use oomph_trace::{Category, Phase};
 
     /// A U-Net whose levels are a `Sequential` each, held by attributes.
     #[test]
@@ -336,6 +380,65 @@ mod tests {
             });
         }
         assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
+
+    /// `solve()` calls `step()` four times, which calls `slope()`; each keeps as much.
+    #[test]
+    fn functions_whose_calls_keep_only_a_part_each() {
+        let mut model = Model {
+            trains: true,
+            calls: vec![Call::default()],
+            ops: vec!["aten::tanh".to_owned()],
+            ..Model::default()
+        };
+        let mut call = |module: &str, parent: u32| {
+            model.calls.push(Call {
+                module: module.to_owned(),
+                parent,
+                ..Call::default()
+            });
+            model.calls.len() as u32 - 1
+        };
+        let solve = call("solve()", 0);
+        let inner: Vec<u32> = (0..4)
+            .map(|_| {
+                let step = call("step()", solve);
+                call("slope()", step)
+            })
+            .collect();
+        let mut tensor = |bytes: u64, call: u32, phase: Phase| {
+            model.template.tensors.push(Tensor {
+                bytes,
+                stream: 0,
+                category: Category::Activation,
+                phase,
+                call,
+                op: 0,
+                scope: 0,
+                batched: false,
+            });
+            model.template.tensors.len() as u32 - 1
+        };
+        let (mut body, mut kept) = (Vec::new(), Vec::new());
+        for &slope in &inner {
+            // `step()` keeps a little of its own.
+            for (bytes, call) in [(4 << 20, slope), (1 << 20, slope - 1)] {
+                let number = tensor(bytes, call, Phase::Forward);
+                body.push(Event::Alloc(number));
+                kept.push((number, call));
+            }
+        }
+        for &(number, call) in kept.iter().rev() {
+            let gradient = tensor(1 << 20, call, Phase::Backward);
+            body.extend([
+                Event::Alloc(gradient),
+                Event::Free(number),
+                Event::Free(gradient),
+            ]);
+        }
+        model.template.body = body;
+        let draft = Draft::new(&model, crate::draft::Pace::default());
+        assert_eq!(functions(&draft), ["step()"]);
     }
 
     #[test]

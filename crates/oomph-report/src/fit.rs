@@ -190,7 +190,15 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
         Outcome::Fits => {
             let text = match fit.framework {
                 Some(_) => format!("runs out of memory as it is, with {peak} of {capacity}"),
-                None => format!("needs {peak} of {capacity} as it is"),
+                None => {
+                    let unlimited = fit.plain_unlimited_bytes.map_or_else(String::new, |bytes| {
+                        format!(
+                            " ({} where nothing limits what the allocator caches)",
+                            format_bytes(bytes)
+                        )
+                    });
+                    format!("needs {peak} of {capacity} as it is{unlimited}")
+                }
             };
             let _ = writeln!(
                 out,
@@ -614,6 +622,7 @@ mod tests {
             instruction_file: None,
             no_patch: None,
             apply_patch_file: None,
+            plain_unlimited_bytes: None,
             original_file: None,
             command: "train.py".to_owned(),
             report: None,

@@ -204,6 +204,10 @@ fn fits(summary: &Summary) -> String {
     let counted = counted(summary, summary.step_count);
     match (&summary.growth, summary.basis) {
         _ if summary.peak.used_bytes == 0 => "the script used no GPU memory".to_owned(),
+        _ if summary.net_bytes > 0 => format!(
+            "runs, but does not fit: up to {} lay in host memory, through the net",
+            format_bytes(summary.net_bytes)
+        ),
         (Some(growth), _) => format!("fits for {counted}; {growth}"),
         (None, Basis::SteadySteps) => {
             format!("fits, if later steps are like the last of the {counted}")
@@ -800,11 +804,14 @@ fn assumptions(out: &mut String, summary: &Summary, verbose: bool, columns: usiz
 /// How long a step takes, or why nobody knows.
 fn time(out: &mut String, summary: &Summary, columns: usize) {
     let unit = if summary.trains { "step" } else { "pass" };
-    let said = match (&summary.time, &summary.time_unknown) {
+    let mut said = match (&summary.time, &summary.time_unknown) {
         (Some(time), _) => crate::time::lines(time, unit),
         (None, Some(reason)) => vec![format!("unknown: {reason}")],
         (None, None) => Vec::new(),
     };
+    if summary.time.is_some() && summary.gpu.r#virtual && summary.net_bytes > 0 {
+        said.push("without what the net moves, which is not timed".to_owned());
+    }
     for (index, text) in said.iter().enumerate() {
         let title = if index == 0 { "time" } else { "" };
         let _ = writeln!(out, "{}", line(title, text, columns));

@@ -89,6 +89,7 @@ fn summary(verdict: Verdict) -> Summary {
             unlimited_failure: None,
             process: None,
         }),
+        net_bytes: 0,
         handled_oom_count: 0,
         failure: (verdict == Verdict::ScriptFailed).then(|| "ValueError: no such file".to_owned()),
         ending: None,

@@ -6,7 +6,7 @@ use oomph_trace::{
     Action, Category, Label, Labels, Phase, StackId, StringId, TimeUs, Trace, is_users_own,
 };
 
-use crate::record::{OutermostModel, Record};
+use crate::record::{OutermostModel, Record, is_function};
 
 /// Clocks of the history and of the recorder mostly differ by less than the first of these, and always
 /// by less than the second, in µs. Steps of a millisecond use the same addresses again meanwhile.
@@ -318,15 +318,17 @@ fn held(trace: &Trace, record: &Record, rows: std::ops::Range<usize>) -> Option<
     Some(found.map(|life| life.alloc as u32).collect())
 }
 
-/// The outermost call around each call: a call's number is above that of the call around it.
+/// The outermost call of a module around each call: a call's number is above that of the call around it.
 fn outermost_calls(record: &Record) -> Vec<u32> {
     let mut outermost: Vec<u32> = Vec::with_capacity(record.calls.len());
     for (number, call) in record.calls.iter().enumerate() {
-        let around = match call.1 {
+        let around = outermost.get(call.1 as usize).copied().unwrap_or(0);
+        outermost.push(match around {
+            // Functions outside of modules are no models.
+            0 if call.0.is_empty() || is_function(&call.0) => 0,
             0 => number as u32,
-            parent => outermost.get(parent as usize).copied().unwrap_or(0),
-        };
-        outermost.push(around);
+            around => around,
+        });
     }
     outermost
 }

@@ -192,10 +192,15 @@ pub struct Record {
     pub sources: Vec<PathBuf>,
 }
 
-/// A call of a module: its name, the call that it was made in, and the addresses of the memory
-/// that its positional arguments and its result lay in.
+/// A call of a module, or of one of the user's functions outside of modules: its name, the call that it was made in, and the
+/// addresses of the memory that its positional arguments and its result lay in.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Call(pub String, pub u32, pub Vec<u64>, pub Vec<u64>);
+
+/// Whether a name among those of modules is a function's.
+pub fn is_function(name: &str) -> bool {
+    name.ends_with("()")
+}
 
 /// A model that the script itself called.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -606,7 +611,7 @@ impl Facts {
 impl Record {
     /// Reads the text of a `record.json`; `path` is for messages only.
     pub fn parse(text: &str, path: &Path) -> Result<Self, Error> {
-        let record: Self = serde_json::from_str(text).map_err(|source| Error::Json {
+        let mut record: Self = serde_json::from_str(text).map_err(|source| Error::Json {
             path: path.to_owned(),
             source,
         })?;
@@ -616,7 +621,21 @@ impl Record {
                 found: record.format,
             });
         }
+        record.make_room();
         Ok(record)
+    }
+
+    /// Under the net, what the context and the libraries take when the GPU is full pushes as much of the script's memory out to
+    /// the host. A virtual GPU only counts it.
+    fn make_room(&mut self) {
+        if self.net_bytes == 0 || !self.r#virtual {
+            return;
+        }
+        for device in &mut self.devices {
+            let above = device.peak_used_bytes.saturating_sub(device.total_bytes);
+            device.peak_used_bytes -= above;
+            self.net_bytes += above;
+        }
     }
 
     /// The GPU that the job used most.

@@ -199,6 +199,8 @@ pub struct Summary {
     pub oom: Option<Oom>,
     /// How many out-of-memory errors the script survived.
     pub handled_oom_count: u32,
+    /// The most that lay in host memory through the net, in bytes, because the GPU's was used up.
+    pub net_bytes: u64,
     /// How the script failed, if it did.
     pub failure: Option<String>,
     /// How it ended and what it did last, if it did not end well.
@@ -276,6 +278,7 @@ pub fn summarize(record: &Record, trace: Option<&Trace>, gpu_total: Option<u64>)
         handled_oom_count: record
             .oom_count
             .saturating_sub(u32::from(record.out_of_memory())),
+        net_bytes: record.net_bytes,
         failure: failure(record),
         ending: None,
         assumptions: assumptions(record, trace),

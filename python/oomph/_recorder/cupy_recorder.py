@@ -17,11 +17,12 @@ from typing import Any
 
 from oomph._import_hooks import on_import
 from oomph._protocol import RunDirectory
+from oomph._recorder.cupy_draws import Draws
 from oomph._recorder.cupy_setup import installed_cupy
 from oomph._recorder.cupy_sizes import Sizes
 from oomph._recorder.traced_recorder import TracedRecorder
 
-VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true; what a mask chooses (unique, nonzero) has a size by the rule --unknown, and no entry of a sparse matrix is there twice"
+VALUES = "CuPy's results are not computed: arrays read as zeros, isfinite, all, allclose and array_equal as true; what a mask chooses (unique, nonzero) has the expected size where it follows from what cupy.random drew, and else one by the rule --unknown"
 
 
 class CupyRecorder(TracedRecorder):
@@ -41,8 +42,14 @@ class CupyRecorder(TracedRecorder):
         on_import("cupy._core.core", lambda core: self._sizes_by_rule.watch(core.ndarray))
         on_import("cupy._sorting.search", self._sizes_by_rule.watch_search)
         on_import("cupy._statistics.histogram", self._sizes_by_rule.watch_counts)
+        draws = self._sizes_by_rule.draws
+        on_import("cupyx.scipy.sparse._coo", draws.watch_sparse)
         for module, names in _CHECKS.items():
-            on_import(module, functools.partial(_pass, names=names))
+            on_import(module, functools.partial(_pass, names=names, draws=draws))
+
+    def imported(self, cupy: Any) -> None:
+        """CuPy is there."""
+        self._sizes_by_rule.draws.watch(cupy)
 
     def _watch_pools(self, cuda: Any) -> None:
         """Before CuPy makes its own pool."""
@@ -155,12 +162,18 @@ class _Passes:
         return getattr(self._original, name)
 
 
-def _pass(module: Any, names: tuple[str, ...]) -> None:
+def _pass(module: Any, names: tuple[str, ...], draws: Draws) -> None:
     for name in names:
         setattr(module, name, _Passes(getattr(module, name)))
     if "all" in names:
         method = _cupy().ndarray.all
-        _cupy().ndarray.all = lambda array, *args, **named: _true(method(array, *args, **named))
+
+        def all_of(array: Any, *args: Any, **named: Any) -> Any:
+            answer = method(array, *args, **named)
+            # Not where entries of a sparse matrix are there twice.
+            return answer if draws.different else _true(answer)
+
+        _cupy().ndarray.all = all_of
 
 
 def _true(answer: Any) -> Any:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from oomph._recorder.cupy_draws import Draws
 from oomph._user_code import is_user_file, user_line
 from oomph._virtual_gpu.assumptions import RULES, Assumptions
 from oomph._virtual_gpu.library import library
@@ -30,6 +31,7 @@ class Sizes:
     def __init__(self, unknown: str, assumptions: Assumptions) -> None:
         """`assumptions` collects what had to be answered."""
         self._unknown, self._assumptions = unknown, assumptions
+        self.draws = Draws(assumptions)
 
     def watch(self, array: Any) -> None:
         """Of CuPy's class `array`."""
@@ -51,12 +53,16 @@ class Sizes:
 
         @functools.wraps(original)
         def bincount(*args: Any, **named: Any) -> Any:
-            self._assumptions.add("shape", _LARGEST, user_line())
+            if not self.draws.known(args[0]):
+                self._assumptions.add("shape", _LARGEST, user_line())
             return original(*args, **named)
 
         histogram.bincount = bincount
 
     def _of_mask(self, mask: Any) -> int:
+        expected = self.draws.expected(mask)
+        if expected is not None:
+            return expected
         self._assumptions.add(
             "shape", f"a size depends on unknown values: rule {self._unknown!r}", user_line()
         )
@@ -94,7 +100,7 @@ class Sizes:
         @functools.wraps(original)
         def read(this: Any, *args: Any) -> Any:
             # CuPy's own reads are checks, or follow such a mask.
-            if is_user_file(sys._getframe(1).f_code.co_filename):
+            if is_user_file(sys._getframe(1).f_code.co_filename) and not self.draws.known(this):
                 self._assumptions.add("value", _READ, user_line())
             return original(this, *args)
 

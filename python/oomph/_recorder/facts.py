@@ -7,6 +7,7 @@ import statistics
 import time
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -63,6 +64,10 @@ class Facts:
         self._narrow = False
         """Whether a model computed in 16 bits."""
         self._inside = False
+        self.module_calls: Callable[[], int] = int
+        """How many calls of modules have begun."""
+        self._calls = 0
+        """The same when the outermost one did that is running."""
         self.backwards = 0
         self.graph = 0
         """Passes with a graph before the first backward pass."""
@@ -234,6 +239,9 @@ class Facts:
         if args[0].device == "cuda" and args[0]._enabled:
             self._autocasts = True
             self._narrow = self._narrow or self._inside
+            if self._inside and not self._autocast and self.module_calls() == self._calls:
+                # accelerate's is around the model's own forward.
+                self._autocast = str(args[0].fast_dtype).removeprefix("torch.")
 
     def _scales(self, args: Any, kwargs: Any) -> None:
         self._scaled = self._scaled or args[0].is_enabled()
@@ -313,6 +321,7 @@ class Facts:
     def forward(self, root: torch.nn.Module) -> None:
         """An outermost module is about to run."""
         self._inside = True
+        self._calls = self.module_calls()
         if not is_training(root) and torch.is_grad_enabled() and not self._graph_in_evaluation:
             self._graph_in_evaluation = any(p.requires_grad for p in root.parameters())
         if not self._autocast and not self._autocast_elsewhere:

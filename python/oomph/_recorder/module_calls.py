@@ -16,6 +16,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 from oomph import _torch_features as torch_features
 from oomph._recorder.addresses import addresses, cuda_tensors
 from oomph._recorder.facts import Facts
+from oomph._recorder.function_calls import FunctionCalls
 from oomph._recorder.marks import Marks
 from oomph._recorder.outermost_models import OutermostModels, builds_graph_in_evaluation
 from oomph._recorder.passes import Passes
@@ -37,10 +38,11 @@ class ModuleCalls:
         self._progress, self._passes = progress, passes
         self._facts, self._marks = facts, marks
         self.calls: list[list[Any]] = [["", 0, [], []]]
-        """Of each call: the module's name, the call around it, addresses of arguments and of results.
+        """Of each call: the name of the module or function, the call around it, addresses of arguments and of results.
 
         A call's number is its place; the first is none.
         """
+        self.functions = FunctionCalls(progress, self.calls)
         self.models = OutermostModels()
         """The outermost models that were called."""
         self._kept = True
@@ -62,11 +64,13 @@ class ModuleCalls:
             nn_module.register_module_forward_pre_hook(self._enter),
             nn_module.register_module_forward_hook(self._leave, always_call=True, **with_kwargs),
         ]
+        self.functions.watch()
 
     def forget(self) -> None:
         """A part of the script begins, in the thread that calls: number its calls anew."""
         self._thread = threading.get_ident()
         del self.calls[1:]
+        self._progress.functions.clear()
         self.models = OutermostModels()
         self._progress.running.clear()
 
@@ -79,6 +83,7 @@ class ModuleCalls:
             getattr(nn_module, "_global_forward_hooks_with_kwargs", {}).pop(hook.id, None)
         self._hooks = []
         self._progress.running.clear()
+        self.functions.stop()
         return watched
 
     def _enter(self, module: torch.nn.Module, args: tuple) -> None:
@@ -111,7 +116,7 @@ class ModuleCalls:
         call = 0
         if self._kept:
             call = len(self.calls)
-            parent = running[-1][1] if running else 0
+            parent = running[-1][1] if running else self.functions.around
             self.calls.append([name, parent, addresses(args), []])
         running.append((name, call))
 

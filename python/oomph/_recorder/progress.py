@@ -77,7 +77,7 @@ class Progress:
 
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
-        "_status", "_steps", "box", "differentiates", "fewer", "forwards", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "_status", "_steps", "box", "differentiates", "fewer", "forwards", "functions", "gradients", "in_optimizer", "inferences", "last_step", "loading",
         "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "window", "words",
     )  # fmt: skip
 
@@ -111,6 +111,8 @@ class Progress:
         """Calls of outermost modules that have returned."""
         self.running: list[tuple[str, int]] = []
         """The modules that are running, the outermost first: the name and call of each (0: none)."""
+        self.functions: list[int] = []
+        """The calls of the user's functions that are running outside of modules, the outermost first."""
         self.module_calls = 0
         """Calls of all modules, begun."""
         self.seen_forward = False

@@ -43,6 +43,7 @@ from oomph._recorder.sources import go_backward, sources, use_checkpointing
 from oomph._recorder.updates import Updates
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
+from oomph._user_functions import original_of
 from oomph._virtual_gpu import inductor_benchmarks, library, triton_launcher
 from oomph._virtual_gpu.assumptions import Assumptions
 from oomph._virtual_gpu.values import ValueLayer
@@ -109,6 +110,7 @@ class Recorder:
         self._progress.fewer = settings.fewer
         self._progress.time_on_cpu = lambda: self.layer.cpu_ns
         self._facts = Facts()
+        self._facts.module_calls = lambda: self._progress.module_calls
         self._marks = Marks()
         self._updates = Updates(self._progress, self._marks, self.layer, settings.inference)
         self._scopes = Scopes(self._progress, self._updates, busy)
@@ -193,7 +195,7 @@ class Recorder:
 
         def compiled(*args, **kwargs):
             self._compiles()
-            return compile_function(*args, **kwargs)
+            return compile_function(*map(original_of, args), **kwargs)
 
         def compiled_module(module, *args, **kwargs):
             self._compiles()

@@ -101,7 +101,10 @@ class Scopes:
             return BACKWARD, module, call
         if progress.in_optimizer:
             return OPTIMIZER, "", 0
-        module, call = running[-1] if running else _NOWHERE
+        if running:
+            module, call = running[-1]
+        else:
+            module, call = "", progress.functions[-1] if progress.functions else 0
         if progress.loading and not running:
             return LOAD, module, call
         if not progress.seen_forward:

@@ -11,10 +11,11 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from oomph import levers
-from oomph._import_hooks import before_import, on_import
+from oomph._import_hooks import around_import, before_import, on_import
 from oomph._older_python import orig_argv
 from oomph._protocol import NET, File, Refused, RunDirectory, Settings
 from oomph._recorder import jax_setup, sources
@@ -99,7 +100,7 @@ class Session:
             before_import("vllm", lambda: os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE"))
         if settings.virtual and settings.drift is None and not self.in_parts:
             before_import("jax", self._jax_begins)
-            before_import("cupy", self._cupy_begins)
+            around_import("cupy", self._cupy_begins)
             before_import("numba.cuda", self._numba_begins)
             before_import("tensorflow", self._tensorflow_begins)
         before_import("onnxruntime", self._onnx_begins)
@@ -128,10 +129,12 @@ class Session:
             self.directory.add_framework("jax")
         self._begin(JaxRecorder(self.directory, jax, self.hard_exit), "JAX")
 
-    def _cupy_begins(self) -> None:
+    @contextlib.contextmanager
+    def _cupy_begins(self) -> Iterator[None]:
         """The script imports CuPy, on a virtual GPU. Beside another framework it is not recorded: its memory counts as not that one's."""
         from oomph._recorder.cupy_recorder import CupyRecorder
 
+        recorder = None
         if self._is_alone("CuPy"):
             major = installed_cupy()
             if major is not None:
@@ -139,6 +142,9 @@ class Session:
             self.directory.add_framework("cupy")
             recorder = CupyRecorder(self.directory, self.hard_exit, self.settings.unknown)
             self._begin(recorder, "CuPy")
+        yield
+        if recorder is not None:
+            recorder.imported(sys.modules["cupy"])
 
     def _numba_begins(self) -> None:
         """The script imports Numba's part for CUDA, on a virtual GPU. Beside another framework it is not recorded, as CuPy."""

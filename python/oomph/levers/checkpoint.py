@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +12,8 @@ import torch
 
 from oomph._older_python import zip
 from oomph._random_states import RandomStates
+from oomph._user_functions import ENDING, in_transform, reached
+from oomph._user_functions import watch as watch_functions
 from oomph.levers._shared import switches
 from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.compiled import refuse_compiled, refuse_in_compiled
@@ -26,9 +30,10 @@ NORMS = (torch.nn.modules.batchnorm._NormBase,)
 
 
 class Checkpoint(Lever):
-    """Recomputes modules in the backward pass instead of keeping what they save.
+    """Recomputes modules in the backward pass instead of keeping what they save, and functions outside of modules.
 
-    Needs: modules whose forward depends on their arguments, parameters and buffers alone. Changes:
+    Needs: modules whose forward depends on their arguments, parameters and buffers alone, and functions of which the same holds
+    (`name()` in the plan; of the script, or of a module or a plain class of the user's). Changes:
     keeps only their inputs; up to one more forward pass. Results: bitwise the same:
     random states (torch, Python, NumPy), autocast, the choice of attention kernels, training modes
     and buffers are the same in the second forward as in the first, and running statistics are
@@ -48,9 +53,12 @@ class Checkpoint(Lever):
         if not modules:
             raise self.refuse("it names no modules")
         self.modules = modules
-        self.places = NamedModules(modules)
+        self.places = NamedModules([name for name in modules if not name.endswith(ENDING)])
+        self.functions = {name for name in modules if name.endswith(ENDING)}
         self.blocks: list[_Block] = []
         self.backwards = 0
+        self.inside: _Function | None = None
+        """The function that is running, for the first time or again."""
         self.by_framework = 0
         """Modules that Hugging Face's Trainer checkpoints."""
 
@@ -59,6 +67,9 @@ class Checkpoint(Lever):
         self.job = job
         switches.watch()
         job.on_model.append(self._model)
+        if self.functions:
+            watch_functions(self._function)
+            job.on_enter.append(self._called)
         job.after_backward.append(self._after_backward)
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
@@ -73,6 +84,29 @@ class Checkpoint(Lever):
             self.blocks.append(block)
             self.handles.append(around_forward(module, block, self.order))
 
+    def _function(self, name: str, function: types.FunctionType) -> types.FunctionType | None:
+        """What stands in the place of a function that the plan names."""
+        if name not in self.functions:
+            return None
+        block = _Function(self, name, function)
+        self.blocks.append(block)
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return block.called(args, kwargs)
+
+        return called
+
+    def _called(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
+        """A model that a function calls must be among those whose state is set back for its second call."""
+        inside = self.inside
+        if inside is not None and all(part is not root for part in inside.parts):
+            raise self.refuse(
+                f"{inside.name} calls a {type(root).__name__} that is neither an argument nor a global variable. Leave it out "
+                "of the plan",
+                modules=[inside.name],
+            )
+
     def _after_backward(self) -> None:
         self.backwards += 1
 
@@ -83,6 +117,8 @@ class Checkpoint(Lever):
         self.applied = (len(again) if self.backwards else len(called)) + self.by_framework
         if problem := self.places.problem():
             self.add_note(problem)
+        if missing := sorted(self.functions - {block.name for block in self.blocks}):
+            self.add_note(f"the script has no functions of these names: {', '.join(missing[:3])}")
         if self.blocks and not called:
             self.add_note(
                 "the modules were never called with gradients, so they saved nothing anyway"
@@ -113,9 +149,14 @@ class _Block:
         of their module and their name; None before the first call."""
 
     def __call__(
-        self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
+        self,
+        module: torch.nn.Module | _Reached,
+        forward: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
     ) -> Any:
-        if not torch.is_grad_enabled():
+        # A function around it is computed again as a whole.
+        if not torch.is_grad_enabled() or self.lever.inside is not None:
             return forward(*args, **kwargs)
         if torch.compiler.is_compiling():
             refuse_in_compiled(self.lever, self.name)
@@ -133,7 +174,8 @@ class _Block:
                 kwargs["use_cache"] = False
         self.calls += 1
         call = _Call(self, module)
-        call.given = _versions((*args, *kwargs.values()))
+        given = module.tensors if isinstance(module, _Reached) else ()
+        call.given = _versions((*args, *kwargs.values(), given))
         output = recomputed_in_backward(self.name, forward, args, kwargs, call.first, call.again)
         if _have_changed(call.given):
             raise self.lever.refuse(
@@ -151,6 +193,53 @@ class _Block:
                     if layer is not None and value.get_seq_length(layer):
                         return True
         return False
+
+
+class _Function(_Block):
+    """A checkpointed function of the user's, outside of modules."""
+
+    def __init__(self, lever: Checkpoint, name: str, function: types.FunctionType) -> None:
+        super().__init__(lever, name, torch.nn.Module())
+        self.function = function
+        self.parts: list[torch.nn.Module] = []
+        """What its call that is running, or its last one, can reach."""
+
+    def called(self, args: tuple, kwargs: dict) -> Any:
+        """In its place. What it is given, and the models that it can reach, are as in the first call when it is called again."""
+        lever = self.lever
+        if (
+            lever.inside is not None  # the function around it computes it again, too
+            or lever.job.is_inside_model
+            or not torch.is_grad_enabled()
+            or torch._C._current_graph_task_id() != -1
+            or torch.compiler.is_compiling()
+            or in_transform()
+        ):
+            return self.function(*args, **kwargs)
+        parts, tensors = reached(self.function, args, kwargs)
+        if any(a is not b for a, b in zip(parts, self.parts, strict=False)) or len(parts) != len(
+            self.parts
+        ):
+            self.read = None
+        self.parts = parts
+        return self(_Reached(parts, tensors), self._run, args, kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        self.lever.inside = self
+        try:
+            return self.function(*args, **kwargs)
+        finally:
+            self.lever.inside = None
+
+
+class _Reached:
+    """The modules and tensors that a function's call can reach, in the place of a module."""
+
+    def __init__(self, parts: list[torch.nn.Module], tensors: list[torch.Tensor]) -> None:
+        self._parts, self.tensors = parts, tensors
+
+    def modules(self) -> list[torch.nn.Module]:
+        return self._parts
 
 
 _Versions = list[tuple[weakref.ref[torch.Tensor], int]]
@@ -176,7 +265,7 @@ def _is_cache(value: Any) -> bool:
 class _Call:
     """One call of a checkpointed module: saves the state before it, to restore it."""
 
-    def __init__(self, block: _Block, module: torch.nn.Module) -> None:
+    def __init__(self, block: _Block, module: torch.nn.Module | _Reached) -> None:
         self.block = block
         self.parts = list(module.modules())
         # An error leaves the first forward incomplete: ignore it.

@@ -21,7 +21,7 @@ use std::path::Path;
 use oomph_python_source::{Edit, Module, apply};
 use oomph_trace::Trace;
 
-use oomph_run::record::Blame;
+use oomph_run::record::{Blame, is_function};
 
 use crate::levers::Lever;
 use script::{Known, first_statement};
@@ -262,7 +262,8 @@ fn known(source: &str, levers: &[Lever], ran: &BTreeSet<usize>) -> Known {
     let mut roots = BTreeSet::new();
     for mut lever in levers.iter().cloned() {
         let modules = lever.modules_mut().map(std::mem::take).unwrap_or_default();
-        let names = modules.iter().filter_map(|module| module.split('.').next());
+        let modules = modules.iter().filter(|module| !is_function(module));
+        let names = modules.filter_map(|module| module.split('.').next());
         roots.extend(names.map(str::to_owned));
     }
     Known {

@@ -163,13 +163,17 @@ impl<'m> Script<'m> {
     /// complete: the one that makes its optimizer, or a trainer.
     pub(crate) fn model(&self) -> Option<(String, &'m Stmt)> {
         if self.optimizers.is_empty() {
-            return self.trainer();
+            return self.trainer().or_else(|| self.made_once());
         }
         let optimizers = self.optimizers.iter();
         if let Some(found) = only(optimizers.filter(|one| self.may_be_of(one))) {
             return Some((found.model.clone()?, found.stmt));
         }
-        // The optimizer is of all that an object has; the plan's modules are of one of its attributes.
+        self.attribute().or_else(|| self.made_once())
+    }
+
+    /// The optimizer is of all that an object has; the plan's modules are of one of its attributes.
+    fn attribute(&self) -> Option<(String, &'m Stmt)> {
         let found = only(&self.optimizers)?;
         let whole = found.model.as_deref().filter(|model| *model == "self")?;
         let [root] = self.known.roots.as_slice() else {
@@ -183,6 +187,30 @@ impl<'m> Script<'m> {
             .strip_prefix(whole)
             .is_some_and(|rest| rest.starts_with('.'))
             .then_some((attribute, found.stmt))
+    }
+
+    /// The one variable that what the plan's modules are of is made for, as in `model = Net().cuda()`, and the statement after that.
+    fn made_once(&self) -> Option<(String, &'m Stmt)> {
+        let [root] = self.known.roots.as_slice() else {
+            return None;
+        };
+        // An optimizer that is of another model may tell that this one is not trained.
+        if self.optimizers.iter().any(|one| one.model.is_some()) {
+            return None;
+        }
+        let made = assignments_in(self.module.body()).into_iter();
+        let made = made.filter(|one| {
+            self.class_made(one.value).as_ref() == Some(root)
+                && !methods(one.value).contains(&"eval")
+                && self.ran_around(one.stmt)
+        });
+        let made = only(made)?;
+        let name = made.target.as_name_expr()?.id.to_string();
+        let block = self.module.block_of(made.stmt)?;
+        let at = block
+            .iter()
+            .position(|stmt| stmt.range() == made.stmt.range())?;
+        Some((name, block.get(at + 1)?))
     }
 
     /// The model's variable in `Trainer(model=model, …)`, and its statement.

@@ -215,3 +215,26 @@ fn method_of(stmt: &Stmt, method: &str) -> Option<String> {
 fn some(edits: Vec<Edit>) -> Option<Vec<Edit>> {
     (!edits.is_empty()).then_some(edits)
 }
+
+/// A line after each of these functions of the script, given its name; `None` if one of them is not defined once, by itself.
+pub(crate) fn after_functions(
+    work: &mut Work<'_>,
+    functions: &[String],
+    line: impl Fn(&str) -> String,
+) -> Option<()> {
+    work.edit(|script| {
+        let body = script.module.body();
+        let edit = |name: &String| {
+            let name = name.strip_suffix("()")?;
+            let mut defined = body.iter().filter(|stmt| {
+                let function = stmt.as_function_def_stmt();
+                function.is_some_and(|function| function.name.as_str() == name)
+            });
+            match (defined.next(), defined.next()) {
+                (Some(stmt), None) => script.module.insert_after(stmt, &[line(name)]),
+                _ => None,
+            }
+        };
+        functions.iter().map(edit).collect()
+    })
+}

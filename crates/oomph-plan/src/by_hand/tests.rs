@@ -788,3 +788,34 @@ fn what_saves_less_by_hand_has_a_coarser_form() {
     assert_eq!(found.modules, ["Net.h.1"]);
     assert_eq!(coarser(&coarse), None);
 }
+
+#[test]
+fn modules_are_found_through_the_variable_where_optimizers_are_in_a_dictionary() {
+    let source = "import torch\n\nclass Net(torch.nn.Module):\n    pass\n\ndef main():\n    model = Net().cuda()\n    dense = [p for p in model.parameters()]\n    optimizers = {\"dense\": torch.optim.AdamW(dense), \"sparse\": torch.optim.SparseAdam([model.items.weight])}\n";
+    let hand = by_hand(
+        source,
+        &[Lever::from(Checkpoint {
+            modules: vec!["Net.blocks.0".to_owned()],
+        })],
+    );
+    let text = patch(source, &hand.diff);
+    let expected = "    model = Net().cuda()\n    for name in [\n        \"blocks.0\",\n    ]:\n";
+    assert!(hand.is_whole() && text.contains(expected), "{text}");
+}
+
+#[test]
+fn a_function_is_checkpointed_after_its_definition() {
+    let source = "import torch\n\ndef force(x):\n    return x.exp()\n\noptimizer = torch.optim.SGD([x], 0.1)\nforce(x).sum().backward()\n";
+    let lever = |name: &str| {
+        Lever::from(Checkpoint {
+            modules: vec![name.to_owned()],
+        })
+    };
+    let hand = by_hand(source, &[lever("force()")]);
+    let text = patch(source, &hand.diff);
+    let expected = "    return x.exp()\nforce = functools.partial(torch.utils.checkpoint.checkpoint, force, use_reentrant=False)\n";
+    assert!(hand.is_whole() && text.contains(expected), "{text}");
+    // A method is no variable of the script's.
+    let hand = by_hand(source, &[lever("Scene.force()")]);
+    assert!(!hand.is_whole() && hand.snippets[0].contains("# Scene.force()"));
+}

@@ -8,11 +8,12 @@
 
 use std::ops::Range;
 
+use oomph_run::record::is_function;
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::blocks::{self, Block, Edits, Positions, Uses};
-use crate::by_hand::{Script, Work, modules};
+use crate::by_hand::{Script, Work, modules, settings};
 use crate::draft::{Draft, Load};
 use crate::lever::{Facets, Results, Stage, Switches, comments, places};
 use crate::levers::Lever;
@@ -29,6 +30,14 @@ const HOST_NS: f64 = 350_000.0;
 pub struct Checkpoint {
     /// Whose inside is not kept.
     pub modules: Vec<String>,
+}
+
+impl Checkpoint {
+    /// The functions, and the modules.
+    fn parts(&self) -> (Vec<String>, Vec<String>) {
+        let names = self.modules.iter().cloned();
+        names.partition(|name| is_function(name))
+    }
 }
 
 impl Facets for Checkpoint {
@@ -120,6 +129,13 @@ impl Facets for Checkpoint {
     }
 
     fn snippet(&self) -> String {
+        let (functions, modules) = self.parts();
+        if modules.is_empty() {
+            return format!(
+                "around the calls of these functions:\ny = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False)\n{}",
+                comments(&functions)
+            );
+        }
         format!(
             "around the call of these modules:\ny = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)\n{}",
             comments(&self.modules)
@@ -127,8 +143,18 @@ impl Facets for Checkpoint {
     }
 
     fn place(&self, work: &mut Work<'_>, _levers: &[Lever]) -> Option<()> {
+        let (functions, named) = self.parts();
+        if !functions.is_empty() {
+            settings::after_functions(work, &functions, |name| {
+                format!(
+                    "{name} = functools.partial(torch.utils.checkpoint.checkpoint, {name}, use_reentrant=False)"
+                )
+            })?;
+            work.import("import functools");
+            work.import("import torch.utils.checkpoint");
+        }
         let change = modules::Change {
-            paths: modules::paths(&self.modules),
+            paths: modules::paths(&named),
             // By its whole name: scripts have variables and functions called `checkpoint`.
             imports: &["import functools", "import torch.utils.checkpoint"],
             before: Vec::new(),

@@ -42,7 +42,7 @@ impl Facets for Net {
 
     fn label(&self) -> String {
         let bytes = format_bytes(self.host_bytes);
-        format!("the net: {bytes} in host memory")
+        format!("the net: {bytes} in host memory (the time of its copies is estimated)")
     }
 
     fn stage() -> Stage {

@@ -62,7 +62,7 @@ impl Facets for SplitBatch {
         let whole: HashSet<u32> = model
             .calls
             .iter()
-            .filter(|call| call.parent == 0)
+            .filter(|call| model.is_outermost(call))
             .flat_map(|call| call.inputs.iter().chain(&call.outputs))
             .copied()
             .collect();

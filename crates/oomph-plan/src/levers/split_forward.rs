@@ -216,7 +216,7 @@ fn outermost(model: &Model) -> Vec<String> {
     };
     let mut names: Vec<String> = Vec::new();
     for call in model.calls.iter().skip(1) {
-        let is_new = call.parent == 0 && !names.contains(&call.module);
+        let is_new = model.is_outermost(call) && !names.contains(&call.module);
         if is_new && has_parameters(&call.module) && !couples(&call.module) {
             names.push(call.module.clone());
         }

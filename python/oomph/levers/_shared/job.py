@@ -119,6 +119,11 @@ class Job:
         self._moving = False
         self._stepping: set[int] = set()
 
+    @property
+    def is_inside_model(self) -> bool:
+        """Whether an outermost module is running."""
+        return self._inside
+
     # ---- watching ----
 
     def watch(self) -> None:
