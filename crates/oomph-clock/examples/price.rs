@@ -1,5 +1,6 @@
 //! Prices what steps do: `price GPU FILE.json…`; each file has `work` of a record. One JSON line for each file: the estimate, and
-//! with `--lines` what each line of the table takes, to compare with measured kernels; `--host F` has the host take F times as long.
+//! with `--lines` what each line of the table takes, to compare with measured kernels; `--host F` has the host take F times as long,
+//! `--levers S` and `--beside S` are seconds that levers and batches take it.
 
 use oomph_clock::{Estimate, Figures, Host, Steps, took};
 
@@ -8,10 +9,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let lines = arguments.iter().any(|argument| argument == "--lines");
     arguments.retain(|argument| argument != "--lines");
     let mut host = Host::default();
-    if let Some(at) = arguments.iter().position(|argument| argument == "--host") {
-        host = Host::slower(host.name, arguments[at + 1].parse()?);
+    let mut number = |name: &str| -> Result<Option<f64>, std::num::ParseFloatError> {
+        let Some(at) = arguments.iter().position(|argument| argument == name) else {
+            return Ok(None);
+        };
+        let value = arguments[at + 1].parse()?;
         arguments.drain(at..at + 2);
+        Ok(Some(value))
+    };
+    if let Some(factor) = number("--host")? {
+        host = Host::slower(host.name, factor);
     }
+    host.levers = number("--levers")?.unwrap_or_default();
+    host.beside = number("--beside")?.unwrap_or_default();
     let gpu = oomph_gpus::find(&arguments[0])?;
     let figures = Figures::of(gpu)?;
     for path in &arguments[1..] {

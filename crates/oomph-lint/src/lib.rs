@@ -231,7 +231,12 @@ fn findings(
     findings.sort_by(|a, b| {
         (a.span.start, a.rule.code, a.span.end).cmp(&(b.span.start, b.rule.code, b.span.end))
     });
-    findings.dedup_by(|a, b| a.rule.code == b.rule.code && a.span == b.span);
+    // All that OOM502 says OOM501 says as well, where both are selected.
+    let says_the_same =
+        |code: &str, before: &str| code == before || code == "OOM502" && before == "OOM501";
+    findings.dedup_by(|next, before| {
+        says_the_same(next.rule.code, before.rule.code) && next.span == before.span
+    });
     let evaluated: Vec<Scope> = findings
         .iter()
         .filter(|finding| finding.rule.is_about_evaluation())

@@ -260,10 +260,10 @@ impl<'a> Draft<'a> {
 
     /// So many parameters step within the backward pass, in so many parts.
     pub(crate) fn step_early(&mut self, parts: usize, parameters: usize) {
-        /// Python of the optimizer's own step, but for its launches, and of a parameter's hook, which waits for the interpreter: 7.5 ms for
-        /// 9 and 192 on a host of 1.57 (`bench/gpu/results/h100_levers_host.jsonl`).
-        const PART_NS: f64 = 250_000.0;
-        const PARAMETER_NS: f64 = 9_000.0;
+        /// Python of the optimizer's own step, but for its launches, and of a parameter's hook with its gradient, which no record of such a
+        /// step counts: 2.5 and 4.0 ms for 9 and 192, 2.8 and 4.2 ms for 64 and 192 (`bench/gpu/results/h200_levers_host.jsonl`).
+        const PART_NS: f64 = 30_000.0;
+        const PARAMETER_NS: f64 = 15_000.0;
         self.early_steps = parts;
         self.tail.lever += PART_NS * parts as f64 + PARAMETER_NS * parameters as f64;
     }

@@ -254,6 +254,11 @@ pub(crate) trait Facets {
     /// outside of training steps, or what only a run shows, changes nothing here.
     fn apply(&self, _draft: &mut Draft<'_>) {}
 
+    /// Nanoseconds of the host in a step that the record of a run with it does not have.
+    fn host_ns(&self) -> f64 {
+        0.0
+    }
+
     /// Whether it is applied to what all others have made of a draft, not to the job as it is.
     fn is_applied_last(&self) -> bool {
         false

@@ -917,6 +917,8 @@ impl<'a> Searcher<'a> {
                 let mut draft = self.draft(base, levers);
                 let waits = self.waits(base, &draft);
                 draft.waits += waits;
+                let of_all = base.applied.iter().chain(levers);
+                draft.tail.lever += of_all.map(|one| one.facets().host_ns()).sum::<f64>();
                 let unknown = base.applied.iter().filter_map(|one| one.facets().unknown());
                 draft.assumptions.extend(unknown.map(str::to_owned));
                 Timed {
@@ -1286,6 +1288,28 @@ mod tests {
             results: Results::Exact,
             assumptions: Vec::new(),
         }
+    }
+
+    /// Levers of the run that plans start from keep the host busy in these, too, where its record does not show it.
+    #[test]
+    fn the_host_is_busy_with_levers_that_the_base_has() {
+        let text = r#"{"name": "fused_attention", "modules": ["Net.a", "Net.b"]}"#;
+        let lever: Lever = serde_json::from_str(text).unwrap();
+        let base = |applied| Base::new(Model::default(), applied, 0, 0, &Config::default());
+        let plain = base(Vec::new());
+        let busy = |base: &Base, levers: &[Lever]| {
+            let plan = predict(base, &plain, levers, &Options::default());
+            plan.host.beside_ns / 1e6
+        };
+        assert!(busy(&plain, &[]).abs() < 1e-9);
+        let [alone, with] = [
+            busy(&plain, std::slice::from_ref(&lever)),
+            busy(&base(vec![lever]), &[]),
+        ];
+        assert!(
+            (alone - 1.0).abs() < 1e-9 && (with - 1.0).abs() < 1e-9,
+            "{alone} {with}"
+        );
     }
 
     /// `drones_sac_pixels` was run in 16 parts for 2 MiB less than in 4.

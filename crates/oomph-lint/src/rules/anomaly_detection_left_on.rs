@@ -13,7 +13,8 @@ declare_rule! {
     /// ## What it does
     ///
     /// Looks for `torch.autograd.set_detect_anomaly(True)` and `with torch.autograd.detect_anomaly():` under no
-    /// condition, in a file that trains, unless the function around it only evaluates.
+    /// condition, in a file that trains, unless the function around it only evaluates. A file that trains runs `backward()`, has a
+    /// module of Lightning or starts its command line, or something imports it, or it calls what trains, in a project that does.
     ///
     /// ## Why it costs memory
     ///
@@ -56,7 +57,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: a NaN in a gradient no longer raises.
-    OOM111 "anomaly-detection-left-on" { fix: Sometimes, fresh: [10, 13] }
+    OOM111 "anomaly-detection-left-on" { fix: Sometimes, fresh: [21, 21] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -71,6 +72,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
             !model.backwards.is_empty()
                 || model.around.trains() && (model.around.is_imported() || runs_what_trains(model))
                 || model.classes.iter().any(|class| class.is_lightning)
+                || model.calls.iter().any(|call| last_name(&call.node.func) == Some("LightningCLI"))
         };
         if !on || is_conditional(model, call) || in_unit_test(model, call.ctx) || only_evaluates(model, call) || !trains() {
             continue;

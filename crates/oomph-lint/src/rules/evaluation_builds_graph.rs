@@ -29,8 +29,8 @@ declare_rule! {
     /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
     /// inside of a context manager of other code that is given the network, or named for gradients or inference;
     /// loops that end after one batch; in files that train, passes whose graph is gone before the next batch has its own,
-    /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; and images of
-    /// MNIST.
+    /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; images of
+    /// MNIST; and networks that play in an environment, which they give an action in each iteration.
     ///
     /// ## Why it costs memory
     ///

@@ -190,9 +190,26 @@ fn is_wanted_or_small<'m, 'a>(model: &'m Model<'a>, call: &Call<'a>, place: &str
             .any(|looped| leaves_batches_on_cpu(model, looped))
         || is_of_published_inception(model, call)
         || runs_once(model, call)
+        || plays_in_an_environment(model, call)
         || keeps_few_activations(model, model.func_of(call.ctx), place)
         || is_one_example(model, call)
         || !is_brought_to_gpu(model, call, place)
+}
+
+/// Whether the loop around a pass steps an environment: `state, reward, done, info = env.step(action)`. A network for that is small, and
+/// gets one state.
+fn plays_in_an_environment(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let steps = |stmt: &Stmt| match stmt {
+        Stmt::Assign(node) => {
+            matches!(&*node.targets, [Expr::Tuple(given)] if given.elts.len() >= 3)
+                && matches!(&*node.value, Expr::Call(call) if call.func.is_attribute_expr() && last_name(&call.func) == Some("step"))
+        }
+        _ => false,
+    };
+    let inner = model.loops_around(call.ctx).next();
+    inner.is_some_and(|inner| {
+        model.stmts.iter().any(|info| inner.range.contains_range(info.node.range()) && steps(info.node))
+    })
 }
 
 /// Whether a pass, or another one of the same network in its function, is known to run on the CPU.
