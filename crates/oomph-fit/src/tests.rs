@@ -1113,6 +1113,33 @@ fn nothing_fits_only_after_a_run_of_the_last_resort() {
     );
 }
 
+/// What is found at once, but takes long, is compared with a part of the last resort.
+#[test]
+fn a_dear_plan_is_compared_with_the_last_resort() {
+    let tries_it = |slower: u64| {
+        let wanted = Wanted {
+            total_bytes: outside() + PLAIN.reserved_bytes() / 2,
+            allow: Some(["checkpoint", "save_on_cpu"].map(str::to_owned).into()),
+            ..wanted()
+        };
+        let (found, made) = found(wanted, |made| {
+            let checkpoints = made.has("checkpoint");
+            let Ended::Through(mut run) = through(made, checkpoints.then(|| budget() / 2)) else {
+                return None;
+            };
+            run.record.clock_calls = vec![0; run.record.clock.len()];
+            for (_, ns, _) in &mut run.record.clock {
+                *ns *= if checkpoints { slower } else { 1 };
+            }
+            Some(Ended::Through(run))
+        });
+        assert_eq!(found.fit.outcome, Outcome::Fits);
+        made.iter().any(|made| made.has("save_on_cpu"))
+    };
+    assert!(!tries_it(1));
+    assert!(tries_it(2));
+}
+
 /// Where the plan of least memory leaves a processor idle, the last resort runs there, and is a plan should nothing else be found in time.
 #[test]
 fn the_last_resort_runs_beside_the_least_plan() {
