@@ -119,7 +119,14 @@ pub fn ending(found: &BlackBox, record: Option<&Record>, outside: &Outside) -> E
         how,
         evidence,
         steps: found.count(),
-        at: at(found),
+        // Steps are those of PyTorch's optimizers: without it, none are counted.
+        at: if found.count() == 0
+            && record.is_some_and(|it| it.framework.is_some() && it.torch.is_empty())
+        {
+            "in the script".to_owned()
+        } else {
+            at(found)
+        },
         module: some(sample.module),
         place: stacks::place(&frames),
         doing: stacks::doing(&frames),
@@ -298,6 +305,20 @@ mod tests {
                 .iter()
                 .any(|next| next.what.contains("host memory ran out"))
         );
+    }
+
+    #[test]
+    fn a_framework_without_steps_is_not_before_its_first() {
+        let mut found = killed_box();
+        (found.steps, found.passes, found.phase) = (0, 0, "");
+        let text = include_str!("../../../fixtures/plan/tiny_gpt/record.json");
+        let mut record = Record::parse(text, std::path::Path::new("record.json")).unwrap();
+        let at = |record: &Record| ending(&found, Some(record), &Outside::default()).at;
+        record.framework = Some(crate::record::Framework::default());
+        // A script may use both.
+        assert_eq!(at(&record), "before the first step");
+        record.torch.clear();
+        assert_eq!(at(&record), "in the script");
     }
 
     #[test]
