@@ -19,7 +19,8 @@ pub struct Limits {
     pub device: u64,
     /// Host memory that may be used.
     pub host: u64,
-    /// Device memory that is left free, for the driver's own needs, once something lies on the host.
+    /// Device memory that is left free for the driver's own needs. Libraries load their code and make their handles when they are
+    /// first called, be the GPU full or not, and fail where there is no room.
     pub spare: u64,
     /// How many units are being copied to the host at a time.
     pub ahead: usize,
@@ -348,8 +349,7 @@ impl<G: Gpu> Arena<G> {
 
     /// Memory for a unit: of the device if there is room, else of the host if the caller `may_spill`.
     fn memory(&mut self, size: u64, may_spill: bool) -> Result<Behind, Full> {
-        let spare = if may_spill { self.limits.spare } else { 0 };
-        if let Ok(handle) = self.device_memory(size, spare) {
+        if let Ok(handle) = self.device_memory(size, self.limits.spare) {
             return Ok(Behind::Device(handle));
         }
         if !may_spill {
@@ -755,6 +755,17 @@ mod tests {
         arena.free(first);
         assert!(arena.allocate(40, false).is_ok());
         assert_eq!(arena.most_on_host, 20);
+    }
+
+    #[test]
+    fn room_for_the_driver_is_left_before_anything_lies_on_the_host() {
+        let mut arena = arena(40, 30);
+        arena.gpu.0.borrow_mut().device = 40;
+        arena.limits.spare = 8;
+        assert!(arena.allocate(36, false).is_err());
+        assert!(arena.allocate(32, false).is_ok());
+        arena.allocate(4, true).unwrap();
+        assert_eq!(arena.on_host(), 4);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{hooks, loader, say};
 
 /// Segments are multiples of this, and smaller requests are left to the driver, in bytes.
 pub const GRANULE: u64 = 2 << 20;
-/// Device memory that is left to the driver once something lies on the host: it loads kernels late.
+/// Device memory that is left to the driver: it loads kernels late, and libraries make their handles.
 const SPARE: u64 = 192 << 20;
 /// So many units are copied to the host at a time: mappings wait for copies that way (unet's step at 75 % took 71 ms so, and 77 with all at once).
 const AHEAD: usize = 2;
