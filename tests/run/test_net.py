@@ -186,11 +186,11 @@ TOO_MUCH = """
 
 
 def test_what_does_not_fit_lies_on_the_host(oomph):
-    """PyTorch empties its cache before, and counts that, as without the net."""
+    """PyTorch empties its cache before, and counts that, as without the net. Room is left for what libraries load late (192 MiB)."""
     run = oomph(TOO_MUCH, "--net", "--memory", "700MiB")
     assert run.status == 0, run.err
-    assert "800 2" in run.out.splitlines()
-    assert "up to 200 MiB lay in host memory" in run.err
+    assert "800 3" in run.out.splitlines()
+    assert "up to 400 MiB lay in host memory" in run.err
 
 
 def test_without_it_or_without_host_memory_the_error_stands(oomph):
@@ -251,7 +251,7 @@ def test_what_libraries_take_on_a_full_gpu_lies_in_host_memory(oomph):
         print((x @ x).shape)
     """, "--net", "--memory", "700MiB")  # fmt: skip
     assert run.status == 0, run.err
-    assert run.json["peak"]["used_bytes"] == 700 << 20
+    assert run.json["peak"]["used_bytes"] <= 700 << 20
     assert run.json["net_bytes"] > 400 << 20
     assert "runs, but does not fit" in run.out and "to spare" in run.out
     assert "fits" not in run.out.replace("does not fit", "")
