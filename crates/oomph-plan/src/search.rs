@@ -1295,16 +1295,16 @@ mod tests {
     fn the_host_is_busy_with_levers_that_the_base_has() {
         let text = r#"{"name": "fused_attention", "modules": ["Net.a", "Net.b"]}"#;
         let lever: Lever = serde_json::from_str(text).unwrap();
-        let base = |applied| Base::new(Model::default(), applied, 0, 0, &Config::default());
-        let plain = base(Vec::new());
+        let started = |applied| Base::new(Model::default(), applied, 0, 0, &Config::default());
+        let plain = started(Vec::new());
         let busy = |base: &Base, levers: &[Lever]| {
-            let plan = predict(base, &plain, levers, &Options::default());
-            plan.host.beside_ns / 1e6
+            let predicted = predict(base, &plain, levers, &Options::default());
+            predicted.host.beside_ns / 1e6
         };
         assert!(busy(&plain, &[]).abs() < 1e-9);
         let [alone, with] = [
             busy(&plain, std::slice::from_ref(&lever)),
-            busy(&base(vec![lever]), &[]),
+            busy(&started(vec![lever]), &[]),
         ];
         assert!(
             (alone - 1.0).abs() < 1e-9 && (with - 1.0).abs() < 1e-9,

@@ -188,17 +188,16 @@ fn verdict(out: &mut String, fit: &Fit, width: usize) {
             );
         }
         Outcome::Fits => {
-            let text = match fit.framework {
-                Some(_) => format!("runs out of memory as it is, with {peak} of {capacity}"),
-                None => {
-                    let unlimited = fit.plain_unlimited_bytes.map_or_else(String::new, |bytes| {
-                        format!(
-                            " ({} where nothing limits what the allocator caches)",
-                            format_bytes(bytes)
-                        )
-                    });
-                    format!("needs {peak} of {capacity} as it is{unlimited}")
-                }
+            let text = if fit.framework.is_some() {
+                format!("runs out of memory as it is, with {peak} of {capacity}")
+            } else {
+                let unlimited = fit.plain_unlimited_bytes.map_or_else(String::new, |bytes| {
+                    format!(
+                        " ({} where nothing limits what the allocator caches)",
+                        format_bytes(bytes)
+                    )
+                });
+                format!("needs {peak} of {capacity} as it is{unlimited}")
             };
             let _ = writeln!(
                 out,
