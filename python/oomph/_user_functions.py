@@ -269,7 +269,7 @@ class _Look(ast.NodeVisitor):
 
 
 def reached(
-    function: types.FunctionType, args: tuple, kwargs: dict
+    function: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
     """The modules and tensors that a call can reach: in arguments, in attributes of its object, in global variables that it names."""
     modules: dict[int, torch.nn.Module] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import types
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -92,7 +92,7 @@ class FunctionCalls:
                 return function(*args, **kwargs)
             return self._call(name, function, args, kwargs)
 
-        return called
+        return cast("types.FunctionType", called)
 
     def _is_clear(self, function: types.FunctionType) -> bool:
         known = self._clear.get(function)

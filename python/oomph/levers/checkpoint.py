@@ -6,7 +6,7 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -95,7 +95,7 @@ class Checkpoint(Lever):
         def called(*args: Any, **kwargs: Any) -> Any:
             return block.called(args, kwargs)
 
-        return called
+        return cast("types.FunctionType", called)
 
     def _called(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         """A model that a function calls must be among those whose state is set back for its second call."""
