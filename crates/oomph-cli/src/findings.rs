@@ -1,7 +1,7 @@
 //! Lint findings for a trace: lints the user's own files that still exist, and keeps
 //! the findings whose lines hold memory.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,6 @@ pub fn held_findings(held: &[HeldStack]) -> Vec<HeldFinding> {
                 .map(|finding| (file, finding)),
         );
     }
-    report_loads_once(&mut found);
     order_by_held(&mut found, &bytes);
     found
         .into_iter()
@@ -67,18 +66,6 @@ pub fn held_findings(held: &[HeldStack]) -> Vec<HeldFinding> {
             })
         })
         .collect()
-}
-
-/// Drops OOM502 where OOM501 stands: both speak of a load whose `map_location` is the GPU.
-fn report_loads_once(found: &mut Vec<(&str, Finding)>) {
-    let loads: HashSet<(&str, usize)> = found
-        .iter()
-        .filter(|(_, finding)| finding.rule.code == "OOM501")
-        .map(|(file, finding)| (*file, finding.span.start))
-        .collect();
-    found.retain(|(file, finding)| {
-        finding.rule.code != "OOM502" || !loads.contains(&(*file, finding.span.start))
-    });
 }
 
 fn lint_file(file: &str, last_line: u32) -> Vec<Finding> {
@@ -212,36 +199,4 @@ pub fn order_by_trace(files: &mut [FileReport], trace: &Path) -> anyhow::Result<
         std::cmp::Reverse(most.unwrap_or(0))
     });
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use oomph_lint::{Selection, Source, lint};
-
-    use super::report_loads_once;
-
-    #[test]
-    fn a_load_that_names_the_gpu_is_reported_once() {
-        let code = "import torch
-def evaluate(model, loader, path):
-    model.cuda()
-    state = torch.load(path, map_location='cuda')
-    model.load_state_dict(state)
-    with torch.no_grad():
-        return [model(x.cuda()).cpu() for x in loader]
-";
-        let source = Source::python(code.to_owned()).unwrap_or_else(|_| unreachable!());
-        let linted = lint(&source, &Selection::all());
-        let mut found: Vec<_> = (linted.findings.into_iter())
-            .map(|each| ("a.py", each))
-            .collect();
-        let codes = |found: &[(&str, oomph_lint::Finding)]| {
-            let mut codes: Vec<&str> = found.iter().map(|(_, each)| each.rule.code).collect();
-            codes.retain(|code| code.starts_with("OOM50"));
-            codes
-        };
-        assert_eq!(codes(&found), ["OOM501", "OOM502"]);
-        report_loads_once(&mut found);
-        assert_eq!(codes(&found), ["OOM501"]);
-    }
 }

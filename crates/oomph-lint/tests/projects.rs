@@ -2046,3 +2046,20 @@ play(1, Net().cuda())
         ["OOM205"]
     );
 }
+
+#[test]
+fn a_load_that_names_the_gpu_is_reported_once() {
+    let code = "import torch
+def evaluate(model, loader, path):
+    model.cuda()
+    state = torch.load(path, map_location='cuda')
+    model.load_state_dict(state)
+    with torch.no_grad():
+        return [model(x.cuda()).cpu() for x in loader]
+";
+    let source = Source::python(code.to_owned()).unwrap();
+    let linted = lint(&source, &Selection::all());
+    let codes = linted.findings.iter().map(|each| each.rule.code);
+    let codes: Vec<&str> = codes.filter(|code| code.starts_with("OOM50")).collect();
+    assert_eq!(codes, ["OOM501"]);
+}
