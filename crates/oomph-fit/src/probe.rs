@@ -7,6 +7,7 @@ use oomph_plan::{Lever, Results, Stage};
 use crate::attempts::{Ended, Ranks, Request};
 use crate::fitter::{Fitter, listed};
 use crate::goal::Goal;
+use crate::select::DEAR;
 use oomph_plan::result::PlanResult;
 
 /// How many times what is predicted a plan may need where no further degree of a setting is run.
@@ -32,7 +33,7 @@ impl Fitter<'_> {
         let free = free.unwrap_or_default();
         let used =
             |base: &Base, fitter: &Self| search::predict(base, plain, &[], &fitter.options).used;
-        let mut enough = false;
+        let (mut enough, mut has_dear) = (false, false);
         for degrees in search::settings(&plain.model, &self.options) {
             // What the first degree saves, a further one hardly exceeds: those by which the job cannot fit cost no run.
             let whole = used(bases.last().unwrap_or(plain), self);
@@ -44,9 +45,10 @@ impl Fitter<'_> {
                     return Ok(bases);
                 }
                 let most = saved.map(|saved| saved.saturating_mul(place as u64 + 1));
-                if place < last
-                    && most.is_some_and(|most| whole.saturating_sub(most) > self.options.budget)
-                {
+                let is_short =
+                    most.is_some_and(|most| whole.saturating_sub(most) > self.options.budget);
+                // Beside a plan that is there, if a dear one, the first degree and the last are worth a run.
+                if place < last && (is_short || has_dear && place > 0) {
                     continue;
                 }
                 let levers: Vec<Lever> = free.iter().cloned().chain([lever]).collect();
@@ -58,11 +60,12 @@ impl Fitter<'_> {
                 // What follows takes more time for less memory.
                 let all: Vec<Base> = std::iter::once(plain).chain(&bases).cloned().collect();
                 let results = self.wanted.goal.results();
-                let mut plans = self
-                    .search_with(&all, &self.options.within(SURE))?
-                    .plans
-                    .into_iter();
-                enough = plans.any(|plan| plan.results <= results);
+                let plans = self.search_with(&all, &self.options.within(SURE))?.plans;
+                let wanted = plans.iter().filter(|plan| plan.results <= results);
+                let least = wanted.map(|plan| plan.time_ratio).min_by(f64::total_cmp);
+                // A dear one, as without compilation, is not all that is looked for.
+                enough = least.is_some_and(|ratio| ratio < DEAR);
+                has_dear = least.is_some();
                 if enough && self.wanted.goal != Goal::LeastMemory {
                     let left = strongest.filter(|_| place < last);
                     self.strongest

@@ -24,9 +24,9 @@ const CLOSE: f64 = 1.04;
 const MOST_LEAST: u32 = 3;
 /// How many times what is too much goes to the host, the cheapest first: some of it is under way when memory is fullest.
 const PART_MARGINS: [f64; 2] = [1.15, 1.6];
-/// Where all plans take so many times the plain step, tensors in host memory may take less: 1.18 and 1.09 times for two jobs
+/// Where all plans take so many times the plain step, others are looked for: tensors in host memory took 1.18 and 1.09 times for two jobs
 /// whose functions took 1.5 times when computed again.
-const DEAR: f64 = 1.3;
+pub(crate) const DEAR: f64 = 1.3;
 /// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
 /// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
