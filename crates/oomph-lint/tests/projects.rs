@@ -2166,3 +2166,31 @@ draw(model)
     assert_eq!(draws(100), [""; 0]);
     assert_eq!(draws(100_000), ["OOM201"]);
 }
+
+#[test]
+fn features_that_a_method_of_the_network_computes_are_a_pass() {
+    let main = "import torch
+from nets import Net
+def get_features(model, loader):
+    model.eval()
+    for x in loader:
+        features = model.get_features(x.cuda())
+        print(features.cpu().numpy())
+get_features(Net().cuda(), loader)
+";
+    let nets = |body: &str| {
+        format!(
+            "import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 64, 3)
+    def get_features(self, x):
+        return {body}
+"
+        )
+    };
+    let runs = |body: &str| found(&[("main.py", main), ("nets.py", &nets(body))]);
+    assert_eq!(runs("self.conv(x)"), ["OOM201"]);
+    assert_eq!(runs("self.known[x]"), [""; 0]);
+}

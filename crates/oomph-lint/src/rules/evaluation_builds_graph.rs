@@ -78,7 +78,7 @@ declare_rule! {
     ///
     /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
     /// evaluate.
-    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [51, 56] }
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [89, 97] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

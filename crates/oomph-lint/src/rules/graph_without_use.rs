@@ -70,7 +70,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, fresh: [28, 39] }
+    OOM207 "graph-without-use" { fix: None, fresh: [23, 47] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
