@@ -275,9 +275,10 @@ impl Rows<'_, '_> {
         let mut methods = class.body.iter().filter_map(Stmt::as_function_def_stmt);
         let init = methods.find(|def| def.name.as_str() == "__init__");
         let given = init.map(|def| def.parameters.iter_non_variadic_params());
-        let calls_given = given.into_iter().flatten().any(|each| {
-            text.contains(&format!("self.{}(", each.parameter.name.as_str()))
-        });
+        let calls_given = given
+            .into_iter()
+            .flatten()
+            .any(|each| text.contains(&format!("self.{}(", each.parameter.name.as_str())));
         rows.all && rows.any && !calls_given
     }
 
@@ -285,13 +286,43 @@ impl Rows<'_, '_> {
         const MAX_CLASSES: usize = 4;
         /// What keeps no more than its input does.
         const OTHERS: &[&str] = &[
-            "Sequential", "ModuleList", "ModuleDict", "OrderedDict", "Identity", "LayerNorm",
-            "BatchNorm1d", "Dropout", "Softplus", "Softmax", "LogSoftmax", "Swish", "Hardswish",
-            "Tensor", "FloatTensor", "Normal", "Categorical", "Adam", "Flatten",
+            "Sequential",
+            "ModuleList",
+            "ModuleDict",
+            "OrderedDict",
+            "Identity",
+            "LayerNorm",
+            "BatchNorm1d",
+            "Dropout",
+            "Softplus",
+            "Softmax",
+            "LogSoftmax",
+            "Swish",
+            "Hardswish",
+            "Tensor",
+            "FloatTensor",
+            "Normal",
+            "Categorical",
+            "Adam",
+            "Flatten",
         ];
         const LARGE: &[&str] = &[
-            "conv", "attention", "pool", "interpolate", "fold", "pretrained", "resnet", "model",
-            "make_", "build", "lstm", "gru", "embed", "sparse", "fft", "render",
+            "conv",
+            "attention",
+            "pool",
+            "interpolate",
+            "fold",
+            "pretrained",
+            "resnet",
+            "model",
+            "make_",
+            "build",
+            "lstm",
+            "gru",
+            "embed",
+            "sparse",
+            "fft",
+            "render",
         ];
         let lower = name.to_ascii_lowercase();
         if name == "Linear" || name == "Parameter" || lower.contains("mlp") {
@@ -299,9 +330,15 @@ impl Rows<'_, '_> {
         } else if !name.starts_with(char::is_uppercase) {
             self.all &= !LARGE.iter().any(|word| lower.contains(word));
         } else if !OTHERS.contains(&name)
-            && !["LU", "Mish", "Tanh", "Sigmoid", "Error"].iter().any(|end| name.ends_with(end))
+            && !["LU", "Mish", "Tanh", "Sigmoid", "Error"]
+                .iter()
+                .any(|end| name.ends_with(end))
         {
-            let mut classes = self.module.body().iter().filter_map(Stmt::as_class_def_stmt);
+            let mut classes = self
+                .module
+                .body()
+                .iter()
+                .filter_map(Stmt::as_class_def_stmt);
             let made = classes.find(|class| class.name.as_str() == name);
             let of_rows = self.depth < MAX_CLASSES
                 && made.is_some_and(|class| Self::are_all(self.module, class, self.depth + 1));

@@ -2079,9 +2079,14 @@ def evaluate(model, loader):
 #[test]
 fn what_is_called_by_a_name_that_is_made_up_fits_the_call() {
     let main = |call: &str| {
-        format!("from tools import evaluate\nfrom nets import Net\nnet = globals()['Net']{call}.cuda()\n")
+        format!(
+            "from tools import evaluate\nfrom nets import Net\nnet = globals()['Net']{call}.cuda()\n"
+        )
     };
-    let nets = ("nets.py", "import torch\nclass Net(torch.nn.Conv2d): pass\n");
+    let nets = (
+        "nets.py",
+        "import torch\nclass Net(torch.nn.Conv2d): pass\n",
+    );
     let runs = |call: &str| found(&[("tools.py", EVALUATES), ("main.py", &main(call)), nets]);
     // It takes two arguments, and is given none.
     assert_eq!(runs("()"), [""; 0]);
@@ -2093,8 +2098,16 @@ fn what_is_called_by_a_name_that_is_made_up_fits_the_call() {
 
 #[test]
 fn a_test_that_takes_something_is_for_a_library_of_tests() {
-    let code = |import: &str| format!("{import}{}", EVALUATES.replace("def evaluate", "def test_all"));
-    let nets = ("nets.py", "import torch\nclass Net(torch.nn.Conv2d): pass\n");
+    let code = |import: &str| {
+        format!(
+            "{import}{}",
+            EVALUATES.replace("def evaluate", "def test_all")
+        )
+    };
+    let nets = (
+        "nets.py",
+        "import torch\nclass Net(torch.nn.Conv2d): pass\n",
+    );
     let runs = |code: &str| found(&[("test_model.py", code), nets]);
     assert_eq!(runs(&code("")), [""; 0]);
     let called = format!("{}test_all(Net().cuda(), loader)\n", code(""));

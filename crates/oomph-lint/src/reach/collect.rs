@@ -698,7 +698,9 @@ impl Collect {
                 && is_globals(inner)
             {
                 let Arguments { args, keywords, .. } = &call.arguments;
-                let names = keywords.iter().map(|each| Some(each.arg.as_ref()?.to_string()));
+                let names = keywords
+                    .iter()
+                    .map(|each| Some(each.arg.as_ref()?.to_string()));
                 let names: Option<Vec<String>> = names.collect();
                 let names = names.filter(|_| !args.iter().any(Expr::is_starred_expr));
                 let given = names.map(|names| (args.len(), names));
