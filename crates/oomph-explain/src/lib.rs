@@ -858,12 +858,15 @@ fn holders(facts: &Facts, blocks: &[facts::Live]) -> Vec<Holder> {
     groups.holders()
 }
 
-/// What is held, by place, by what it is, and by module.
+/// A place, what it holds, and the module.
+type Group = (Vec<String>, &'static str, Option<String>);
+
+/// What is held by each group: bytes and blocks.
 #[derive(Default)]
-struct Groups(HashMap<(Vec<String>, &'static str, Option<String>), (u64, usize)>);
+struct Groups(HashMap<Group, (u64, usize)>);
 
 impl Groups {
-    fn add(&mut self, key: (Vec<String>, &'static str, Option<String>), bytes: u64, blocks: usize) {
+    fn add(&mut self, key: Group, bytes: u64, blocks: usize) {
         let entry = self.0.entry(key).or_default();
         entry.0 = entry.0.saturating_add(bytes);
         entry.1 = entry.1.saturating_add(blocks);

@@ -59,8 +59,8 @@ fn read(reader: &mut dyn Read, path: &Path) -> Result<Profile, Error> {
     } else {
         match parse(&file) {
             None => "a pprof profile that is cut or damaged",
-            Some(None) => "a pprof profile of something else than JAX's memory",
-            Some(Some(profile)) => return Ok(profile),
+            Some(Err(Foreign)) => "a pprof profile of something else than JAX's memory",
+            Some(Ok(profile)) => return Ok(profile),
         }
     };
     Err(Error::Format {
@@ -70,8 +70,11 @@ fn read(reader: &mut dyn Read, path: &Path) -> Result<Profile, Error> {
     })
 }
 
-/// `None` where the bytes are no message, `Some(None)` where they are no profile of JAX's memory.
-fn parse(file: &[u8]) -> Option<Option<Profile>> {
+/// A profile of something else than JAX's memory.
+struct Foreign;
+
+/// `None` where the bytes are no message.
+fn parse(file: &[u8]) -> Option<Result<Profile, Foreign>> {
     const TYPES: usize = 1;
     const SAMPLES: usize = 2;
     const LOCATIONS: usize = 4;
@@ -121,7 +124,7 @@ fn parse(file: &[u8]) -> Option<Option<Profile>> {
         types.push(names.strings.get(string(name)?));
     }
     if types != ["allocations", "space"] {
-        return Some(None);
+        return Some(Err(Foreign));
     }
     let mut held = Vec::new();
     for sample in &parts[SAMPLES] {
@@ -155,7 +158,7 @@ fn parse(file: &[u8]) -> Option<Option<Profile>> {
         };
         let [count, bytes] = [count, bytes].map(|value| (value as i64).max(0) as u64);
         if kind == StringId::EMPTY {
-            return Some(None);
+            return Some(Err(Foreign));
         }
         held.push(Held {
             kind,
@@ -165,7 +168,7 @@ fn parse(file: &[u8]) -> Option<Option<Profile>> {
             bytes,
         });
     }
-    Some(Some(Profile { held, names }))
+    Some(Ok(Profile { held, names }))
 }
 
 /// The numbers in the first fields of a message; 0 where there is none.
