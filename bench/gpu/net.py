@@ -36,8 +36,17 @@ def checksum(parameters):
     return total
 
 
-def measure(job, steps, small, alike):
-    """Runs a job in this process; `alike` is a step whose parameters are compared beside the last one's."""
+def mark(line):
+    """Writes into the net's own log."""
+    _, found, path = os.environ.get("OOMPH_NET", "").partition(",log=")
+    if found:
+        with open(path, "a") as log:
+            log.write(f"{line}\n")
+
+
+def measure(job, steps, small, alike, most):
+    """Runs a job in this process; `alike` is a step whose parameters are compared beside the last one's. After `most` seconds of steps it
+    ends with what it has."""
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.deterministic = True
@@ -58,6 +67,9 @@ def measure(job, steps, small, alike):
         if number in (EARLY, alike, steps):
             sums[number] = checksum(parameters)
         seconds += times[-1] / 1e3
+        mark(f"step {number} of the job: {times[-1]:.1f} ms")
+        if seconds > most:
+            break
     return dict(
         ms=[round(t, 2) for t in times], losses=losses, sums=sums, seconds=round(time.time() - began, 1),
         allocated=torch.cuda.max_memory_allocated(), reserved=torch.cuda.max_memory_reserved(),
@@ -65,7 +77,7 @@ def measure(job, steps, small, alike):
     )  # fmt: skip
 
 
-def run(job, steps, net, small, limit, alike, steady=True):
+def run(job, steps, net, options, alike, steady=True):
     """Runs a job in a forked process, its gradients kept in their places if `steady`; what it said, and what it printed."""
     read, write = os.pipe()
     said = tempfile.TemporaryFile("w+")
@@ -81,7 +93,7 @@ def run(job, steps, net, small, limit, alike, steady=True):
                     _steady_gradients.install()
             else:
                 os.environ.pop("OOMPH_NET", None)
-            result = measure(job, steps, small, alike)
+            result = measure(job, steps, options.small, alike, options.seconds)
         except Exception as error:
             result = dict(error=f"{type(error).__name__}: {error}"[:300])
         with os.fdopen(write, "w") as out:
@@ -90,7 +102,7 @@ def run(job, steps, net, small, limit, alike, steady=True):
         ctypes.CDLL(None).exit(0)
     os.close(write)
     signal.signal(signal.SIGALRM, lambda *_: os.killpg(child, signal.SIGKILL))
-    signal.alarm(limit)
+    signal.alarm(options.limit)
     with os.fdopen(read) as answer:
         text = answer.read()
     _, status = os.waitpid(child, 0)
@@ -118,6 +130,9 @@ def main():
     parser.add_argument("--plain-steps", type=int, help="of the plain run, if not as many")
     parser.add_argument("--host", type=int, default=64, help="host memory for the net, GiB")
     parser.add_argument("--limit", type=int, default=90, help="seconds for one run")
+    parser.add_argument(
+        "--seconds", type=float, default=10**9, help="steps of one run end after so many seconds"
+    )
     parser.add_argument(
         "--until", type=int, default=10**9, help="begin no job after so many seconds"
     )
@@ -173,7 +188,7 @@ def main():
         return row.get("bitwise", True)
 
     def plain_of(job):
-        result, lines = run(job, alike, "", options.small, options.limit, alike)
+        result, lines = run(job, alike, "", options, alike)
         if "error" in result:
             note(job, 100, "plain", result, lines, None)
             return None
@@ -184,7 +199,7 @@ def main():
     if options.fits:
         for job in options.job * 2:
             for mode, net in (("plain", ""), ("fits", "on")):
-                result, lines = run(job, options.steps, net, options.small, options.limit, alike)
+                result, lines = run(job, options.steps, net, options, alike)
                 note(job, 100, mode, result, lines, None)
         return
     plains = {}
@@ -203,11 +218,11 @@ def main():
             if options.log and net:
                 net += f",log={options.log}/{job}_{share}_{mode.replace(',', '_')}.log"
             steps = EARLY if mode == "blind" else options.steps
-            result, lines = run(job, steps, net, options.small, options.limit, alike, not options.wandering)  # fmt: skip
+            result, lines = run(job, steps, net, options, alike, not options.wandering)
             same = note(job, share, mode, result, lines, plain) and same
         if not same:
             # Is it the net, or is the plain job not the same each time?
-            again, lines = run(job, EARLY, "", options.small, options.limit, alike)
+            again, lines = run(job, EARLY, "", options, alike)
             note(job, 100, "plain again", again, lines, plain)
 
 
