@@ -673,6 +673,22 @@ mod tests {
         }
     }
 
+    /// A job that goes round in more than fits, and reads less than it was thought to: it does not move all of it in each round.
+    #[test]
+    fn without_a_rhythm_nothing_goes_round_for_ever() {
+        let mut job = Job::new(&[4; 48], 128);
+        let moved: Vec<u64> = (0..4)
+            .map(|lap| {
+                let before = job.moved;
+                for number in 0..10 * 144 {
+                    job.launch(lap * 1440 + number, number as usize % 144 / 3, 0);
+                }
+                job.moved - before
+            })
+            .collect();
+        assert!(moved[3] < moved[0] / 2, "{moved:?}");
+    }
+
     /// Two halves of a step that each need all of the device.
     #[test]
     fn what_is_read_often_but_at_different_times_takes_turns() {

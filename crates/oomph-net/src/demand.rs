@@ -1,5 +1,6 @@
 //! Before a step is known: units come to the device when they have cost as much on the host as two moves, and who was not
-//! touched for longest makes room. Whatever the job does, that is at most a few times what the best placement would cost.
+//! touched for longest makes room. Where a job goes round and round in more than fits, that is the one who is needed next; so a unit that
+//! has come before must have cost more to come again.
 
 use std::collections::HashMap;
 
@@ -27,6 +28,8 @@ struct Need {
     crossed: f64,
     /// The last look that found it touched.
     last: u64,
+    /// How often it has come to the device.
+    came: u32,
 }
 
 impl Demand {
@@ -61,7 +64,7 @@ impl Demand {
             match place {
                 Place::Host => {
                     let worth = need.crossed / (2.0 * MOVE_COST * size as f64);
-                    if worth >= 1.0 {
+                    if worth >= f64::from(1 + need.came) {
                         coming.push((worth, at, size));
                     }
                 }
@@ -89,6 +92,7 @@ impl Demand {
             };
             room = rest;
             orders.back.push(at);
+            self.units.entry(at).or_default().came += 1;
         }
         (!orders.back.is_empty()).then_some(orders)
     }
