@@ -143,12 +143,6 @@ impl Measurement {
         self.summary.peak.reserved_bytes
     }
 
-    /// Bytes that the allocator and the context held, on the GPU or, with the net, on the host.
-    pub fn held_bytes(&self) -> u64 {
-        let context = self.record.devices.first().map(|one| one.outside_bytes);
-        self.reserved_bytes() + context.unwrap_or_default()
-    }
-
     /// Bytes that the process needs if the allocator caches nothing at the peak, and nothing is work space there: where memory is
     /// short, PyTorch takes ways to convolve that need less of it. Levers that look at samples in the first step (`looks`) look at
     /// fewer then: the other steps tell.

@@ -56,16 +56,14 @@ impl Fitter<'_> {
         let Some(run) = self.went_through(&plan, ended) else {
             return Ok(());
         };
-        // What the libraries take when the GPU is full pushes as much out to the host, which a virtual GPU only counts.
-        let used = run.used_bytes().min(self.options.budget);
-        if run.held_bytes().saturating_sub(run.reserved_bytes()) <= used {
-            let on_host = run.held_bytes().saturating_sub(used);
+        // The record counts what libraries take when the GPU is full as pushed out to the host.
+        let (used, on_host) = (run.used_bytes(), run.record.net_bytes);
+        if used <= self.options.budget && on_host <= run.reserved_bytes() {
             let plan = self.with_the_net(&without, on_host);
             let mut held = self.measured(&plan, &run, true);
             // The allocator counts what lies on the host, too.
             let peak = &mut held.peak;
-            peak.used_bytes = used;
-            peak.reserved_bytes -= on_host.min(peak.reserved_bytes);
+            peak.reserved_bytes -= on_host;
             peak.allocated_bytes = peak.allocated_bytes.min(peak.reserved_bytes);
             self.verified.push(held);
         }
