@@ -30,6 +30,7 @@ import tempfile
 import threading
 import time
 import tomllib
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,9 +87,12 @@ def child(settings: dict) -> None:
     script = settings["script"]
     sys.argv = [script, *settings["arguments"]]
     sys.path.insert(0, os.path.dirname(script))
+    # The script is `__main__`, as in a run of its own: levers look for its functions there.
+    main_module = sys.modules["__main__"] = types.ModuleType("__main__")
+    main_module.__file__ = script
     code = compile(Path(script).read_text(), script, "exec")
     try:
-        exec(code, {"__name__": "__main__", "__file__": script})
+        exec(code, main_module.__dict__)
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
     torch.cuda.synchronize()

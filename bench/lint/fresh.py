@@ -3,7 +3,7 @@
     python bench/lint/fresh.py    # prints CODE, how many findings were right, how many were judged
 
 A finding counts as its reader judged it first. Of the sets forty and newer those count that a rule of today still reports, for that
-rule (`now` in `results/kept.tsv`; `rule` is what was judged). A set counts for the rules whose findings in it were all judged. If these are fewer than ten, all of the older sets are added.
+rule (`now` in `results/kept.tsv`; `rule` is what was judged). If these are fewer than ten, all of the older sets are added.
 """
 
 import csv

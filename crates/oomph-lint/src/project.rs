@@ -228,6 +228,15 @@ pub(crate) fn may_have_findings(source: &Source) -> bool {
     may_use_torch(source.code()) || source.code().contains("import *")
 }
 
+/// `weight.requires_grad = not frozen`, where `frozen=True` is the default.
+fn freezes_by_default(class: &str) -> bool {
+    class.split("requires_grad = not ").skip(1).any(|rest| {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let name = rest.split(|c| !is_word(c)).next().unwrap_or_default();
+        !name.is_empty() && class.contains(&format!("{name}=True"))
+    })
+}
+
 /// Whether a module has no parameters, so that there is no graph of its own: its `__init__` sets numbers and texts only.
 fn has_no_parameters(module: &Module<'_>, class: &StmtClassDef) -> bool {
     let mut bases = class.arguments.iter().flat_map(|arguments| &arguments.args);
@@ -475,6 +484,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 if ["requires_grad = False", "requires_grad_(False)"]
                     .iter()
                     .any(|off| text.contains(off))
+                    || freezes_by_default(text)
                     || has_no_parameters(self.module, class)
                     || self.runs_quietly(class)
                 {

@@ -42,6 +42,9 @@ pub(crate) struct Size {
     pub(crate) activations: Option<u64>,
     /// Whether it ends in linear layers and has none that go over a sequence: what it is given is small.
     pub(crate) ends_flat: bool,
+    /// Whether it has linear layers only, of widths that the code does not show, and none that goes over pixels, a sequence or points
+    /// along rays.
+    pub(crate) of_rows: bool,
 }
 
 impl Size {
@@ -54,6 +57,7 @@ impl Size {
                 .zip(other.activations)
                 .map(|(a, b)| a.max(b)),
             ends_flat: self.ends_flat && other.ends_flat,
+            of_rows: self.of_rows && other.of_rows,
         }
     }
 
@@ -119,6 +123,8 @@ pub(crate) struct Layout {
     class: String,
     /// None if it builds what is not known.
     layers: Option<Vec<Layer>>,
+    /// Whether it builds linear layers only, how many and how wide they may be.
+    of_rows: bool,
 }
 
 impl Layout {
@@ -126,6 +132,7 @@ impl Layout {
     pub(crate) fn of(module: &Module<'_>, class: &StmtClassDef) -> Option<Self> {
         let [base] = class.bases() else { return None };
         let text = module.slice(class.range());
+        let of_rows = Rows::are_all(module, class, 0);
         let layers = if last_name(base) != Some("Module") {
             // What is made from another class builds what that one builds.
             None
@@ -137,6 +144,7 @@ impl Layout {
         Some(Self {
             class: class.name.to_string(),
             layers,
+            of_rows,
         })
     }
 
@@ -148,7 +156,13 @@ impl Layout {
         };
         let mut parameters: u64 = 0;
         let mut row = Some(0_u64);
-        let layers = self.layers.as_ref()?;
+        let Some(layers) = &self.layers else {
+            return self.of_rows.then_some(Size {
+                parameters: u64::MAX,
+                of_rows: true,
+                ..Size::default()
+            });
+        };
         for layer in layers {
             let width = |width: &Width| width.value(&given).unwrap_or(UNKNOWN_WIDTH);
             let count = |width: &Width| width.value(&given).unwrap_or(UNKNOWN_COUNT);
@@ -198,6 +212,7 @@ impl Layout {
                 && !layers
                     .iter()
                     .any(|each| matches!(each, Layer::Recurrent(..) | Layer::Embedding(_))),
+            of_rows: false,
         })
     }
 }
@@ -230,6 +245,120 @@ fn puts_itself_on_the_cpu(class: &str) -> bool {
             .iter()
             .any(|cpu| class.contains(cpu))
         && !class.contains("cuda")
+}
+
+/// Reads whether a class has linear layers only.
+struct Rows<'m, 'a> {
+    module: &'m Module<'a>,
+    depth: usize,
+    all: bool,
+    any: bool,
+}
+
+impl Rows<'_, '_> {
+    fn are_all(module: &Module<'_>, class: &StmtClassDef, depth: usize) -> bool {
+        /// Words of networks that are asked for many points of each pixel.
+        const POINTS: &[&str] = &["rays", "nerf", "NeRF", "xyz", "coord", "pts"];
+        let text = module.slice(class.range());
+        let is_module = |base: &Expr| last_name(base) == Some("Module");
+        let mut rows = Rows {
+            module,
+            depth,
+            any: false,
+            all: class.bases().iter().all(is_module)
+                && !POINTS.iter().any(|word| text.contains(word)),
+        };
+        for stmt in &class.body {
+            rows.visit_stmt(stmt);
+        }
+        // What it is given and calls may be any network.
+        let mut methods = class.body.iter().filter_map(Stmt::as_function_def_stmt);
+        let init = methods.find(|def| def.name.as_str() == "__init__");
+        let given = init.map(|def| def.parameters.iter_non_variadic_params());
+        let calls_given = given
+            .into_iter()
+            .flatten()
+            .any(|each| text.contains(&format!("self.{}(", each.parameter.name.as_str())));
+        rows.all && rows.any && !calls_given
+    }
+
+    fn call(&mut self, name: &str) {
+        const MAX_CLASSES: usize = 4;
+        /// What keeps no more than its input does.
+        const OTHERS: &[&str] = &[
+            "Sequential",
+            "ModuleList",
+            "ModuleDict",
+            "OrderedDict",
+            "Identity",
+            "LayerNorm",
+            "BatchNorm1d",
+            "Dropout",
+            "Softplus",
+            "Softmax",
+            "LogSoftmax",
+            "Swish",
+            "Hardswish",
+            "Tensor",
+            "FloatTensor",
+            "Normal",
+            "Categorical",
+            "Adam",
+            "Flatten",
+        ];
+        const LARGE: &[&str] = &[
+            "conv",
+            "attention",
+            "pool",
+            "interpolate",
+            "fold",
+            "pretrained",
+            "resnet",
+            "model",
+            "make_",
+            "build",
+            "lstm",
+            "gru",
+            "embed",
+            "sparse",
+            "fft",
+            "render",
+        ];
+        let lower = name.to_ascii_lowercase();
+        if name == "Linear" || name == "Parameter" || lower.contains("mlp") {
+            self.any = true;
+        } else if !name.starts_with(char::is_uppercase) {
+            self.all &= !LARGE.iter().any(|word| lower.contains(word));
+        } else if !OTHERS.contains(&name)
+            && !["LU", "Mish", "Tanh", "Sigmoid", "Error"]
+                .iter()
+                .any(|end| name.ends_with(end))
+        {
+            let mut classes = self
+                .module
+                .body()
+                .iter()
+                .filter_map(Stmt::as_class_def_stmt);
+            let made = classes.find(|class| class.name.as_str() == name);
+            let of_rows = self.depth < MAX_CLASSES
+                && made.is_some_and(|class| Self::are_all(self.module, class, self.depth + 1));
+            self.all &= of_rows;
+            self.any |= of_rows;
+        }
+    }
+}
+
+impl<'a> Visitor<'a> for Rows<'_, '_> {
+    fn visit_expr(&mut self, expr: &'a Expr) {
+        if let Expr::Call(call) = expr
+            && let Some(name) = last_name(&call.func)
+        {
+            self.call(name);
+        }
+        if self.all {
+            walk_expr(self, expr);
+        }
+    }
 }
 
 /// Reads what a class builds.

@@ -132,6 +132,7 @@ A rule is on by default if it was right in nine of ten findings, of at least ten
 are off until then: `--extend-select` turns them on by code, name or family, `--select ALL` turns on all. The figures count each
 finding as its reader judged it first, for the rule of today that reports it: those of the sets forty and newer that one still reports, and,
 if these are fewer than ten, all of older sets. What is wrong and what is true but matters little both count as not right.
+A rule that was mended since has left behind some of what was not right, so its figure says more than its next findings will.
 [bench/lint](../../bench/lint/README.md) has the sets and each judgement. With a trace or after a run, `oomph explain` and `oomph run`
 report rules about memory whatever their figures: what a line held is measured there.
 

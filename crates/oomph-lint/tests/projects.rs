@@ -861,7 +861,7 @@ fn names_that_are_made_up_from_parts_reach_what_fits() {
     assert_eq!(with("eval(f'{input()}rain')(1, 2)"), ["OOM416"]);
     assert_eq!(with("eval('{}_classes'.format(input()))"), [""; 0]);
     // A test is looked for where tests are.
-    let test = late("def test_step(loader, criterion):\n", "    ");
+    let test = late("def test_step(loader=1, criterion=2):\n", "    ");
     assert_eq!(found(&[("steps.py", &test)]), [""; 0]);
     assert_eq!(found(&[("test_steps.py", &test)]), ["OOM416"]);
 }
@@ -2062,4 +2062,148 @@ def evaluate(model, loader, path):
     let codes = linted.findings.iter().map(|each| each.rule.code);
     let codes: Vec<&str> = codes.filter(|code| code.starts_with("OOM50")).collect();
     assert_eq!(codes, ["OOM501"]);
+}
+
+const EVALUATES: &str = "import torch
+from nets import Net
+
+def evaluate(model, loader):
+    model.eval()
+    right = 0
+    for x, y in loader:
+        output = model(x.cuda())
+        right += (output.argmax(1) == y.cuda()).sum().item()
+    return right
+";
+
+#[test]
+fn what_is_called_by_a_name_that_is_made_up_fits_the_call() {
+    let main = |call: &str| {
+        format!(
+            "from tools import evaluate\nfrom nets import Net\nnet = globals()['Net']{call}.cuda()\n"
+        )
+    };
+    let nets = (
+        "nets.py",
+        "import torch\nclass Net(torch.nn.Conv2d): pass\n",
+    );
+    let runs = |call: &str| found(&[("tools.py", EVALUATES), ("main.py", &main(call)), nets]);
+    // It takes two arguments, and is given none.
+    assert_eq!(runs("()"), [""; 0]);
+    assert_eq!(runs("(wide=1, deep=2)"), [""; 0]);
+    assert_eq!(runs("(1, loader=2)"), ["OOM201"]);
+    assert_eq!(runs("(*args)"), ["OOM201"]);
+    assert_eq!(runs(".__init__"), ["OOM201"]);
+}
+
+#[test]
+fn a_test_that_takes_something_is_for_a_library_of_tests() {
+    let code = |import: &str| {
+        format!(
+            "{import}{}",
+            EVALUATES.replace("def evaluate", "def test_all")
+        )
+    };
+    let nets = (
+        "nets.py",
+        "import torch\nclass Net(torch.nn.Conv2d): pass\n",
+    );
+    let runs = |code: &str| found(&[("test_model.py", code), nets]);
+    assert_eq!(runs(&code("")), [""; 0]);
+    let called = format!("{}test_all(Net().cuda(), loader)\n", code(""));
+    assert_eq!(runs(&called), ["OOM201"]);
+}
+
+#[test]
+fn a_network_of_linear_layers_only_keeps_little() {
+    let main = format!("{EVALUATES}\nmodel = Net(3).cuda()\nevaluate(model, loader)\n");
+    let nets = |layers: &str| {
+        format!(
+            "import torch
+from torch import nn
+class Block(nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(wide, wide))
+class Net(nn.Module):
+    def __init__(self, depth):
+        super().__init__()
+        self.layers = nn.ModuleList([{layers} for _ in range(depth)])
+        self.act = nn.ReLU()
+"
+        )
+    };
+    let runs = |layers: &str| found(&[("main.py", &main), ("nets.py", &nets(layers))]);
+    assert_eq!(runs("nn.Linear(512, 512)"), [""; 0]);
+    assert_eq!(runs("Block(512)"), [""; 0]);
+    assert_eq!(runs("nn.Conv2d(512, 512, 3)"), ["OOM201"]);
+    assert_eq!(runs("Rays(512)"), ["OOM201"]);
+}
+
+#[test]
+fn a_class_that_is_frozen_by_default_records_no_graph() {
+    let main = format!("{EVALUATES}\nmodel = Net().cuda()\nevaluate(model, loader)\n");
+    let nets = |default: &str| {
+        format!(
+            "import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, frozen={default}):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 3)
+        self.conv.weight.requires_grad = not frozen
+"
+        )
+    };
+    let runs = |default: &str| found(&[("main.py", &main), ("nets.py", &nets(default))]);
+    assert_eq!(runs("True"), [""; 0]);
+    assert_eq!(runs("False"), ["OOM201"]);
+}
+
+#[test]
+fn a_curve_of_few_points_keeps_little() {
+    let draws = |points: usize| {
+        let code = format!(
+            "import torch
+def draw(model):
+    model = model.cuda()
+    for i in range(4):
+        points = torch.linspace(0, 1, {points}).unsqueeze(1).cuda()
+        curve = model(points)
+        print(i, curve.detach().cpu())
+draw(model)
+"
+        );
+        found(&[("main.py", &code)])
+    };
+    assert_eq!(draws(100), [""; 0]);
+    assert_eq!(draws(100_000), ["OOM201"]);
+}
+
+#[test]
+fn features_that_a_method_of_the_network_computes_are_a_pass() {
+    let main = "import torch
+from nets import Net
+def get_features(model, loader):
+    model.eval()
+    for x in loader:
+        features = model.get_features(x.cuda())
+        print(features.cpu().numpy())
+get_features(Net().cuda(), loader)
+";
+    let nets = |body: &str| {
+        format!(
+            "import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 64, 3)
+    def get_features(self, x):
+        return {body}
+"
+        )
+    };
+    let runs = |body: &str| found(&[("main.py", main), ("nets.py", &nets(body))]);
+    assert_eq!(runs("self.conv(x)"), ["OOM201"]);
+    assert_eq!(runs("self.known[x]"), [""; 0]);
 }

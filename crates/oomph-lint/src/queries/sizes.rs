@@ -1,8 +1,9 @@
 //! How large a network of the file is, as far as the project shows it.
 
 use oomph_python_source::ast::{Expr, ExprCall};
-use oomph_python_source::{Ranged, dotted_name, last_name, names_in};
+use oomph_python_source::{Ranged, dotted_name, last_name, last_part, names_in};
 
+use crate::queries::model_calls::names_of_classes;
 use crate::semantic::{Bind, Call, FuncId, Model};
 use crate::sizes::Size;
 
@@ -14,14 +15,25 @@ pub(crate) fn has_few_parameters(model: &Model<'_>, func: Option<FuncId>, place:
     size(model, func, place).is_some_and(Size::has_small_parameters)
 }
 
-/// Whether what a batch of rows keeps for a network's backward pass is a few MB at most: it has a few narrow linear layers only.
+/// Whether what a batch of rows keeps for a network's backward pass is little: it has linear layers only.
 pub(crate) fn keeps_few_activations(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
-    size(model, func, place).is_some_and(Size::has_small_activations)
+    size(model, func, place).is_some_and(Size::has_small_activations) || is_of_rows(model, place)
 }
 
-/// Whether a network is a classifier of small images or of rows, with a million parameters at most.
+/// Whether a network is a classifier of small images or of rows, with a million parameters at most, or has linear layers only.
 pub(crate) fn is_certainly_tiny(model: &Model<'_>, func: Option<FuncId>, place: &str) -> bool {
-    size(model, func, place).is_some_and(Size::is_tiny)
+    size(model, func, place).is_some_and(Size::is_tiny) || is_of_rows(model, place)
+}
+
+/// Whether all classes that what ends like a place is made from have linear layers only.
+fn is_of_rows(model: &Model<'_>, place: &str) -> bool {
+    const WRAPS: &[&str] = &["DataParallel", "DistributedDataParallel", "DDP"];
+    let names: Vec<String> = names_of_classes(model, place).collect();
+    let mut classes = (names.iter().map(|name| last_part(name)))
+        .filter(|name| name.starts_with(char::is_uppercase) && !WRAPS.contains(name))
+        .peekable();
+    classes.peek().is_some()
+        && classes.all(|class| model.around.size(class).is_some_and(|size| size.of_rows))
 }
 
 fn size(model: &Model<'_>, func: Option<FuncId>, place: &str) -> Option<Size> {

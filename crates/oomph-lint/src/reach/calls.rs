@@ -218,6 +218,16 @@ impl Signature {
             .chain(&self.keyword_only)
     }
 
+    /// Whether a call with so many arguments and these keywords may fit.
+    pub(super) fn may_take(&self, positional: usize, keywords: &[String]) -> bool {
+        let has = |name: &String| self.all().any(|each| each.name == *name);
+        let given = positional + keywords.len();
+        self.is_odd
+            || self.all().filter(|each| each.default.is_none()).count() <= given
+                && (self.takes_more || positional <= self.all().count())
+                && (self.takes_any_keyword || keywords.iter().all(has))
+    }
+
     /// Whether a call fails: it lacks what is required, or brings what is not taken.
     fn refuses(&self, call: &Call) -> bool {
         let positional: Vec<&Parameter> = self

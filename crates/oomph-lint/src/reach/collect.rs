@@ -4,7 +4,7 @@ use oomph_python_source::ast::visitor::{
     Visitor, walk_except_handler, walk_expr, walk_keyword, walk_pattern, walk_stmt,
 };
 use oomph_python_source::ast::{
-    Decorator, ElifElseClause, ExceptHandler, Expr, ExprCall, ExprContext,
+    Arguments, Decorator, ElifElseClause, ExceptHandler, Expr, ExprCall, ExprContext,
     InterpolatedStringElement, Keyword, Operator, Pattern, Stmt, StmtClassDef, StmtFunctionDef,
     UnaryOp,
 };
@@ -152,6 +152,8 @@ pub(super) enum Reference {
     AnyMember,
     /// `eval("{}_mask".format(name))`: what begins and ends like this.
     Like(String, String),
+    /// `globals()[name](x, key=y)`: what takes so many arguments and these keywords, if they are known.
+    Taking(Option<(usize, Vec<String>)>),
 }
 
 /// What is handed to a parameter or kept in an attribute.
@@ -284,6 +286,8 @@ struct Collect {
     own: Option<String>,
     /// Names that the function binds: the class that each is made from.
     locals: FxHashMap<String, Option<Dotted>>,
+    /// Where `globals()` is whose item is called.
+    called_by_text: Option<TextSize>,
 }
 
 impl Collect {
@@ -689,6 +693,20 @@ impl Collect {
 
     fn call(&mut self, call: &ExprCall) {
         let Some(name) = last_name(&call.func) else {
+            if let Expr::Subscript(item) = &*call.func
+                && let Expr::Call(inner) = &*item.value
+                && is_globals(inner)
+            {
+                let Arguments { args, keywords, .. } = &call.arguments;
+                let names = keywords
+                    .iter()
+                    .map(|each| Some(each.arg.as_ref()?.to_string()));
+                let names: Option<Vec<String>> = names.collect();
+                let names = names.filter(|_| !args.iter().any(Expr::is_starred_expr));
+                let given = names.map(|names| (args.len(), names));
+                self.note(call.start(), Reference::Taking(given));
+                self.called_by_text = Some(inner.start());
+            }
             if let Expr::Call(inner) = &*call.func
                 && last_name(&inner.func) == Some("getattr")
                 && inner.arguments.args.first().is_some_and(|object| {
@@ -712,6 +730,7 @@ impl Collect {
                     Some((before, after)) => {
                         self.note(call.start(), Reference::Like(before, after));
                     }
+                    None if self.called_by_text == Some(call.start()) => {}
                     None => self.found.names_by_text = true,
                 }
             }
@@ -1127,6 +1146,11 @@ fn hands_on(decorator: &Decorator) -> bool {
         other => other,
     };
     dotted_name(target).is_none_or(|name| !ONLY_CHANGES.contains(&last_part(&name)))
+}
+
+/// `globals()`
+fn is_globals(call: &ExprCall) -> bool {
+    matches!(&*call.func, Expr::Name(name) if name.id.as_str() == "globals")
 }
 
 /// What a text made of others begins and ends with: `"{}_mask".format(name)`, `f"make_{name}"`, `name + "_mask"`.

@@ -65,7 +65,8 @@ impl<'r, 'p> Given<'r, 'p> {
                     Reference::AnyOwn
                     | Reference::AnyOf(_)
                     | Reference::AnyMember
-                    | Reference::Like(..) => continue,
+                    | Reference::Like(..)
+                    | Reference::Taking(_) => continue,
                 };
                 let Some((last, rest)) = parts.split_last() else {
                     continue;

@@ -136,6 +136,8 @@ struct Reach<'p> {
     from: usize,
     reached: FxHashSet<Node>,
     whole: FxHashSet<usize>,
+    /// What may be meant by a name that is made up while the program runs.
+    by_text: FxHashSet<Node>,
     next: Vec<Node>,
     /// Names of attributes of objects that are not known, by group.
     members: FxHashSet<(usize, String)>,
@@ -230,6 +232,7 @@ impl<'p> Reach<'p> {
             from: 0,
             reached: FxHashSet::default(),
             whole: FxHashSet::default(),
+            by_text: FxHashSet::default(),
             next: Vec::new(),
             members: FxHashSet::default(),
             any_member: FxHashSet::default(),
@@ -374,7 +377,8 @@ impl<'p> Reach<'p> {
                 continue;
             }
             let published = self.is_published(file);
-            let tests = self.is_test(file);
+            let has_library = self.imports_tests(file);
+            let tests = has_library || self.is_named_test(file);
             // What nothing imports and does nothing itself is for somebody who looks classes up by their names.
             let is_looked_up =
                 !imported.contains(&file) && says.calls.iter().all(|call| call.of.is_some());
@@ -382,7 +386,10 @@ impl<'p> Reach<'p> {
                 let is_method = matches!(each.kind, DefinitionKind::Method(_));
                 if each.handed_on
                     || !is_method
-                        && (each.name == "main" || each.name.starts_with("test_") && tests)
+                        && (each.name == "main"
+                            || each.name.starts_with("test_")
+                                && tests
+                                && (has_library || each.signature.may_take(0, &[])))
                     || published && !each.name.starts_with('_')
                     || is_looked_up && self.foreign_base_above((file, at), 0)
                 {
@@ -414,26 +421,31 @@ impl<'p> Reach<'p> {
     /// Whether somebody may get at a definition by a name that is made up while the program runs.
     fn is_taken_by_text(&self, node: Node) -> bool {
         let group = self.groups[node.0];
-        let family = match self.definition(node).kind {
-            DefinitionKind::Method(class) => Some(self.families.root((node.0, class))),
+        let class = match self.definition(node).kind {
+            DefinitionKind::Method(class) => Some((node.0, class)),
             _ => None,
         };
+        let family = class.map(|class| self.families.root(class));
         self.whole.contains(&node.0)
+            || self.by_text.contains(&class.unwrap_or(node))
             || self.is_published(node.0)
             || family.is_some_and(|family| {
                 self.any_member.contains(&group) || self.any_own.contains(&family)
             })
     }
 
-    /// Whether tools look for tests in a file.
-    fn is_test(&self, file: usize) -> bool {
-        let each = &self.files[file];
-        let stem = each.path.file_stem().unwrap_or_default().to_string_lossy();
-        stem.contains("test")
-            || ["pytest", "unittest"].iter().any(|library| {
-                let mut imports = each.says.imports.iter();
-                imports.any(|import| import.parts.first().is_some_and(|part| part == library))
-            })
+    /// Whether tools look for tests in a file, by its name. Without a library for tests, one that takes something is a function of its own.
+    fn is_named_test(&self, file: usize) -> bool {
+        let stem = self.files[file].path.file_stem().unwrap_or_default();
+        stem.to_string_lossy().contains("test")
+    }
+
+    fn imports_tests(&self, file: usize) -> bool {
+        let mut imports = self.files[file].says.imports.iter();
+        imports.any(|import| {
+            let first = import.parts.first();
+            first.is_some_and(|part| matches!(part.as_str(), "pytest" | "unittest"))
+        })
     }
 
     /// Whether a file is part of a package that others install.
@@ -497,32 +509,26 @@ impl<'p> Reach<'p> {
         }
     }
 
-    /// What has a name in a file that begins and ends like this.
-    fn like(&mut self, file: usize, before: &str, after: &str) {
-        let is_like = |name: &str| name.starts_with(before) && name.ends_with(after);
+    /// What a file defines or imports and somebody asks for.
+    fn reach_those(&mut self, file: usize, is_meant: &dyn Fn(&Definition) -> bool) {
         let says = self.files[file].says;
-        for (at, definition) in says.all.iter().enumerate() {
-            if is_like(&definition.name) {
-                self.reach((file, at));
-            }
-        }
+        let mut found: Vec<Node> = (0..says.all.len()).map(|at| (file, at)).collect();
         for (at, import) in says.imports.iter().enumerate() {
             match self.resolved[file][at] {
                 Some((to, _)) if import.star => {
-                    for at in 0..self.files[to].says.all.len() {
-                        if is_like(&self.files[to].says.all[at].name) {
-                            self.reach((to, at));
-                        }
-                    }
+                    found.extend((0..self.files[to].says.all.len()).map(|at| (to, at)));
                 }
-                _ if is_like(&import.name) => {
+                _ => {
                     if let Meaning::Nodes(nodes) = self.lookup(file, &import.name, 0) {
-                        for node in nodes {
-                            self.reach(node);
-                        }
+                        found.extend(nodes);
                     }
                 }
-                _ => {}
+            }
+        }
+        for node in found {
+            if is_meant(self.definition(node)) {
+                self.by_text.insert(node);
+                self.reach(node);
             }
         }
     }
@@ -631,7 +637,16 @@ impl<'p> Reach<'p> {
                     }
                     _ => {}
                 },
-                Reference::Like(before, after) => self.like(file, before, after),
+                Reference::Like(before, after) => self.reach_those(file, &|each| {
+                    each.name.starts_with(before) && each.name.ends_with(after)
+                }),
+                Reference::Taking(given) => self.reach_those(file, &|each| match each.kind {
+                    DefinitionKind::Class { .. } => true,
+                    DefinitionKind::Function => given
+                        .as_ref()
+                        .is_none_or(|(count, names)| each.signature.may_take(*count, names)),
+                    DefinitionKind::Method(_) => false,
+                }),
                 Reference::AnyMember => {
                     let group = self.groups[file];
                     if self.any_member.insert(group) {

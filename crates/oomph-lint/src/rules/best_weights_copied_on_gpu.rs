@@ -53,7 +53,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: saving to a file may be what you want.
-    OOM504 "best-weights-copied-on-gpu" { fix: None, fresh: [49, 55] }
+    OOM504 "best-weights-copied-on-gpu" { fix: None, fresh: [8, 19] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

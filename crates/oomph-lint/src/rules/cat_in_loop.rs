@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the joined tensor may be read inside the loop.
-    OOM302 "cat-in-loop" { fix: None, fresh: [0, 0] }
+    OOM302 "cat-in-loop" { fix: None, fresh: [1, 5] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

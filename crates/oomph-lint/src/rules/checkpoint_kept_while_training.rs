@@ -61,7 +61,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the name may be read later on.
-    OOM503 "checkpoint-kept-while-training" { fix: None, fresh: [13, 16] }
+    OOM503 "checkpoint-kept-while-training" { fix: None, fresh: [20, 24] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -378,7 +378,8 @@ pub(super) fn is_trained(model: &Model<'_>, call: &Call<'_>) -> bool {
             node.value.as_deref().is_some_and(passes)
         }
         Stmt::Assign(node) if model.func_of(info.ctx) == func && info.node.range() != stmt.range() => {
-            node.targets.iter().any(Expr::is_attribute_expr) && passes(&node.value)
+            // `model.features = DataParallel(model.features)` leaves it where it is.
+            node.targets.iter().any(|target| target.is_attribute_expr() && !passes(target)) && passes(&node.value)
         }
         _ => false,
     });

@@ -55,7 +55,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// Unsafe: `detach_()` on gradients fails afterwards.
-    OOM703 "ddp-copies-gradients" { fix: Sometimes, fresh: [16, 19] }
+    OOM703 "ddp-copies-gradients" { fix: Sometimes, fresh: [21, 27] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

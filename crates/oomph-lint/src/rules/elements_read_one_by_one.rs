@@ -60,7 +60,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: what is made of the elements is yours to change.
-    OOM615 "elements-read-one-by-one" { fix: None, fresh: [0, 0] }
+    OOM615 "elements-read-one-by-one" { fix: None, fresh: [3, 11] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -5,7 +5,7 @@ use rustc_hash::FxHashSet;
 use crate::fix::Fix;
 use crate::queries::flow::{Flow, Life};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
-use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
+use crate::queries::model_calls::{is_frozen, is_model_call, is_of_frozen_class, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::queries::sizes::is_certainly_tiny;
 use crate::rule::{Report, declare_rule};
@@ -29,8 +29,9 @@ declare_rule! {
     /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
     /// inside of a context manager of other code that is given the network, or named for gradients or inference;
     /// loops that end after one batch; in files that train, passes whose graph is gone before the next batch has its own,
-    /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; images of
-    /// MNIST; and networks that play in an environment, which they give an action in each iteration.
+    /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; classes that have
+    /// linear layers only; images of MNIST; functions that name no GPU and no device; and networks that play in an environment,
+    /// which they give an action in each iteration.
     ///
     /// ## Why it costs memory
     ///
@@ -77,7 +78,7 @@ declare_rule! {
     ///
     /// Unsafe: what the function returns no longer has a graph. Offered for functions that only
     /// evaluate.
-    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [51, 56] }
+    OOM201 "evaluation-builds-graph" { fix: Sometimes, fresh: [89, 97] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -86,7 +87,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         if !is_in_eval_mode(model, call) || is_part_of_step(model, call) {
             continue;
         }
-        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) {
+        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) || names_no_gpu(model, call) {
             continue;
         }
         let place = model_place(call).unwrap_or_default();
@@ -101,7 +102,7 @@ fn check(model: &Model<'_>, out: &mut Vec<Report>) {
         );
     }
     for (call, place) in only_evaluated(model) {
-        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) {
+        if is_no_more_than_a_step(model, call, &mut flow) || is_tiny(model, call) || names_no_gpu(model, call) {
             continue;
         }
         out.push(
@@ -145,6 +146,16 @@ fn is_no_more_than_a_step<'a>(model: &Model<'a>, call: &Call<'a>, flow: &mut Flo
     };
     let passes = model.calls.iter().filter(|other| is_model_call(other) && looped.range.contains_range(other.node.range()));
     !model.backwards.is_empty() && passes.count() <= 1 && flow.life(call, looped) == Life::Iteration
+}
+
+/// Whether a pass is in a function that names no GPU and no device: it takes its batches as they come, and nothing shows that they
+/// are on one.
+fn names_no_gpu(model: &Model<'_>, call: &Call<'_>) -> bool {
+    const WORDS: &[&str] = &["cuda", ".to(", "device", "gpu", "GPU", "accelerat"];
+    let mut around = (model.funcs.iter().map(|func| func.node))
+        .filter(|node| node.range.contains_range(call.node.range()))
+        .peekable();
+    around.peek().is_some() && !around.any(|node| WORDS.iter().any(|word| model.text(node).contains(word)))
 }
 
 /// Whether what is evaluated is certainly small: a network that ends in linear layers and has a few parameters, or images of MNIST's
@@ -216,6 +227,7 @@ fn find_kept_into_next<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Call<'a>, Strin
         let looped = model.loops_around(call.ctx).next();
         looped.is_some_and(|each| flow.life(call, each) == Life::Next)
             && !is_certainly_tiny(model, model.func_of(call.ctx), place)
+            && !names_no_gpu(model, call)
             && !is_of_a_late_import(model, model.func_of(call.ctx), place)
     });
     passes
@@ -506,7 +518,7 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
         });
         // The loss leaves the function: someone may call `backward()` on it.
         let frozen = model_place(first).is_some_and(|place| {
-            is_frozen(model, model.func_of(first.ctx), &place, first.node.start())
+            is_frozen(model, model.func_of(first.ctx), &place, first.node.start()) || is_of_frozen_class(model, &place)
         });
         if !wants_graph && !is_cam && !frozen && !runs_once(model, first) {
             found.push((looped, first));

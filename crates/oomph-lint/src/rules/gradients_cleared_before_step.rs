@@ -48,7 +48,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: training changes.
-    OOM412 "gradients-cleared-before-step" { fix: None, fresh: [0, 0] }
+    OOM412 "gradients-cleared-before-step" { fix: None, fresh: [0, 4] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

@@ -70,7 +70,7 @@ declare_rule! {
     /// ## Fix safety
     ///
     /// No fix: the call would need its own block.
-    OOM207 "graph-without-use" { fix: None, fresh: [28, 39] }
+    OOM207 "graph-without-use" { fix: None, fresh: [23, 47] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {
@@ -223,11 +223,15 @@ fn is_run_on_cpu(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
 /// Whether what is called runs backward itself, `agent.train_model(batch)` or the `forward` of a class that holds its
 /// optimizers, or is of a class that freezes itself.
 fn needs_no_advice(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+    let settles = |name: String| {
+        let class = last_part(&name);
+        model.around.freezes_itself(class) || model.around.trains_itself(class)
+    };
+    // `net.first_layer(x)`
+    let owner = call.recv_place().filter(|owner| owner != "self");
     call.method.is_some_and(|name| model.around.runs_backward(name))
-        || names_of_classes(model, place).any(|name| {
-            let class = last_part(&name);
-            model.around.freezes_itself(class) || model.around.trains_itself(class)
-        })
+        || names_of_classes(model, place).any(settles)
+        || owner.is_some_and(|owner| names_of_classes(model, &owner).any(settles))
 }
 
 /// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.

@@ -75,7 +75,7 @@ declare_rule! {
     ///
     /// Safe where the result goes straight into `load_state_dict`, which copies to wherever the
     /// parameters are. Unsafe where it has a name: other uses may expect it on the GPU.
-    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [35, 44] }
+    OOM501 "load-to-saved-device" { fix: Sometimes, fresh: [45, 66] }
 }
 
 fn check(model: &Model<'_>, out: &mut Vec<Report>) {

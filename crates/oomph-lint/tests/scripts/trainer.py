@@ -62,7 +62,7 @@ class Trainer:
         self.net.eval()
         correct = 0
         for x, y in self.val_loader:
-            out = self.net(x)  # OOM201
+            out = self.net(x.cuda())  # OOM201
             correct += (out.argmax(-1) == y).sum().item()
         return correct
 
