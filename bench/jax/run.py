@@ -1,7 +1,8 @@
 """Runs the JAX jobs, each in a process of its own, several times: `python bench/jax/run.py OUT.jsonl [--starts N] [--limits]`.
 
 `--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most;
-`--peaks FILE` starts each only so, by what it used at most in results that are there.
+`--peaks FILE` starts each only so, by what it used at most in results that are there. `--rows FILE` repeats what a virtual GPU says is just enough and
+just too little (`sides.py`), some beside each other where each has a pool of its own.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -36,6 +38,22 @@ def start(script, name, **variables):
     return found | {"seconds": round(time.monotonic() - began, 1), "variables": variables}
 
 
+def repeat(path, beside, until, out):
+    """The starts of `path` that have a side: those with a pool beside each other, the others alone."""
+    rows = [row for row in map(json.loads, open(path)) if "side" in row]
+
+    def again(row):
+        if time.monotonic() < until:
+            found = start("jobs.py", row["job"], **row["variables"])
+            print(json.dumps(found | {name: row[name] for name in ("limit", "side")}), file=out)
+
+    with ThreadPoolExecutor(beside) as pool:
+        list(pool.map(again, [row for row in rows if "LEAVE_FREE" not in row["variables"]]))
+    for row in rows:
+        if "LEAVE_FREE" in row["variables"]:
+            again(row)
+
+
 def main():
     """All jobs, one after another: the GPU has one at a time."""
     parser = argparse.ArgumentParser()
@@ -46,6 +64,8 @@ def main():
     parser.add_argument("--only", default="")
     parser.add_argument("--peaks", help="results, perhaps of another GPU: only starts with a limit")
     parser.add_argument("--total", type=int, help="bytes of this GPU, with --peaks")
+    parser.add_argument("--rows", help="what sides.py wrote: only those starts")
+    parser.add_argument("--beside", type=int, default=1, help="starts at a time, with --rows")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
@@ -69,6 +89,8 @@ def main():
     }  # fmt: skip
     with open(given.out, "w", buffering=1) as out:
         print(json.dumps({"about": about}), file=out)
+        if given.rows:
+            return repeat(given.rows, given.beside, until, out)
         for number in range(given.starts):
             peaks = {}
             if given.peaks:

@@ -86,6 +86,15 @@ def table(truth, found):
         print(f"| {row['job']} | {share} | {cells} | {here['oomph']['verdict']} | {row['end'][:60]} |")  # fmt: skip
 
 
+def about(gpu, script):
+    """What a file of results says of itself first."""
+    return {"about": {
+        "machine": f"no GPU: oomph run --gpu {gpu}", "python": platform.python_version(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "command": " ".join(["python", script, *sys.argv[1:]]),
+    }}  # fmt: skip
+
+
 def main():
     """All starts of the truth, one after another."""
     parser = argparse.ArgumentParser()
@@ -100,13 +109,8 @@ def main():
     truth = read(given.truth)
     if given.table:
         return table(truth, read(given.out))
-    about = {
-        "machine": f"no GPU: oomph run --gpu {given.gpu}", "python": platform.python_version(),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": " ".join(["python", "bench/jax/virtual.py", *sys.argv[1:]]),
-    }  # fmt: skip
     with open(given.out, "w", buffering=1) as out:
-        print(json.dumps({"about": about}), file=out)
+        print(json.dumps(about(given.gpu, "bench/jax/virtual.py")), file=out)
         for row in truth:
             if given.only and row["job"] not in given.only.split(","):
                 continue

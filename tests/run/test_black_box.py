@@ -224,6 +224,14 @@ def test_a_kill_while_the_first_steps_are_recorded_leaves_a_snapshot(run):
     assert "held" in text and (done.place / "held.pickle").stat().st_size > 1000
 
 
+def test_a_script_without_pytorch_is_not_before_its_first_step(run):
+    """Steps are those of PyTorch's optimizers: of JAX or TensorFlow none are counted."""
+    job = "import os, signal, time\ntime.sleep(1.5)\n"
+    done = run("os.kill(os.getpid(), signal.SIGKILL)", job=job)
+    assert "killed by SIGKILL" in shown(done.err + done.out)
+    assert "in the script (job.py:3)" in shown(done.explain().stdout)
+
+
 HANGS = {
     "in Python": ("[None for _ in iter(int, 1)]", "job.py"),
     "in a lock": ("threading.Lock().acquire(), threading.Event().wait()", "job.py"),

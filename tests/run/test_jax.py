@@ -1,9 +1,13 @@
 """Scripts that use JAX and not torch: peaks, what ran out of memory, and what is missing."""
 
 import importlib.util
+import json
+import subprocess
 
 import pytest
 from oomph._recorder import framework_recorder, jax_setup
+
+from tests.support.command import OOMPH
 
 GIB = 1 << 30
 
@@ -160,6 +164,70 @@ def test_what_a_function_lets_go_is_not_kept_by_a_look_at_its_variables(oomph):
     assert run.err.count("oomph: net: it serves PyTorch's memory") == 1, run.err
     # An argument and a result of 64 MiB, not those of the call before.
     assert 128 << 20 <= run.json["peak"]["allocated_bytes"] < 160 << 20
+
+
+PROFILED = """
+import jax, jax.numpy as jnp
+
+def make(rows):
+    return jnp.ones((rows, 1 << 20))
+
+kept = [make(64) for _ in range(3)]
+moved = jax.device_put(kept[0], jax.local_devices()[-1])
+jax.block_until_ready([kept, moved])
+jax.profiler.save_device_memory_profile("memory.prof")
+"""
+
+
+@with_jax
+def test_a_profile_of_jaxs_memory_is_explained_by_line_and_device(oomph, tmp_path):
+    run = oomph(PROFILED, gpu="t4:2")
+    assert run.status == 0, run.err
+
+    def explained(*options):
+        words = [OOMPH, "explain", *options, "memory.prof"]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+
+    done = explained()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("? JAX held ") and "on 2 devices" in done.stdout
+    assert "script.py:5 in make" in done.stdout and "not the peak" in done.stdout
+    found = json.loads(explained("--json", "-").stdout)
+    buffers = {
+        row["device"]: (row["bytes"], row["blocks"])
+        for row in found["peak"]["categories"]
+        if row["category"] == "buffers"
+    }
+    assert buffers == {"cuda:0": (3 * GIB // 4, 3), "cuda:1": (GIB // 4, 1)}
+    holder = found["holders"][0]
+    assert holder["stack"] == ["script.py:5 in make", "script.py:7 in <listcomp>"]
+    assert (holder["bytes"], holder["blocks"]) == (3 * GIB // 4, 3)
+    of_one = json.loads(explained("--json", "-", "--device", "1").stdout)
+    assert of_one["holders"][0]["stack"] == ["script.py:8"]
+    assert explained("--device", "2").stderr.count("\n") == 1
+    # Go's own profiles have other types.
+    (tmp_path / "memory.prof").write_bytes(b"\n\4\10\1\20\0022\0002\1a2\1b")
+    refused = explained()
+    assert refused.returncode == 2 and "something else than JAX's memory" in refused.stderr
+
+
+MAPPED = """
+import jax, jax.numpy as jnp
+
+step = jax.pmap(lambda w, x: w - jax.lax.pmean(x * w, "devices"), axis_name="devices")
+w = x = jnp.ones((jax.local_device_count(), 64, 1 << 20))
+for _ in range(2):
+    w = jax.block_until_ready(step(w, x))
+print(w.shape, [len(device.memory_stats()) > 0 for device in jax.local_devices()])
+"""
+
+
+@with_jax
+def test_pmap_runs_over_the_gpus_of_a_process(oomph):
+    run = oomph(MAPPED, gpu="t4:2")
+    assert run.status == 0, run.err
+    assert run.out.startswith("(2, 64, 1048576) [True, True]"), run.out
+    assert run.json["verdict"] == "fits"
 
 
 # XLA copies the numbers of the loop's passes from a variable of the program's module, and asks on which GPU it is.

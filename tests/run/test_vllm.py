@@ -416,6 +416,8 @@ def engine(text):
     end = time.monotonic() + 60
     while not place.exists() and time.monotonic() < end:
         time.sleep(0.05)
+    # It is writing another one.
+    place.with_name("trace.pickle.part").write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
 if __name__ == "__main__":
@@ -433,6 +435,7 @@ def test_an_engine_that_is_killed_has_left_its_record(oomph, tmp_path):
     engine = run.json["engine"]
     assert engine["weights_bytes"] == 8 * GIB and engine["kv_cache_blocks"] > 1000
     assert run.json["peak"]["allocated_bytes"] == 8 * GIB
+    assert not list((tmp_path / "run").rglob("*.part"))
 
 
 # The engine ends by itself, with a request in between, which may need more than its start did.

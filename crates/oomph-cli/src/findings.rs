@@ -135,7 +135,7 @@ pub fn explained(trace: &Path) -> anyhow::Result<Explanation> {
     let path = trace_file(trace)?;
     let Content::Trace(read) = oomph_job::files::read(&path)?.0 else {
         bail!(
-            "{}: a log does not name lines of code; give a snapshot or an oomph trace",
+            "{}: found no history of memory; give a snapshot or an oomph trace",
             path.display()
         );
     };

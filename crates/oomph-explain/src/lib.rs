@@ -11,6 +11,7 @@ pub mod facts;
 mod held;
 pub mod lever;
 mod messages;
+mod profile;
 mod repeats;
 pub mod stacks;
 pub mod steps;
@@ -28,6 +29,7 @@ pub use diff::{Change, Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
 pub use messages::NextStep;
+pub use profile::explain_profile;
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
 pub const FORMAT: &str = "oomph.explain/1";
@@ -122,7 +124,7 @@ pub struct WithoutLimit<'a> {
 }
 
 /// What happened.
-#[derive(Debug, Clone, Serialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, schemars::JsonSchema)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "facts of a report, each by itself"
@@ -222,6 +224,12 @@ pub struct CategoryBytes {
     pub name: &'static str,
     /// Its bytes.
     pub bytes: u64,
+    /// The device, where the bytes are by device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Its blocks, where they are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub blocks: Option<usize>,
 }
 
 /// A place in the code and what it holds.
@@ -643,12 +651,9 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         format: FORMAT,
         verdict,
         out_of_memory: !message.handled && message.memory != Memory::None,
-        unclear: false,
         fixes: fixes(&causes),
         cause: causes.first().cloned(),
         causes,
-        without_limit: false,
-        recorded: false,
         lower_bound: true,
         peak: PeakReport {
             device: message.device.unwrap_or(0),
@@ -663,11 +668,6 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             device_total_bytes: bytes(|message| message.total),
             ..PeakReport::default()
         },
-        holders: Vec::new(),
-        timeline: Vec::new(),
-        held: Vec::new(),
-        growth: None,
-        steps: Vec::new(),
         message: Some(MessageReport {
             figures: messages::listed(message, &evidence, messages),
             ..messages::report(message)
@@ -680,7 +680,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             .map(|_| "sizes in the message are rounded to two decimals by PyTorch".to_owned())
             .into_iter()
             .collect(),
-        problems: Vec::new(),
+        ..Explanation::default()
     })
 }
 
@@ -801,6 +801,8 @@ fn peak(facts: &Facts) -> PeakReport {
             category: category.id(),
             name: category.name(),
             bytes: facts.bytes_of(category),
+            device: None,
+            blocks: None,
         })
         .filter(|entry| entry.bytes > 0)
         .collect();
@@ -829,10 +831,8 @@ fn peak(facts: &Facts) -> PeakReport {
 
 /// Groups blocks by the user's line, the innermost Python line and the category.
 fn holders(facts: &Facts, blocks: &[facts::Live]) -> Vec<Holder> {
-    type Key = (Vec<String>, Category, Option<String>);
-    let mut groups: std::collections::HashMap<Key, (u64, usize)> = std::collections::HashMap::new();
-    let mut places: std::collections::HashMap<StackId, Vec<String>> =
-        std::collections::HashMap::new();
+    let mut groups = Groups::default();
+    let mut places: HashMap<StackId, Vec<String>> = HashMap::new();
     for block in blocks {
         let place = places.entry(block.stack).or_insert_with(|| {
             let place = causes::place(facts, block.stack);
@@ -852,22 +852,38 @@ fn holders(facts: &Facts, blocks: &[facts::Live]) -> Vec<Holder> {
                 Some(facts.trace.strings.get(label.module).to_owned())
             })
             .filter(|module| !module.is_empty());
-        let entry = groups
-            .entry((place.clone(), block.category, module))
-            .or_default();
-        entry.0 += block.bytes;
-        entry.1 += 1;
+        let key = (place.clone(), block.category.name(), module);
+        groups.add(key, block.bytes, 1);
     }
-    let mut holders: Vec<Holder> = groups
-        .into_iter()
-        .map(|((stack, category, module), (bytes, blocks))| Holder {
-            bytes,
-            blocks,
-            category: category.name(),
-            module,
-            stack,
-        })
-        .collect();
-    holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.stack.cmp(&b.stack)));
-    holders
+    groups.holders()
+}
+
+/// A place, what it holds, and the module.
+type Group = (Vec<String>, &'static str, Option<String>);
+
+/// What is held by each group: bytes and blocks.
+#[derive(Default)]
+struct Groups(HashMap<Group, (u64, usize)>);
+
+impl Groups {
+    fn add(&mut self, key: Group, bytes: u64, blocks: usize) {
+        let entry = self.0.entry(key).or_default();
+        entry.0 = entry.0.saturating_add(bytes);
+        entry.1 = entry.1.saturating_add(blocks);
+    }
+
+    /// The most first.
+    fn holders(self) -> Vec<Holder> {
+        let mut holders: Vec<Holder> = (self.0.into_iter())
+            .map(|((stack, category, module), (bytes, blocks))| Holder {
+                bytes,
+                blocks,
+                category,
+                module,
+                stack,
+            })
+            .collect();
+        holders.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| a.stack.cmp(&b.stack)));
+        holders
+    }
 }

@@ -232,6 +232,7 @@ impl Job {
         }
         .with_context(|| format!("cannot start {}", command.get_program().display()))?;
         drop(lock);
+        directory.remove_unfinished();
         if let Some(stop) = &self.watch.stop {
             stop.check()?;
         }

@@ -358,6 +358,16 @@ impl RunDirectory {
         }
     }
 
+    /// Removes what processes of the run, which are gone, were still writing: one that was killed has no time to.
+    pub fn remove_unfinished(&self) {
+        let ranks = self.ranks().into_iter().map(|(_, place)| place);
+        for place in ranks.chain([self.clone()]) {
+            for file in RunFile::ALL {
+                let _ = fs::remove_file(place.part(*file));
+            }
+        }
+    }
+
     /// Takes the lock; `None` on file systems that have no locks.
     pub fn lock(&self) -> Option<Lock> {
         let path = self.file(RunFile::Lock);
@@ -401,9 +411,13 @@ impl RunDirectory {
         write: impl FnOnce(&mut fs::File) -> std::io::Result<()>,
     ) -> anyhow::Result<()> {
         let path = self.file(file);
-        let part = self.path.join(format!("{}{UNFINISHED}", file.name()));
-        files::replace(&path, &part, files::PRIVATE, write)
+        files::replace(&path, &self.part(file), files::PRIVATE, write)
             .with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Where a file is until it is whole.
+    fn part(&self, file: RunFile) -> PathBuf {
+        self.path.join(format!("{}{UNFINISHED}", file.name()))
     }
 
     /// The recorder's account, if it was written.
@@ -495,7 +509,7 @@ pub fn read_trace(path: &Path) -> anyhow::Result<Trace> {
     match files::read(path)? {
         (Content::Trace(trace), _) => Ok(*trace),
         _ => bail!(
-            "{}: found a log; expected a snapshot, a trace, or the directory of a run",
+            "{}: found no history of memory; expected a snapshot, a trace, or the directory of a run",
             path.display()
         ),
     }
@@ -712,6 +726,21 @@ mod tests {
             for mode in modes(directory.path()) {
                 assert_eq!(mode & 0o077, 0, "{mode:o}");
             }
+        }
+    }
+
+    #[test]
+    fn what_a_killed_process_was_writing_goes() {
+        let directory = RunDirectory::prepare(scratch("killed")).unwrap();
+        let engine = RunDirectory::prepare(directory.path().join("process-7")).unwrap();
+        for place in [&directory, &engine] {
+            fs::write(place.file(RunFile::Record), "{}").unwrap();
+            fs::write(place.path().join("trace.pickle.part"), "ha").unwrap();
+        }
+        directory.remove_unfinished();
+        for place in [&directory, &engine] {
+            assert!(!place.path().join("trace.pickle.part").exists());
+            assert!(place.has(RunFile::Record));
         }
     }
 

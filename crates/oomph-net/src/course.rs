@@ -1,47 +1,32 @@
 //! From launches to orders: which units leave the device and which come back, and when.
 //!
-//! While something lies on the host, launches are logged until a step is known. The step is then followed,
-//! and at the border of two windows units change places as [`crate::placement`] says. What a byte costs
-//! where it lies (kernels read some more than once) is not known, so a few placements are tried, and the
-//! fastest step decides. A job without rhythm gets the one placement that would have been best so far.
-//! All of this decides about speed only.
+//! While something lies on the host, launches are logged until a step is known; until then what they touch comes
+//! to the device by [`crate::demand`]. The step is then followed, and at the border of two windows units change places as
+//! [`crate::placement`] says: at once by a guess of what a byte costs where it lies (kernels read some more than once), which
+//! launches that are timed then correct. A few placements are tried, and the fastest step decides. All of this decides about
+//! speed only.
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::Range;
-use std::sync::Once;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::arena::Arena;
+use crate::demand::Demand;
 use crate::gpu::{Gpu, Place};
-use crate::placement::{Placement, Step, Unit};
-use crate::rhythm::{self, Follower, Log, Pointers};
+use crate::known::{Kernels, Known, Launch};
+use crate::placement::Placement;
+use crate::rhythm::{self, Follower, Log};
 
-/// A pointer stands for at least so much of its segment, in bytes.
-const NEAR: u64 = 1 << 20;
 /// The step that a log shows touches so much of all memory, in percent: less is a part of a step.
 const WHOLE: u64 = 50;
 /// After so many launches without a rhythm there is none.
 const NO_RHYTHM: usize = 100_000;
-/// How often products and convolutions read their input, as long as it is not measured.
-const REREADS: f64 = 16.0;
-/// Bytes a second over the link: kernels of an H200 read 51 GB/s.
-const LINK: f64 = 51e9;
-/// What it costs to move a byte, in bytes read where they lie: 24 GB/s each way, both ways at a time.
-const MOVE_COST: f64 = 1.1;
-/// What is tried with what was measured, by windows of a step. With one window all rests.
-const TRIED: [usize; 3] = [48, 1, 48];
+/// What is tried, by windows of a step. With one window all rests. Units that never lay on the host go there in turns before the
+/// last ones: by then the job is fast already.
+const TRIED: [usize; 4] = [48, 48, 1, 48];
+/// So many are tried before.
+const TRIED_FIRST: usize = 1;
 /// So many times at most, units that never lay on the host go there, so that it is measured what they cost.
-const EXPLORED: usize = 6;
-/// How likely it is, before it is measured, that a launch touches what is not near a pointer that it is given.
-const FAR: f64 = 0.05;
-/// What is measured is explained by turns, so often.
-const FITTINGS: usize = 12;
-/// A launch is this much faster or slower each time, in seconds.
-const JITTER: f64 = 5e-6;
-/// With a larger share of time on the link that was not foreseen, tensors lie elsewhere in each step.
-const UNFORESEEN: f64 = 0.05;
-/// Less is not measured, in bytes.
-const LITTLE: u64 = 64 << 10;
+const EXPLORED: usize = 4;
 /// The shortest step to believe in, in launches.
 const LEAST: usize = 8;
 /// A step that was lost sooner, in steps, was a part of one.
@@ -61,357 +46,6 @@ const PATIENCE: usize = 6;
 pub struct Orders {
     pub out: Vec<u64>,
     pub back: Vec<u64>,
-}
-
-/// What a step touches.
-#[derive(Debug)]
-struct Known {
-    /// Where units begin, and their sizes.
-    units: Vec<(u64, u64)>,
-    launches: Vec<Launch>,
-    /// Of each kernel: bytes that went over the link, and bytes of units on the host that it was given.
-    kernels: HashMap<u64, (f64, f64)>,
-    capacity: u64,
-}
-
-/// A launch of a step.
-#[derive(Debug)]
-struct Launch {
-    signature: u64,
-    touched: Vec<Touched>,
-    /// Whether it is thought to read them more than once.
-    rereads: bool,
-    /// How long it took, with what on the host.
-    seen: Vec<Seen>,
-}
-
-/// A unit that a launch may touch.
-#[derive(Debug)]
-struct Touched {
-    /// Its number.
-    unit: usize,
-    bytes: u64,
-    /// Whether it begins before anything else does that was given to launches about then. What lies behind in the
-    /// segment may be of the same tensor, of which other launches are given parts.
-    near: bool,
-    /// Bytes over the link while it lies on the host, as measured.
-    crossed: Option<f64>,
-}
-
-/// A launch that was timed.
-#[derive(Debug)]
-struct Seen {
-    seconds: f64,
-    /// What of `touched` lay on the host.
-    on_host: Vec<usize>,
-}
-
-impl Launch {
-    fn near(&self) -> impl Iterator<Item = &Touched> {
-        self.touched.iter().filter(|touched| touched.near)
-    }
-
-    /// The least time it took, in seconds.
-    fn fastest(&self) -> f64 {
-        let seconds = self.seen.iter().map(|seen| seen.seconds);
-        seconds.fold(f64::INFINITY, f64::min)
-    }
-
-    /// Tells from all that was seen what each unit costs on the host: guesses are scaled until they explain each
-    /// time (iterative proportional fitting). A unit that lay there while the launch was fast costs nothing.
-    fn fit(&mut self, guess: impl Fn(&Touched) -> f64) {
-        let fastest = self.fastest();
-        let mut costs: Vec<f64> = self
-            .touched
-            .iter()
-            .map(|touched| guess(touched).max(1.0))
-            .collect();
-        for _ in 0..FITTINGS {
-            for seen in &self.seen {
-                let sum: f64 = seen.on_host.iter().map(|&at| costs[at]).sum();
-                let crossed = (seen.seconds - fastest - JITTER).max(0.0) * LINK;
-                for &at in &seen.on_host {
-                    costs[at] *= (crossed / sum).max(1e-3);
-                }
-            }
-        }
-        for &at in self.seen.iter().flat_map(|seen| &seen.on_host) {
-            self.touched[at].crossed = Some(costs[at]);
-        }
-    }
-}
-
-impl Known {
-    /// What launches of `log` touch of `arena`.
-    fn of<G: Gpu>(log: &Log, launches: Range<usize>, arena: &Arena<G>, capacity: u64) -> Self {
-        let segments: BTreeMap<u64, u64> = arena.segments().collect();
-        let inside = |at: u64| {
-            let (&base, &size) = segments.range(..=at).next_back()?;
-            (at < base + size).then_some(base + size)
-        };
-        let mut pointers = Pointers::default();
-        for launch in launches.clone() {
-            for &at in log.addresses(launch) {
-                pointers.note(at, launch);
-            }
-        }
-        let units: Vec<(u64, u64)> = arena.units().map(|(at, size, _)| (at, size)).collect();
-        let launches = launches
-            .map(|launch| {
-                let mut touched: BTreeMap<usize, Touched> = BTreeMap::new();
-                for at in log.addresses(launch) {
-                    let Some(end) = inside(*at) else { continue };
-                    let near = pointers.end(*at, launch, NEAR, end);
-                    let first = units
-                        .partition_point(|&(base, _)| base <= *at)
-                        .saturating_sub(1);
-                    let behind = units.iter().enumerate().skip(first);
-                    for (unit, &(base, size)) in behind.take_while(|(_, unit)| unit.0 < end) {
-                        let is_near = base < near;
-                        let end = if is_near { near } else { end };
-                        let bytes = (base + size).min(end).saturating_sub(base.max(*at));
-                        let known = touched.entry(unit).or_insert(Touched {
-                            unit,
-                            bytes: 0,
-                            near: is_near,
-                            crossed: None,
-                        });
-                        if is_near && !known.near {
-                            (known.near, known.bytes) = (true, 0);
-                        }
-                        if is_near == known.near {
-                            known.bytes = (known.bytes + bytes).min(size);
-                        }
-                    }
-                }
-                Launch {
-                    signature: log.signatures[launch],
-                    touched: touched.into_values().collect(),
-                    rereads: log.rereads[launch],
-                    seen: Vec::new(),
-                }
-            })
-            .collect();
-        Self {
-            units,
-            launches,
-            kernels: HashMap::new(),
-            capacity,
-        }
-    }
-
-    /// How many of the bytes that launches touch in `other` lie in the units that they touch here, in percent. Of launches that
-    /// `other` does not know, none count.
-    fn alike(&self, other: &Self) -> u64 {
-        let (mut same, mut all) = (0, 0);
-        for (launch, other) in self.launches.iter().zip(&other.launches) {
-            let here: HashMap<usize, u64> = launch
-                .near()
-                .map(|touched| (touched.unit, touched.bytes))
-                .collect();
-            for touched in other.near() {
-                all += touched.bytes;
-                same += here
-                    .get(&touched.unit)
-                    .map_or(0, |&bytes| bytes.min(touched.bytes));
-            }
-        }
-        (same * 100).checked_div(all).unwrap_or(100)
-    }
-
-    /// Where windows begin, and where units lie in them.
-    fn place(&self, windows: usize) -> (Vec<usize>, Placement) {
-        let sum = |launch: &Launch| launch.near().map(|touched| touched.bytes).sum();
-        let bytes: Vec<u64> = self.launches.iter().map(sum).collect();
-        let begins = rhythm::windows(&bytes, windows);
-        let mut units: Vec<Unit> = self
-            .units
-            .iter()
-            .map(|&(_, size)| Unit {
-                size,
-                traffic: vec![0; begins.len()],
-            })
-            .collect();
-        for (index, launch) in self.launches.iter().enumerate() {
-            let window = begins.partition_point(|&begin| begin <= index) - 1;
-            for touched in &launch.touched {
-                units[touched.unit].traffic[window] += self.crossed(launch, touched) as u64;
-            }
-        }
-        let step = Step {
-            units,
-            windows: begins.len(),
-            capacity: self.capacity,
-            move_cost: MOVE_COST,
-        };
-        let placement = step.place();
-        let on_host = |place: &Vec<bool>| place.iter().any(|&device| !device);
-        crate::log!(
-            "{} windows: {:.1} ms on the link expected, if nothing lay on the device {:.1}; up to {} MiB of {} on the host",
-            begins.len(),
-            step.cost(&placement) / LINK * 1e3,
-            step.cost(&vec![vec![false; begins.len()]; placement.len()]) / LINK * 1e3,
-            step.units
-                .iter()
-                .zip(&placement)
-                .filter(|(_, place)| on_host(place))
-                .map(|(unit, _)| unit.size >> 20)
-                .sum::<u64>(),
-            step.units.iter().map(|unit| unit.size).sum::<u64>() >> 20,
-        );
-        (begins, placement)
-    }
-
-    /// The share of the time spent on the link in launches that should have touched nothing on the host: they were
-    /// given other addresses than in the step that is known.
-    fn unforeseen(&self) -> f64 {
-        let (mut lost, mut all) = (0.0, 0.0);
-        for launch in &self.launches {
-            let fastest = launch.fastest();
-            for seen in &launch.seen {
-                all += seen.seconds - fastest;
-                if seen.on_host.is_empty() {
-                    lost += seen.seconds - fastest;
-                }
-            }
-        }
-        if all > 0.0 { lost / all } else { 0.0 }
-    }
-
-    /// Says so, once, if little can be foreseen.
-    fn tell(&self) {
-        static TOLD: Once = Once::new();
-        if self.unforeseen() > UNFORESEEN {
-            TOLD.call_once(|| {
-                crate::say(
-                    "tensors lie elsewhere in each step, and so it foresees little; a script that frees its gradients \
-                     before the forward pass (`optimizer.zero_grad()` first) often keeps them in place",
-                );
-            });
-        }
-    }
-
-    /// Writes what is known to the log, for simulations: sizes in bytes, times in µs.
-    fn write_down(&self) {
-        crate::log!(
-            "trace {{\"capacity\": {}, \"units\": {:?}}}",
-            self.capacity,
-            self.units
-                .iter()
-                .map(|unit| [unit.0, unit.1])
-                .collect::<Vec<_>>()
-        );
-        for launch in &self.launches {
-            let touched: Vec<_> = launch
-                .touched
-                .iter()
-                .map(|touched| {
-                    (
-                        touched.unit,
-                        touched.bytes,
-                        i32::from(touched.near),
-                        self.crossed(launch, touched) as u64,
-                    )
-                })
-                .collect();
-            let seen: Vec<_> = launch
-                .seen
-                .iter()
-                .map(|seen| (seen.seconds * 1e6, &seen.on_host))
-                .collect();
-            crate::log!(
-                "launch ({}, {}, {touched:?}, {seen:.1?})",
-                launch.signature,
-                i32::from(launch.rereads)
-            );
-        }
-        crate::log!("trace end, {:.1} % unforeseen", self.unforeseen() * 100.0);
-    }
-
-    /// A placement at rest with units on the host that never were there, or `None` if all have been, or if there
-    /// are as many as before.
-    fn explore(&self) -> Option<Placement> {
-        let mut unknown = vec![0_u64; self.units.len()];
-        let mut traffic = vec![0.0; self.units.len()];
-        for launch in &self.launches {
-            for touched in &launch.touched {
-                if touched.crossed.is_none() && touched.bytes >= LITTLE {
-                    unknown[touched.unit] += touched.bytes;
-                }
-                traffic[touched.unit] += self.crossed(launch, touched);
-            }
-        }
-        if unknown.iter().all(|&bytes| bytes == 0) {
-            return None;
-        }
-        let a_byte = |unit: usize| traffic[unit] / self.units[unit].1.max(1) as f64;
-        let mut order: Vec<usize> = (0..self.units.len()).collect();
-        order.sort_by(|&a, &b| {
-            (unknown[a] == 0)
-                .cmp(&(unknown[b] == 0))
-                .then(a_byte(a).total_cmp(&a_byte(b)))
-        });
-        let total: u64 = self.units.iter().map(|&(_, size)| size).sum();
-        let mut excess = total.saturating_sub(self.capacity);
-        let mut placement = vec![vec![true]; self.units.len()];
-        for unit in order {
-            if excess == 0 {
-                break;
-            }
-            placement[unit][0] = false;
-            excess = excess.saturating_sub(self.units[unit].1);
-        }
-        Some(placement)
-    }
-
-    /// Bytes over the link of a unit that a launch may touch, if it lies on the host.
-    fn crossed(&self, launch: &Launch, touched: &Touched) -> f64 {
-        touched
-            .crossed
-            .unwrap_or_else(|| guess(&self.kernels, launch.signature, launch.rereads, touched))
-    }
-
-    /// A launch took so many seconds, with some units on the host.
-    fn took(&mut self, index: usize, seconds: f64, is_on_host: impl Fn(u64) -> bool) {
-        if let Some(launch) = self.launches.get_mut(index) {
-            let on_host = |&at: &usize| is_on_host(self.units[launch.touched[at].unit].0);
-            let on_host = (0..launch.touched.len()).filter(on_host).collect();
-            launch.seen.push(Seen { seconds, on_host });
-        }
-    }
-
-    /// All launches have been timed once more.
-    fn fit(&mut self) {
-        let kernels = std::mem::take(&mut self.kernels);
-        for launch in &mut self.launches {
-            let (signature, rereads) = (launch.signature, launch.rereads);
-            launch.fit(|touched| guess(&kernels, signature, rereads, touched));
-            for touched in &launch.touched {
-                if let (true, Some(crossed)) =
-                    (touched.near && touched.bytes >= LITTLE, touched.crossed)
-                {
-                    let kernel = self.kernels.entry(signature).or_default();
-                    *kernel = (kernel.0 + crossed, kernel.1 + touched.bytes as f64);
-                }
-            }
-        }
-    }
-}
-
-/// Bytes over the link of a unit that never lay on the host, by what its kernel did with others.
-fn guess(
-    kernels: &HashMap<u64, (f64, f64)>,
-    signature: u64,
-    rereads: bool,
-    touched: &Touched,
-) -> f64 {
-    let times = kernels
-        .get(&signature)
-        .map_or(if rereads { REREADS } else { 1.0 }, |&(crossed, given)| {
-            crossed / given
-        });
-    let likely = if touched.near { 1.0 } else { FAR };
-    touched.bytes as f64 * times.clamp(0.2, 500.0) * likely
 }
 
 /// Where each unit lies in each window.
@@ -440,9 +74,11 @@ struct Course {
 /// Placements being tried.
 #[derive(Debug)]
 struct Trial {
+    /// How many of [`TRIED`] have begun.
     which: usize,
     /// Explorations so far; `None` when they are over.
     explored: Option<usize>,
+    is_exploring: bool,
     phase: Phase,
     began: Instant,
     fastest: Option<(Duration, Vec<usize>, Places)>,
@@ -460,9 +96,10 @@ enum Phase {
 }
 
 impl Course {
-    fn new(known: Known, is_settled: bool, now: Instant) -> Self {
+    /// The step is followed, with units where a guess places them.
+    fn new(known: Known) -> Self {
         let step = known.launches.iter().map(|launch| launch.signature);
-        Self {
+        let mut course = Self {
             follower: Follower::new(step.collect()),
             known,
             begins: vec![0],
@@ -470,16 +107,30 @@ impl Course {
             window: None,
             launch: 0,
             steps: 0,
-            trial: Some(Trial {
-                which: 0,
-                explored: Some(0),
-                phase: Phase::Settling,
-                began: now,
-                fastest: None,
-            }),
-            is_settled,
+            trial: None,
+            is_settled: false,
             look: None,
-        }
+        };
+        course.place(TRIED[0]);
+        course
+    }
+
+    /// Tensors lie as still as they will.
+    fn settle(&mut self, is_settled: bool, now: Instant) {
+        self.is_settled = is_settled;
+        self.trial = Some(Trial {
+            which: 1,
+            explored: Some(0),
+            is_exploring: false,
+            phase: Phase::Settling,
+            began: now,
+            fastest: None,
+        });
+    }
+
+    fn place(&mut self, windows: usize) {
+        let (begins, placement) = self.known.place(windows);
+        self.set(begins, placement);
     }
 
     /// A launch of the step was given `addresses`.
@@ -525,9 +176,7 @@ impl Course {
             return;
         };
         match trial.phase {
-            Phase::Settling if trial.explored.is_some_and(|explored| explored > 0) => {
-                trial.phase = Phase::Probing;
-            }
+            Phase::Settling if trial.is_exploring => trial.phase = Phase::Probing,
             Phase::Settling => (trial.phase, trial.began) = (Phase::Timing, now),
             Phase::Timing => {
                 let took = now - trial.began;
@@ -552,21 +201,25 @@ impl Course {
             Phase::Probing => {
                 trial.phase = Phase::Settling;
                 self.known.fit();
-                if let Some(explored) = trial.explored.filter(|&explored| explored < EXPLORED)
-                    && let Some(placement) = self.known.explore()
-                {
-                    trial.explored = Some(explored + 1);
-                    self.set(vec![0], placement);
-                    return;
-                }
-                let explored = trial.explored.take().is_some();
-                let windows = TRIED[trial.which];
-                trial.which += 1;
-                if explored {
+                trial.is_exploring = false;
+                if let Some(explored) = trial.explored.filter(|_| trial.which == TRIED_FIRST) {
+                    let step = trial
+                        .fastest
+                        .as_ref()
+                        .map_or(0.0, |(took, ..)| took.as_secs_f64());
+                    let placement = self.known.explore(step).filter(|_| explored < EXPLORED);
+                    if let Some(placement) = placement {
+                        crate::log!("turn {explored}");
+                        (trial.explored, trial.is_exploring) = (Some(explored + 1), true);
+                        self.set(vec![0], placement);
+                        return;
+                    }
+                    trial.explored = None;
                     self.known.write_down();
                 }
-                let (begins, placement) = self.known.place(windows);
-                self.set(begins, placement);
+                let windows = TRIED[trial.which];
+                trial.which += 1;
+                self.place(windows);
             }
         }
     }
@@ -596,6 +249,11 @@ pub struct Watch {
     /// Steps in which tensors had not settled.
     unsettled: usize,
     course: Option<Course>,
+    /// What kernels are known to do with what lies on the host.
+    kernels: Kernels,
+    /// The length of the step that was lost last.
+    lost: Option<usize>,
+    demand: Demand,
     /// Addresses that captured launches were given: a graph may touch all of them.
     captured: Vec<u64>,
 }
@@ -608,6 +266,9 @@ impl Default for Watch {
             least: LEAST,
             unsettled: 0,
             course: None,
+            kernels: Kernels::new(),
+            lost: None,
+            demand: Demand::default(),
             captured: Vec::new(),
         }
     }
@@ -669,10 +330,14 @@ impl Watch {
             }
             if log.len() >= self.look {
                 self.look = log.len() + (log.len() / 6).max(64);
-                if let Some(orders) = self.learn(arena, now) {
-                    return Some(orders);
+                if self.learn(arena, now) {
+                    // It has just ended the step, and begins it anew.
+                    return None;
                 }
             }
+        }
+        if let (None, Some(log)) = (&self.course, &self.log) {
+            return self.demand.launched(log, arena, &self.kernels);
         }
         let course = self.course.as_mut()?;
         match course.follower.launch(signature) {
@@ -701,13 +366,16 @@ impl Watch {
             }
             rhythm::Place::Elsewhere => None,
             rhythm::Place::Lost => {
-                // What was taken for a step was a part of one.
-                self.least = if course.steps < PROVEN {
-                    course.follower.len() + 1
+                let length = course.follower.len();
+                crate::log!("lost the rhythm of {length} launches");
+                // What was taken for a step was a part of one, unless the job did something else for once.
+                let again = self.lost.replace(length) == Some(length);
+                self.least = if course.steps < PROVEN && again {
+                    length + 1
                 } else {
                     LEAST
                 };
-                crate::log!("lost the rhythm of {} launches", course.follower.len());
+                self.keep_kernels();
                 self.course = None;
                 self.learn_again();
                 None
@@ -730,58 +398,53 @@ impl Watch {
         }
     }
 
-    /// Looks for a step in the log.
-    fn learn<G: Gpu>(&mut self, arena: &Arena<G>, now: Instant) -> Option<Orders> {
-        let log = self.log.as_ref()?;
+    /// Looks for a step in the log, and whether there is one.
+    fn learn<G: Gpu>(&mut self, arena: &Arena<G>, now: Instant) -> bool {
+        self.keep_kernels();
+        let Some(log) = &mut self.log else {
+            return false;
+        };
         let capacity = arena.device_capacity();
         let count = log.len();
         let found = rhythm::periods(&log.signatures, self.least)
             .into_iter()
             .find(|&length| covers(log, count - length, arena));
-        if let Some(length) = found {
-            let first = count - length;
-            let known = Known::of(log, first..count, arena, capacity);
-            let before = Known::of(log, first - length..first, arena, capacity);
-            let is_settled = before.alike(&known) >= SETTLED;
-            if !is_settled && self.unsettled < PATIENCE {
-                self.unsettled += 1;
-                self.look = count + length;
-                return None;
+        let Some(length) = found else {
+            if count >= NO_RHYTHM {
+                log.forget(count / 2);
+                self.look = NO_RHYTHM;
             }
-            crate::log!(
-                "a step of {length} launches, of {count} seen; {} MiB in segments, room for {} MiB",
-                arena.size() >> 20,
-                capacity >> 20
-            );
-            self.course = Some(Course::new(known, is_settled, now));
+            return false;
+        };
+        let first = count - length;
+        let known = Known::of(log, first..count, arena, capacity);
+        let is_settled = first >= length
+            && Known::of(log, first - length..first, arena, capacity).alike(&known) >= SETTLED;
+        crate::log!(
+            "a step of {length} launches, of {count} seen{}; {} MiB in segments, room for {} MiB",
+            if is_settled { "" } else { ", not settled" },
+            arena.size() >> 20,
+            capacity >> 20
+        );
+        let mut course = Course::new(known.with(&self.kernels));
+        if is_settled || self.unsettled >= PATIENCE {
+            course.settle(is_settled, now);
             self.log = None;
-            return None;
+        } else if first < length {
+            self.look = 2 * length;
+        } else {
+            self.unsettled += 1;
+            self.look = count + length;
         }
-        if count < NO_RHYTHM || log.addresses_since(0).is_empty() {
-            return None;
+        self.course = Some(course);
+        true
+    }
+
+    /// What was measured of kernels outlives the step.
+    fn keep_kernels(&mut self) {
+        if let Some(course) = &self.course {
+            self.kernels.clone_from(&course.known.kernels);
         }
-        // No rhythm: what was touched most lies on the device from now on.
-        let known = Known::of(log, 0..count, arena, capacity);
-        let (_, placement) = known.place(1);
-        let places: HashMap<u64, bool> = known
-            .units
-            .iter()
-            .map(|&(at, _)| at)
-            .zip(placement.iter().map(|place| place[0]))
-            .collect();
-        if let Some(log) = &mut self.log {
-            log.forget(count / 2);
-            self.look = NO_RHYTHM;
-        }
-        let mut orders = Orders::default();
-        for (at, _, place) in arena.units() {
-            match (places.get(&at), place) {
-                (Some(true), Place::Host) => orders.back.push(at),
-                (Some(false), Place::Device) => orders.out.push(at),
-                _ => {}
-            }
-        }
-        Some(orders)
     }
 }
 
@@ -805,10 +468,12 @@ fn covers<G: Gpu>(log: &Log, first: usize, arena: &Arena<G>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::collections::BTreeMap;
 
     use super::*;
     use crate::arena::Limits;
     use crate::gpu::{Refused, Way};
+    use crate::known::{LINK, UNFORESEEN};
 
     const MIB: u64 = 1 << 20;
 
@@ -970,6 +635,58 @@ mod tests {
         let moved = job.moved;
         job.step(&launches);
         assert_eq!(job.moved, moved, "what rests stays");
+    }
+
+    /// Two halves of a step that each need all of the device, and their order: known when the step begins for the second time.
+    #[test]
+    fn a_step_is_placed_when_it_begins_anew() {
+        let mut job = Job::new(&[4; 8], 16);
+        let half = |first: u64| {
+            (0..400).map(move |index| (first + index, (first / 400 * 4 + index % 4) as usize, 20))
+        };
+        let launches: Vec<(u64, usize, u64)> = half(0).chain(half(400)).collect();
+        let blind: f64 = 400.0 * (20.0 * 4.0 * MIB as f64) / LINK;
+        let took: Vec<f64> = (0..16).map(|_| job.step(&launches)).collect();
+        // Later steps are slow in turns, in which it is measured what units cost.
+        assert!(
+            took[..4].iter().all(|step| *step < blind / 3.0),
+            "{blind} {took:?}"
+        );
+    }
+
+    /// A job whose launches never repeat: what it reads again and again is on the device after a while.
+    #[test]
+    fn without_a_rhythm_units_come_when_they_are_needed() {
+        let mut job = Job::new(&[4; 12], 32);
+        let step = |job: &mut Job, number: u64, first: usize| {
+            let launches: Vec<(u64, usize, u64)> = (0..320)
+                .map(|index| (1000 * number + index, (first + index as usize % 6) % 12, 10))
+                .collect();
+            job.step(&launches)
+        };
+        for (round, first) in [6, 0, 3].into_iter().enumerate() {
+            let numbers = round as u64 * 4..round as u64 * 4 + 4;
+            let took: Vec<f64> = numbers
+                .map(|number| step(&mut job, number, first))
+                .collect();
+            assert!(took[3] < 320.0 * 21e-6, "{took:?}");
+        }
+    }
+
+    /// A job that goes round in more than fits, and reads less than it was thought to: it does not move all of it in each round.
+    #[test]
+    fn without_a_rhythm_nothing_goes_round_for_ever() {
+        let mut job = Job::new(&[4; 48], 128);
+        let moved: Vec<u64> = (0..4)
+            .map(|lap| {
+                let before = job.moved;
+                for number in 0..10 * 144 {
+                    job.launch(lap * 1440 + number, number as usize % 144 / 3, 0);
+                }
+                job.moved - before
+            })
+            .collect();
+        assert!(moved[3] < moved[0] / 2, "{moved:?}");
     }
 
     /// Two halves of a step that each need all of the device.

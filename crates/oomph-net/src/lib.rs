@@ -16,10 +16,12 @@
 
 mod arena;
 mod course;
+mod demand;
 mod driver;
 mod gate;
 mod gpu;
 mod hooks;
+mod known;
 mod loader;
 mod net;
 mod placement;

@@ -43,15 +43,6 @@ impl Log {
         &self.addresses[self.starts[index]..end]
     }
 
-    /// The addresses of the launches from `index` on.
-    pub fn addresses_since(&self, index: usize) -> &[u64] {
-        &self.addresses[self
-            .starts
-            .get(index)
-            .copied()
-            .unwrap_or(self.addresses.len())..]
-    }
-
     /// Forgets the first `count` launches.
     pub fn forget(&mut self, count: usize) {
         let first = self
@@ -69,8 +60,11 @@ impl Log {
     }
 }
 
+/// So many launches at least must repeat what came a step before, if all that was seen does.
+const ENOUGH: usize = 256;
+
 /// The lengths of at least `least` after which the end of `signatures` repeats what came before, shortest
-/// first: the last that many launches are those before them.
+/// first: the last that many launches are those before them, or all that were seen are, they are [`ENOUGH`] and no layers.
 pub fn periods(signatures: &[u64], least: usize) -> Vec<usize> {
     // How far the text agrees with itself from each place (the Z function), read from its end.
     let count = signatures.len();
@@ -91,8 +85,15 @@ pub fn periods(signatures: &[u64], least: usize) -> Vec<usize> {
             (left, right) = (index, index + length);
         }
     }
-    (least.max(1)..=count / 2)
-        .filter(|&length| agrees[length] >= length)
+    // Of layers alike, lengths that are off by a layer repeat what was seen, too: it must be more than these.
+    let all = |length: usize| {
+        let seen = count - length;
+        agrees[length] == seen
+            && seen >= ENOUGH.max(length / 8)
+            && (1..=seen / 2).all(|layer| agrees[layer] < seen - layer)
+    };
+    (least.max(1)..count)
+        .filter(|&length| agrees[length] >= length || all(length))
         .collect()
 }
 
@@ -238,6 +239,27 @@ mod tests {
         let inside = &log[..log.len() - 2];
         assert_eq!(periods(inside, 1), [3, 6, step.len()]);
         assert_eq!(periods(inside, 7), [step.len()]);
+    }
+
+    /// Layers alike make lengths that are a layer shorter or longer look right, as long as little is seen.
+    #[test]
+    fn a_step_is_found_soon_after_it_begins_anew() {
+        let layers = (10..30).collect::<Vec<u64>>().repeat(40);
+        let step: Vec<u64> = [1, 2].into_iter().chain(layers).chain(3..400).collect();
+        let twice = step.repeat(2);
+        for (first, known_after) in [(0, ENOUGH), (200, 603), (400, 403), (900, ENOUGH)] {
+            let found: Vec<usize> = (step.len()..twice.len() - first)
+                .filter(|&count| {
+                    let found = periods(&twice[first..first + count], 850);
+                    assert!(
+                        found.iter().all(|&length| length == step.len()),
+                        "{first} {count} {found:?}"
+                    );
+                    !found.is_empty()
+                })
+                .collect();
+            assert_eq!(found.first(), Some(&(step.len() + known_after)), "{first}");
+        }
     }
 
     #[test]

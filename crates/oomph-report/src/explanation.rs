@@ -241,9 +241,16 @@ fn summary(out: &mut String, found: &Explanation, width: usize) {
         );
     }
     for category in &peak.categories {
+        let device = category.device.as_deref().unwrap_or_default();
+        let blocks = category
+            .blocks
+            .map_or_else(String::new, |blocks| format!("  {blocks}"));
         let line = format!(
-            "  {}{}  {}",
-            pad(category.name, name_width),
+            "  {}{}  {}{blocks}",
+            pad(
+                format!("{device} {}", category.name).trim_start(),
+                name_width
+            ),
             pad_left(&format_bytes(category.bytes), AMOUNT),
             bar(category.bytes, max, bar_width)
         );
@@ -339,8 +346,10 @@ fn holders(out: &mut String, found: &Explanation, width: usize) {
             BOLD,
             if found.out_of_memory {
                 "held at the failure by"
-            } else {
+            } else if found.peak.needed_bytes > 0 {
                 "held at the peak by"
+            } else {
+                "held by"
             }
         )
     );

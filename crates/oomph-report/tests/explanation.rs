@@ -5,9 +5,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use oomph_explain::{Options, diff, explain, explain_messages};
+use oomph_explain::{Options, diff, explain, explain_messages, explain_profile};
 use oomph_report::explanation::{difference, explanation};
-use oomph_trace::{Trace, text};
+use oomph_trace::pprof::{Held, Profile};
+use oomph_trace::{Frame, Trace, text};
 
 fn fixture(name: &str) -> File {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures");
@@ -53,6 +54,73 @@ fn failures() {
             );
         }
     }
+}
+
+/// What JAX holds: kind, device, lines of the user's script from the innermost on, how many, bytes.
+fn profile(held: &[(&str, &str, &[u32], u64, u64)]) -> Profile {
+    let mut profile = Profile::default();
+    let names = &mut profile.names;
+    for &(kind, device, lines, count, bytes) in held {
+        let mut frame = |file: &str, line| {
+            names.stacks.intern_frame(Frame {
+                file: names.strings.intern(file),
+                name: names
+                    .strings
+                    .intern(if line == 1 { "<module>" } else { "step" }),
+                line,
+            })
+        };
+        let mut stack = vec![frame(
+            "/venv/lib/python3.12/site-packages/jax/_src/pjit.py",
+            9,
+        )];
+        stack.extend(lines.iter().map(|&line| frame("/home/me/train.py", line)));
+        profile.held.push(Held {
+            kind: names.strings.intern(kind),
+            device: names.strings.intern(device),
+            stack: names.stacks.intern(&stack),
+            count,
+            bytes,
+        });
+    }
+    profile
+}
+
+#[test]
+fn what_jax_holds() {
+    let held = profile(&[
+        ("buffer", "cuda:0", &[7, 1], 3, 768 << 20),
+        ("buffer", "cuda:1", &[7, 1], 1, 256 << 20),
+        ("buffer", "cuda:0", &[9, 7, 1], 40, 4 << 30),
+        ("buffer", "cuda:0", &[], 1, 64 << 20),
+        ("executable", "", &[7, 1], 5, 1 << 20),
+        // A backend that does not say how large it is.
+        ("executable", "", &[12], 2, 0),
+    ]);
+    let found = explain_profile(&held, &Options::default()).unwrap();
+    insta::assert_snapshot!("profile_of_jax", plain(&explanation(&found, 80)));
+    assert_eq!(found.peak.live_bytes, (5 << 30) + (65 << 20));
+    let of = |device| Options {
+        device: Some(device),
+        device_total: Some(24 << 30),
+        ..Options::default()
+    };
+    let found = explain_profile(&held, &of(1)).unwrap();
+    let expected = "JAX held 257.0 MiB of 24.0 GiB on cuda:1 when";
+    assert!(found.verdict.starts_with(expected), "{}", found.verdict);
+    assert!(explain_profile(&held, &of(2)).is_none());
+    let cpu = profile(&[("buffer", "cpu:0", &[7], 1, 64)]);
+    let found = explain_profile(&cpu, &Options::default()).unwrap();
+    assert!(
+        found
+            .verdict
+            .contains("on cpu:0, which is the host's memory"),
+        "{}",
+        found.verdict
+    );
+    let many = [u64::MAX / 2; 3].map(|size| ("buffer", "cuda:0", &[7][..], size, size));
+    let found = explain_profile(&profile(&many), &Options::default()).unwrap();
+    assert_eq!(found.peak.live_bytes, u64::MAX);
 }
 
 #[test]

@@ -140,6 +140,8 @@ pub struct Sample {
     pub stack: Vec<(String, u32, String)>,
     /// The module that was running; empty if unknown.
     pub module: String,
+    /// Whether PyTorch is imported: steps and passes are its.
+    pub torch: bool,
     /// What PyTorch's allocator held.
     pub devices: Vec<DeviceHeld>,
     /// What the process held in host memory.

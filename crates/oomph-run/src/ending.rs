@@ -119,14 +119,7 @@ pub fn ending(found: &BlackBox, record: Option<&Record>, outside: &Outside) -> E
         how,
         evidence,
         steps: found.count(),
-        // Steps are those of PyTorch's optimizers: without it, none are counted.
-        at: if found.count() == 0
-            && record.is_some_and(|it| it.framework.is_some() && it.torch.is_empty())
-        {
-            "in the script".to_owned()
-        } else {
-            at(found)
-        },
+        at: at(found),
         module: some(sample.module),
         place: stacks::place(&frames),
         doing: stacks::doing(&frames),
@@ -198,8 +191,11 @@ pub fn at(found: &BlackBox) -> String {
     } else {
         "pass"
     };
+    let is_torchs = found.sample.as_ref().is_some_and(|sample| sample.torch);
     match found.phase {
         "between" => format!("after {unit} {count}"),
+        // Steps are those of PyTorch's optimizers: without it, none come.
+        "" | "setup" | "load" if count == 0 && !is_torchs => "in the script".to_owned(),
         "" | "setup" | "load" if count == 0 => "before the first step".to_owned(),
         phase => format!("{unit} {}, {phase}", count + 1),
     }
@@ -271,6 +267,7 @@ mod tests {
                 time_us: 4_500_000,
                 stack: vec![("/u/job.py".to_owned(), 9, "Net.forward".to_owned())],
                 module: String::new(),
+                torch: false,
                 devices: Vec::new(),
                 host: HostHeld {
                     resident: 1,
@@ -311,14 +308,12 @@ mod tests {
     fn a_framework_without_steps_is_not_before_its_first() {
         let mut found = killed_box();
         (found.steps, found.passes, found.phase) = (0, 0, "");
-        let text = include_str!("../../../fixtures/plan/tiny_gpt/record.json");
-        let mut record = Record::parse(text, std::path::Path::new("record.json")).unwrap();
-        let at = |record: &Record| ending(&found, Some(record), &Outside::default()).at;
-        record.framework = Some(crate::record::Framework::default());
-        // A script may use both.
-        assert_eq!(at(&record), "before the first step");
-        record.torch.clear();
-        assert_eq!(at(&record), "in the script");
+        assert_eq!(at(&found), "in the script");
+        found.sample = found.sample.map(|sample| Sample {
+            torch: true,
+            ..sample
+        });
+        assert_eq!(at(&found), "before the first step");
     }
 
     #[test]

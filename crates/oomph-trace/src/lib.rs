@@ -18,6 +18,7 @@ mod input;
 pub mod labels;
 pub mod oomph_file;
 mod pickle;
+pub mod pprof;
 pub mod snapshot;
 pub mod stack_table;
 pub mod string_table;
@@ -46,6 +47,8 @@ pub enum Content {
     Trace(Box<Trace>),
     /// A log with out-of-memory messages.
     Messages(Vec<text::OomMessage>),
+    /// What JAX held at one moment.
+    Profile(Box<pprof::Profile>),
 }
 
 /// Reads a file of any known format, told by its contents; `path` is for messages only.
@@ -80,6 +83,10 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
     }
     if chrome::looks_like(&first) {
         return chrome::read_from(input, path).map(trace);
+    }
+    if pprof::looks_like(&first) {
+        let profile = pprof::read_from(input, path)?;
+        return Ok((Content::Profile(Box::new(profile)), Vec::new()));
     }
     let not_known = |found: String| Error::Format {
         path: path.to_owned(),

@@ -255,6 +255,10 @@ export! {
         // SAFETY: the caller's ranges, as the runtime's function wants them.
         unsafe { runtime::cudaMemcpyAsync(to, from, len, 3, stream) }
     }
+    unsafe fn cuMemcpyPeerAsync(to: u64, _to_context: u64, from: u64, _from_context: u64, len: usize, stream: u64) -> Status, or UNKNOWN; {
+        // SAFETY: the caller's ranges: an address says by itself whose it is.
+        unsafe { cuMemcpyDtoDAsync_v2(to, from, len, stream) }
+    }
     unsafe fn cuMemsetD8_v2(at: u64, value: u8, count: usize) -> Status, or UNKNOWN; {
         // SAFETY: the caller's range.
         unsafe { runtime::set(at, value, count) };

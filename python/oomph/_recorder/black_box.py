@@ -161,7 +161,8 @@ class BlackBox:
             if not module and recorder is not None:
                 module = recorder.running_module
             told: dict[str, Any] = dict(
-                time_us=_now(), stack=stack[:_FRAMES], module=module, devices=self._devices(), host=_host_memory()
+                time_us=_now(), stack=stack[:_FRAMES], module=module, torch=self.torch is not None, devices=self._devices(),
+                host=_host_memory(),
             )  # fmt: skip
             words = self.words
             slot = 1 - words[BoxWord.SLOT] % 2

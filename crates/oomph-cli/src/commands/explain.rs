@@ -25,11 +25,11 @@ use crate::{ExitStatus, json, page, stdout};
 /// Arguments of `oomph explain`.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Examples:\n  oomph explain snapshot.pickle            what held the memory, and why\n  oomph explain train.log                  from the message alone\n  oomph explain snapshot.pickle train.log  both of one failure\n  oomph explain rank*.pickle               one file per rank\n  oomph explain - < train.log              from a pipe"
+    after_help = "Examples:\n  oomph explain snapshot.pickle            what held the memory, and why\n  oomph explain train.log                  from the message alone\n  oomph explain snapshot.pickle train.log  both of one failure\n  oomph explain rank*.pickle               one file per rank\n  oomph explain memory.prof                what JAX holds, by line\n  oomph explain - < train.log              from a pipe"
 )]
 pub struct Args {
-    /// Snapshots (.pickle, also .gz, .xz, .zst), oomph traces, directories of runs, or logs with an
-    /// out-of-memory message; `-` reads a log from stdin
+    /// Snapshots (.pickle, also .gz, .xz, .zst), oomph traces, directories of runs, profiles of JAX's memory,
+    /// or logs with an out-of-memory message; `-` reads a log from stdin
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
@@ -142,6 +142,7 @@ impl Args {
         let mut messages: Vec<OomMessage> = Vec::new();
         let mut log_problems: Vec<Problem> = Vec::new();
         let mut ended: Vec<Ended> = Vec::new();
+        let mut profiles: Vec<(PathBuf, Found)> = Vec::new();
         for path in &self.files {
             if path == Path::new("-") {
                 let (found, problems) = text::read_from(std::io::stdin().lock())
@@ -185,15 +186,19 @@ impl Args {
                     messages.extend(found);
                     log_problems.extend(problems);
                 }
+                (Content::Profile(profile), _) => {
+                    let found = oomph_explain::explain_profile(&profile, &self.options());
+                    let found = found.with_context(|| {
+                        format!("{}: nothing in it is of that device", path.display())
+                    })?;
+                    profiles.push((path.clone(), found.into()));
+                }
                 _ => bail!("{}: this kind of file cannot be explained", path.display()),
             }
         }
         let options = Options {
-            device: self.device,
-            torch_version: self.torch,
-            device_total: self.memory,
             messages,
-            ..Options::default()
+            ..self.options()
         };
         let mut found: Vec<(PathBuf, Found)> = Vec::new();
         for read in &traces {
@@ -213,13 +218,16 @@ impl Args {
             explained.add_problems(read.problems.iter().chain(&log_problems));
             found.push((read.path.clone(), explained.into()));
         }
-        if traces.is_empty() && (ended::first(&ended).is_none() || !options.messages.is_empty()) {
-            let path = self.files.first().cloned().unwrap_or_default();
+        let nothing = profiles.is_empty() && ended::first(&ended).is_none();
+        if traces.is_empty() && (nothing || !options.messages.is_empty()) {
+            let is_log = |path: &&PathBuf| profiles.iter().all(|(other, _)| other != *path);
+            let path = self.files.iter().find(is_log).cloned().unwrap_or_default();
             let mut explained = oomph_explain::explain_messages(&options.messages)
                 .context("no out-of-memory message was found")?;
             explained.add_problems(&log_problems);
             found.push((path, explained.into()));
         }
+        found.extend(profiles);
         if let Some(target) = &self.json {
             match found.as_slice() {
                 [(_, one)] => json::write(
@@ -273,6 +281,16 @@ impl Args {
                 ExitStatus::Success
             },
         )
+    }
+
+    /// What the command line says.
+    fn options(&self) -> Options {
+        Options {
+            device: self.device,
+            torch_version: self.torch,
+            device_total: self.memory,
+            ..Options::default()
+        }
     }
 
     /// How the processes of a run ended. What its command had no time to write is written.
@@ -396,10 +414,14 @@ fn across_ranks(found: &[(PathBuf, Found)]) -> String {
     let sizes: Vec<u64> = found
         .iter()
         .map(|(_, one)| one.explanation.peak.needed_bytes)
+        .filter(|&bytes| bytes > 0)
         .collect();
     let largest = sizes.iter().copied().max().unwrap_or(0);
     let smallest = sizes.iter().copied().min().unwrap_or(0);
     let outcome = match failed.len() {
+        0 if found.iter().any(|(_, one)| one.explanation.unclear) => {
+            format!("none of the {} files says that memory ran out", found.len())
+        }
         0 => format!("none of the {} files ran out of memory", found.len()),
         count if count == found.len() => format!("all {count} files ran out of memory"),
         count => format!(

@@ -55,7 +55,9 @@ impl Args {
         let path = self.snapshot.display();
         let (content, problems) = oomph_job::files::read(&trace_file(&self.snapshot)?)?;
         let Content::Trace(trace) = content else {
-            bail!("{path}: found a log; a snapshot or an oomph trace can be replayed");
+            bail!(
+                "{path}: found no history of memory; a snapshot or an oomph trace can be replayed"
+            );
         };
         let question = Question {
             device: self.device,

@@ -15,7 +15,7 @@ use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Progra
 
 pub(crate) use figures::listed;
 pub use next::NextStep;
-pub(crate) use next::steps;
+pub(crate) use next::{advice, step, steps};
 pub(crate) use ways::of_cause;
 
 use crate::MessageReport;

@@ -55,7 +55,7 @@ impl NextStep {
     }
 }
 
-pub(super) fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
+pub(crate) fn step(command: impl Into<String>, what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: Some(command.into()),
@@ -64,7 +64,7 @@ pub(super) fn step(command: impl Into<String>, what: impl Into<String>) -> NextS
     }
 }
 
-pub(super) fn advice(what: impl Into<String>) -> NextStep {
+pub(crate) fn advice(what: impl Into<String>) -> NextStep {
     NextStep {
         what: what.into(),
         command: None,
@@ -509,7 +509,7 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
     );
     let profile = step(
         "jax.profiler.save_device_memory_profile(\"memory.prof\")",
-        "what holds the memory, by line (for pprof)",
+        "what holds the memory, by line: oomph explain memory.prof",
     );
     let batch = ways(
         "",
