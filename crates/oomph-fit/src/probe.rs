@@ -62,10 +62,11 @@ impl Fitter<'_> {
                 let results = self.wanted.goal.results();
                 let plans = self.search_with(&all, &self.options.within(SURE))?.plans;
                 let wanted = plans.iter().filter(|plan| plan.results <= results);
-                let least = wanted.map(|plan| plan.time_ratio).min_by(f64::total_cmp);
+                let ratios = wanted.map(|plan| plan.time_ratio);
+                let cheapest = ratios.min_by(f64::total_cmp);
                 // A dear one, as without compilation, is not all that is looked for.
-                enough = least.is_some_and(|ratio| ratio < DEAR);
-                has_dear = least.is_some();
+                enough = cheapest.is_some_and(|ratio| ratio < DEAR);
+                has_dear = cheapest.is_some();
                 if enough && self.wanted.goal != Goal::LeastMemory {
                     let left = strongest.filter(|_| place < last);
                     self.strongest

@@ -657,6 +657,48 @@ fn a_compiled_job_may_run_without_compilation_and_with_what_is_ruled_out_otherwi
     assert!(found.fit.rejected.iter().any(|one| noted(&one)));
 }
 
+/// A compiled model without compilation fits, and takes far longer.
+#[test]
+fn a_dear_plan_does_not_end_the_search_for_a_degree_of_a_setting() {
+    let eager = |made: &Made| made.levers.iter().any(|lever| lever.name() == "uncompiled");
+    let percent = |made: &Made| {
+        made.levers.iter().find_map(|lever| match lever {
+            Lever::ActivationMemoryBudget(degree) => Some(degree.percent),
+            _ => None,
+        })
+    };
+    let others = ["uncompiled", "activation_memory_budget"];
+    let allow = LEVERS.into_iter().chain(others).map(str::to_owned);
+    let wanted = Wanted {
+        allow: Some(allow.collect()),
+        ..wanted()
+    };
+    let (found, made) = found(wanted, |made| {
+        let is_base = made.levers.is_empty() || made.levers.len() == 1 && eager(made);
+        let used = match percent(made) {
+            Some(70) => PLAIN.used_bytes() / 100 * 95,
+            None if is_base => PLAIN.used_bytes(),
+            _ => budget() / 2,
+        };
+        let Ended::Through(mut run) = through(made, Some(used)) else {
+            unreachable!("it goes through");
+        };
+        run.record.facts.compiled = !eager(made);
+        for [busy, ..] in &mut run.record.scope_times {
+            // So many times that the GPU decides.
+            *busy *= if eager(made) { 100 } else { 1 };
+        }
+        Some(Ended::Through(run))
+    });
+    let probed = made.iter().filter(|made| made.name.starts_with("probe-"));
+    assert_eq!(probed.filter_map(percent).collect::<Vec<_>>(), [70, 10]);
+    let chosen = chosen(&found);
+    assert!(
+        chosen.what.contains("0.1") && chosen.time_ratio < 1.3,
+        "{chosen:?}"
+    );
+}
+
 #[test]
 fn a_lever_without_effect_is_left_out() {
     let idle = last_lever();
