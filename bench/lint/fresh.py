@@ -4,6 +4,7 @@
 
 A finding counts as its reader judged it first. Of the sets forty and newer those count that a rule of today still reports, for that
 rule (`now` in `results/kept.tsv`; `rule` is what was judged). If these are fewer than ten, all of the older sets are added.
+`uncounted_50.tsv` is not among them: whether set fifty counts is for a person to decide (README.md).
 """
 
 import csv
