@@ -66,7 +66,7 @@ pub struct FileFacts {
     frozen: Vec<String>,
     /// Classes that move what they are made of.
     movers: Vec<String>,
-    /// Classes whose `forward` runs backward.
+    /// Classes whose `forward` runs backward, or asks for gradients.
     trainers: Vec<String>,
     /// Classes of data that decode a file for each item.
     decoders: Vec<String>,
@@ -490,11 +490,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 {
                     self.facts.frozen.push(class.name.to_string());
                 }
-                let trains = |stmt: &Stmt| {
-                    matches!(stmt, Stmt::FunctionDef(def) if def.name.as_str() == "forward"
-                    && self.module.slice(def.range()).contains(".backward("))
-                };
-                if text.contains(".backward(") && class.body.iter().any(trains) {
+                if runs_backward_in_forward(self.module, class) {
                     self.facts.trainers.push(class.name.to_string());
                 }
                 if ["self.lm_head", "vocab_size, bias="]
@@ -550,11 +546,7 @@ impl<'a> Visitor<'a> for Collect<'_> {
                 }
                 self.facts.gives_state_on_cpu |=
                     def.name.as_str() == "state_dict" && text.contains(".cpu()");
-                if !self.in_class
-                    && ["autograd.grad(", ".backward("]
-                        .iter()
-                        .any(|call| text.contains(call))
-                {
+                if !self.in_class && runs_backward(text) {
                     self.facts.backward_functions.push(def.name.to_string());
                 }
                 if self.in_class {
@@ -658,6 +650,30 @@ fn detaches_gradient(call: &ExprCall) -> bool {
 fn decides_on_gradients(module: &Module<'_>, def: &StmtFunctionDef) -> bool {
     let text = module.slice(def.range());
     DECIDES.iter().any(|word| text.contains(word))
+}
+
+/// Whether a text runs backward, or asks for gradients.
+fn runs_backward(text: &str) -> bool {
+    ["autograd.grad(", ".backward("]
+        .iter()
+        .any(|call| text.contains(call))
+}
+
+/// Whether the `forward` of a class runs backward, itself or through a method of its object.
+fn runs_backward_in_forward(module: &Module<'_>, class: &StmtClassDef) -> bool {
+    if !runs_backward(module.slice(class.range())) {
+        return false;
+    }
+    let methods = || class.body.iter().filter_map(Stmt::as_function_def_stmt);
+    let mut forwards = methods().filter(|def| def.name.as_str() == "forward");
+    forwards.any(|forward| {
+        let text = module.slice(forward.range());
+        runs_backward(text)
+            || methods().any(|def| {
+                text.contains(&format!("self.{}(", def.name.as_str()))
+                    && runs_backward(module.slice(def.range()))
+            })
+    })
 }
 
 /// Whether a text turns gradients off or on, runs backward, or hands results out one by one.
@@ -1457,7 +1473,7 @@ impl Around {
         }
     }
 
-    /// Whether a class of the project that has this name runs backward in its `forward`.
+    /// Whether a class of the project that has this name runs backward, or asks for gradients, in its `forward`.
     pub(crate) fn trains_itself(&self, class: &str) -> bool {
         self.is(Question::TrainsItself, class)
     }

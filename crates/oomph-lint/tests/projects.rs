@@ -573,6 +573,28 @@ Loop().epoch([])
     );
     assert!(found(&[("main.py", main), ("nets.py", &steps)]).is_empty());
 
+    // Meta-learning: under `no_grad()` its own step on the support set fails.
+    let main = "import torch
+from nets import Net
+def test(loader):
+    net = Net().cuda()
+    net.eval()
+    for x in loader:
+        print(net(x.cuda(), 'test').item())
+test([])
+";
+    let adapting = |step: &str| {
+        let layer =
+            net("        loss = loss - self.adapt(loss)\n").replace("1, 5000", "5000, 5000");
+        format!("{layer}    def adapt(self, loss):\n        return {step}\n")
+    };
+    assert_eq!(
+        found(&[("main.py", main), ("nets.py", &adapting("loss"))]),
+        ["OOM201"]
+    );
+    let adapts = adapting("torch.autograd.grad(loss, self.parameters())[0].sum()");
+    assert!(found(&[("main.py", main), ("nets.py", &adapts)]).is_empty());
+
     let main = "import torch
 from agents import Agent
 def work(env):
@@ -593,6 +615,23 @@ work([])
         ["OOM201"]
     );
     assert!(found(&[("main.py", main), ("agents.py", &trains)]).is_empty());
+}
+
+#[test]
+fn what_another_network_leaves_over_is_not_kept_by_the_first() {
+    let main = "import torch
+def label(loader):
+    annotator = torch.nn.Linear(4096, 4096).cuda()
+    network = torch.nn.Linear(4096, 4096).cuda()
+    for x in loader:
+        out = annotator(x.cuda())
+        _, shift = network(x.cuda(), out)
+        out = out.detach().cpu().numpy()
+        shift = shift.detach().cpu().numpy()
+        print(out + shift)
+label([])
+";
+    assert_eq!(found(&[("main.py", main)]), ["OOM201"]);
 }
 
 #[test]

@@ -140,12 +140,17 @@ fn is_frozen_within(
     depth: usize,
 ) -> bool {
     /// Functions are followed this far.
-    const MAX_FUNCTIONS: usize = 3;
+    const MAX_FUNCTIONS: usize = 4;
     if depth > MAX_FUNCTIONS {
         return false;
     }
     let names = names_of_model(model, func, place, before);
+    // `net.backbone` of a `net` that is frozen.
+    let mut wholes = (names.iter())
+        .filter_map(|name| Some(name.rsplit_once('.')?.0))
+        .filter(|whole| *whole != "self" && !names.iter().any(|name| name == whole));
     is_frozen_here(model, func, &names, before, depth)
+        || wholes.any(|whole| is_frozen_within(model, func, whole, before, depth + 1))
         || func.is_some_and(|id| {
             let callers = model.calls.iter().filter(|call| call.target == func);
             callers.into_iter().any(|call| {

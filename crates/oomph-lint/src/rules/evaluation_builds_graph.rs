@@ -5,11 +5,11 @@ use rustc_hash::FxHashSet;
 use crate::fix::Fix;
 use crate::queries::flow::{Flow, Life};
 use crate::queries::devices::{leaves_batches_on_cpu, on_cpu_only, runs_on_cpu};
-use crate::queries::model_calls::{is_frozen, is_model_call, is_of_frozen_class, model_place};
+use crate::queries::model_calls::{is_frozen, is_model_call, model_place};
 use crate::queries::purpose::{has_managed_loop, in_unit_test, is_eval_name};
 use crate::queries::sizes::is_certainly_tiny;
 use crate::rule::{Report, declare_rule};
-use super::graph_without_use::{passes_without_use, runs_once};
+use super::graph_without_use::{needs_no_advice, passes_without_use, runs_once};
 use super::inference_builds_graph::{is_one_of_both_modes, is_pass_that_may_detach, is_unpickled};
 use crate::semantic::value::Kind;
 use crate::semantic::{Call, CtxId, CtxKind, FuncId, Grad, Loop, Model};
@@ -26,7 +26,8 @@ declare_rule! {
     /// `backward()` gets, in functions that `validate`, `test` or `predict` by their names, or that a loop after
     /// `model.eval()` calls for each batch, or in any loop, if a name still has the graph while the next iteration
     /// builds another. Left out are networks all of
-    /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; what is
+    /// whose parameters are frozen, in the function, in one that hands them over or in one that is given them; modules whose
+    /// `forward` runs backward itself, or that are given another network in evaluation mode; what is
     /// inside of a context manager of other code that is given the network, or named for gradients or inference;
     /// loops that end after one batch; in files that train, passes whose graph is gone before the next batch has its own,
     /// as no name keeps it: a training step holds as much; classifiers with a million parameters at most; classes that have
@@ -347,6 +348,7 @@ fn shared_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'a str, &'m Call<'a>)> {
                     == Some(looped.ctx)
                 // Inside no branch of its own: `if train: … else: with no_grad(): …` is fine.
                 && !model.is_conditional_in(call.ctx, looped.ctx)
+                && !model_place(call).is_some_and(|place| is_frozen(model, model.func_of(call.ctx), &place, call.node.start()))
         });
         if let Some(call) = call
             && !runs_on_cpu(model, call)
@@ -517,10 +519,10 @@ pub(super) fn graph_loops<'m, 'a>(model: &'m Model<'a>) -> Vec<(&'m Loop<'a>, &'
                     }))
         });
         // The loss leaves the function: someone may call `backward()` on it.
-        let frozen = model_place(first).is_some_and(|place| {
-            is_frozen(model, model.func_of(first.ctx), &place, first.node.start()) || is_of_frozen_class(model, &place)
+        let settled = model_place(first).is_some_and(|place| {
+            is_frozen(model, model.func_of(first.ctx), &place, first.node.start()) || needs_no_advice(model, first, &place)
         });
-        if !wants_graph && !is_cam && !frozen && !runs_once(model, first) {
+        if !wants_graph && !is_cam && !settled && !runs_once(model, first) {
             found.push((looped, first));
         }
     }

@@ -222,16 +222,29 @@ fn is_run_on_cpu(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
 
 /// Whether what is called runs backward itself, `agent.train_model(batch)` or the `forward` of a class that holds its
 /// optimizers, or is of a class that freezes itself.
-fn needs_no_advice(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
+pub(super) fn needs_no_advice(model: &Model<'_>, call: &Call<'_>, place: &str) -> bool {
     let settles = |name: String| {
         let class = last_part(&name);
         model.around.freezes_itself(class) || model.around.trains_itself(class)
     };
     // `net.first_layer(x)`
     let owner = call.recv_place().filter(|owner| owner != "self");
-    call.method.is_some_and(|name| model.around.runs_backward(name))
+    is_given_a_network(model, call)
+        || call.method.is_some_and(|name| model.around.runs_backward(name))
         || names_of_classes(model, place).any(settles)
         || owner.is_some_and(|owner| names_of_classes(model, &owner).any(settles))
+}
+
+/// Whether a module gets another one that its function puts in evaluation mode, `method(x, y, model=model)`: how it runs that one, and
+/// with which gradients, is its own business, as in meta-learning.
+fn is_given_a_network(model: &Model<'_>, call: &Call<'_>) -> bool {
+    let switched = |name: &str| {
+        model.calls_in_function(model.func_of(call.ctx)).any(|other| {
+            other.is_method("eval") && other.node.arguments.is_empty() && other.recv_place().as_deref() == Some(name)
+        })
+    };
+    let mut given = call.node.arguments.iter_source_order().filter_map(|each| dotted_name(each.value()));
+    given.any(|name| switched(&name))
 }
 
 /// Whether the loop around a call ends after its first iteration, whatever comes: it is there to look at one batch.

@@ -1,10 +1,11 @@
 //! How long a graph lives that an iteration of a loop builds.
 
-use oomph_python_source::ast::Stmt;
+use oomph_python_source::ast::{Expr, Stmt};
 use oomph_python_source::{Ranged, TextRange, dotted_name, names_in};
 use rustc_hash::FxHashSet;
 
 use super::{Flow, Sink, reaches};
+use crate::queries::model_calls::is_model_call;
 use crate::semantic::{Bind, Call, Loop};
 
 /// How long the graph lives of what a call in a loop returns.
@@ -64,6 +65,16 @@ impl<'a> Flow<'_, 'a> {
                     _ => false,
                 });
                 if !rebound && !deleted {
+                    let only_left_over = name == "_"
+                        && model.assigns_to(func, name).any(|other| {
+                            model.stmt(other.stmt).node.end() == at
+                                && other
+                                    .expr
+                                    .is_some_and(|expr| self.is_another_pass(call, expr))
+                        });
+                    if only_left_over {
+                        continue;
+                    }
                     return Life::Next;
                 }
                 let read = uses.names.iter().filter(|each| {
@@ -94,11 +105,21 @@ impl<'a> Flow<'_, 'a> {
             other.bind == Bind::Unpack
                 && looped.range.contains_range(other.target.range())
                 && other.expr.is_some_and(|expr| {
+                    if self.is_another_pass(call, expr) {
+                        return false;
+                    }
                     let text = model.text(expr);
                     let holds = expr.range().contains_range(call.node.range())
                         || names_in(expr).iter().any(|name| names.contains(name));
                     holds && !text.contains(".data") && !text.contains("detach()")
                 })
         })
+    }
+
+    /// `_, shift = other(x, output)`: nothing shows that the first of what another network returns has the graph of `output`.
+    fn is_another_pass(&self, call: &Call<'a>, expr: &Expr) -> bool {
+        let Expr::Call(made) = expr else { return false };
+        let other = self.calls.get(&std::ptr::from_ref(made));
+        other.is_some_and(|other| is_model_call(other) && !std::ptr::eq(other.node, call.node))
     }
 }
