@@ -45,11 +45,11 @@ impl Demand {
         }
         self.looks += 1;
         let lately = log.len() - LATELY..log.len();
-        let known = Known::of(log, lately, arena, arena.device_capacity()).with(kernels);
+        let known = Known::of(log, lately, arena, arena.device_capacity());
         for launch in &known.launches {
             for touched in launch.near() {
                 let need = self.units.entry(known.units[touched.unit].0).or_default();
-                need.crossed += known.crossed(launch, touched);
+                need.crossed += launch.guess(touched, kernels);
                 need.last = self.looks;
             }
         }

@@ -78,6 +78,11 @@ impl Launch {
         self.touched.iter().filter(|touched| touched.near)
     }
 
+    /// Bytes over the link of a unit that never lay on the host, by what its kernel did with others.
+    pub fn guess(&self, touched: &Touched, kernels: &Kernels) -> f64 {
+        guess(kernels, self.signature, self.rereads, touched)
+    }
+
     /// The least time it took, in seconds.
     fn fastest(&self) -> f64 {
         let seconds = self.seen.iter().map(|seen| seen.seconds);
@@ -350,7 +355,7 @@ impl Known {
     pub fn crossed(&self, launch: &Launch, touched: &Touched) -> f64 {
         touched
             .crossed
-            .unwrap_or_else(|| guess(&self.kernels, launch.signature, launch.rereads, touched))
+            .unwrap_or_else(|| launch.guess(touched, &self.kernels))
     }
 
     /// A launch took so many seconds, with some units on the host.
