@@ -56,6 +56,9 @@ VIRTUAL_GPU = "OOMPH_VGPU"
 NET = "OOMPH_NET"
 """The net is wanted, and how: its library reads that (`crates/oomph-net`)."""
 
+OVERLAY = "OOMPH_OVERLAY"
+"""Where what a script on a virtual GPU writes goes: its library reads that (`crates/oomph-overlay`)."""
+
 PREFIX = "OOMPH_"
 """Begins all of them, and those that only the virtual GPU reads."""
 

@@ -30,6 +30,7 @@ mod script;
 mod search;
 mod values;
 mod watched;
+mod written;
 
 use std::ffi::OsString;
 use std::io::{IsTerminal as _, Write as _};

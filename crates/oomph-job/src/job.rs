@@ -22,6 +22,7 @@ use crate::files::{self, create_private};
 use crate::forks::Forks;
 use crate::host::Host;
 use crate::live::{self, Inherits};
+use crate::overlay::{Overlay, Written};
 use crate::program::Program;
 use crate::rendezvous::Rendezvous;
 use crate::run_directory::{RunDirectory, RunFile};
@@ -111,6 +112,8 @@ pub struct Attempt {
     pub trace: Option<Trace>,
     /// Why ranks could not go on together.
     pub failure: Option<Culprit>,
+    /// What the script wrote on a virtual GPU that is gone now.
+    pub written: Written,
     /// What the processes held of a virtual GPU.
     pub processes: Processes,
 }
@@ -190,6 +193,9 @@ impl Job {
                 has_ranks,
             )?;
         }
+        let overlay = (self.gpu.as_ref().filter(|gpu| !gpu.keeps_files))
+            .map(|_| Overlay::open(&mut command, directory.path(), &self.host.python))
+            .transpose()?;
         if self.has_net() {
             preload_first(&mut command, &self.host.net()?);
             // A process that forks scripts has not preloaded it.
@@ -251,6 +257,7 @@ impl Job {
             record,
             trace,
             failure: rendezvous.as_ref().and_then(Rendezvous::failure),
+            written: overlay.as_ref().map(Overlay::written).unwrap_or_default(),
             processes: Processes {
                 cards,
                 script,

@@ -37,7 +37,7 @@ const OWNER: &str = "owner";
 const PREFIX: &str = "oomph-";
 
 /// Makes a directory for the processes of a run, and takes its lock.
-fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
+pub(crate) fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
     const MOST: u32 = 1000;
     let process = std::process::id();
     for number in 0..MOST {
@@ -59,7 +59,7 @@ fn make_directory(parent: &Path) -> std::io::Result<(PathBuf, fs::File)> {
 }
 
 /// Removes the directories of this user's runs that were killed.
-fn sweep(parent: &Path) {
+pub(crate) fn sweep(parent: &Path) {
     let own = rustix::process::getuid().as_raw();
     for old in fs::read_dir(parent).into_iter().flatten().flatten() {
         let is_rendezvous = old

@@ -25,6 +25,9 @@ pub mod variables {
     pub const PLAN: &str = "OOMPH_PLAN";
     /// The path of `virtual-gpu.conf`, which the preloaded library reads.
     pub const VIRTUAL_GPU: &str = "OOMPH_VGPU";
+    /// Where what a script on a virtual GPU writes is kept while it runs, and which directories are left alone
+    /// (`crates/oomph-overlay/src/settings.rs`).
+    pub const OVERLAY: &str = "OOMPH_OVERLAY";
     /// The net is wanted: `on`, or settings for measurements (`crates/oomph-net/src/settings.rs`).
     pub const NET: &str = "OOMPH_NET";
     /// The process of a pytest that was started again with the virtual GPU loaded: the plugin sets it, for itself.

@@ -29,6 +29,8 @@ pub struct VirtualGpu {
     pub rank_timeout: Duration,
     /// How many times as long its kernels take as its own clock says.
     pub slower: f64,
+    /// Whether the files that the script writes stay, also where they take the place of others.
+    pub keeps_files: bool,
 }
 
 impl VirtualGpu {
@@ -39,6 +41,7 @@ impl VirtualGpu {
             spec,
             rank_timeout: Duration::from_secs(RANK_TIMEOUT_SECONDS),
             slower: 1.0,
+            keeps_files: false,
         }
     }
 

@@ -69,6 +69,7 @@ fn the_protocol_is_as_it_is_written_down() {
             "FORKS": variables::FORKS,
             "FORKS_LOG": variables::FORKS_LOG,
             "NET": variables::NET,
+            "OVERLAY": variables::OVERLAY,
             "PLAN": variables::PLAN,
             "TESTS": variables::TESTS,
             "VIRTUAL_GPU": variables::VIRTUAL_GPU,

@@ -269,6 +269,7 @@ pub fn enqueued_as(stream: u64, time: Duration, halved: Duration) {
     if inner::is_inside() {
         return;
     }
+    oomph_overlay::begin();
     let slower = machine().rates.slower;
     let (time, halved) = (time.mul_f64(slower), halved.mul_f64(slower));
     busy::add(time, halved);

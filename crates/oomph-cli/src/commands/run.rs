@@ -31,7 +31,7 @@ use crate::page;
 use crate::rehearse::{Asked, Note, Rehearsed};
 use crate::script::{Script, plan_job};
 use crate::search::Search;
-use crate::{ExitStatus, json, stderr, stdout};
+use crate::{ExitStatus, json, stderr, stdout, written};
 use oomph_job::settings::{Recording, UNKNOWN};
 use oomph_job::{
     Attempt, Job, Program, RANK_TIMEOUT_SECONDS, RunDirectory, RunFile, VirtualGpu, Watch, host,
@@ -92,6 +92,10 @@ pub struct Args {
     /// Run with a version of torch that is not known to work on the virtual GPU
     #[arg(long)]
     unsupported: bool,
+
+    /// On a virtual GPU, keep the files that the script writes, also over those that are there
+    #[arg(long, requires = "gpu")]
+    keep_files: bool,
 
     /// Apply a plan from oomph fit to the script
     #[arg(long, value_name = "FILE", env = oomph_job::settings::variables::PLAN, hide_env_values = true)]
@@ -217,6 +221,9 @@ impl Args {
             rehearsal.begins(&directory);
         }
         let (mut attempt, all) = self.attempt(&job, &directory, total, None, "running")?;
+        if !self.quiet {
+            written::say(&attempt.written);
+        }
         if let (Some(rehearsal), Some(record)) = (&rehearsal, &mut attempt.record) {
             let verdict = summarize(record, None, total).verdict;
             rehearsal.ended(&directory, record, verdict);
@@ -401,6 +408,7 @@ impl Args {
         let gpu = gpu.map(VirtualGpu::new).map(|gpu| VirtualGpu {
             total_bytes: memory.unwrap_or(gpu.total_bytes),
             rank_timeout: Duration::from_secs(self.patience),
+            keeps_files: self.keep_files,
             ..gpu
         });
         Ok(Job {
