@@ -40,6 +40,11 @@ def tree(top="."):
     return sorted(found)
 
 
+def read(path):
+    with open(path) as file:
+        return file.read()
+
+
 def write(path, mode, text):
     with open(path, mode) as file:
         return file.write(text)
@@ -66,7 +71,7 @@ def act(chance):
         lambda: write(path, "x", text),
         lambda: change(path, text),
         lambda: os.truncate(path, 2),
-        lambda: open(path).read(),
+        lambda: read(path),
         lambda: os.mkdir(path),
         lambda: os.makedirs(path + "/x/y", exist_ok=True),
         lambda: os.rmdir(path),

@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import oomph
+import pytest
 
 LIBRARY = Path(oomph.__file__).parent / "_vgpu" / "libcuda.so.1"
 PROGRAM = Path(__file__).parent.parent / "support" / "random_files.py"
@@ -84,7 +83,7 @@ def test_other_programs_see_it_too(places):
     before = listing(protected)
     script = """
         echo one > a; mkdir run; echo two > run/new; mv run/new run/newer; cp -r sub copy; rm -r sub
-        mv c.txt d.txt; cat a run/newer d.txt; ls; find copy -type f; ls sub; cd run && pwd && cat ../a
+        mv c.txt d.txt; cat a run/newer d.txt; echo; ls; find copy -type f; ls sub; cd run && pwd && cat ../a
     """
     done = preloaded(overlay, protected, "sh", "-c", script)
     assert done.stdout.split() == [
