@@ -142,3 +142,21 @@ def test_files_are_kept_if_asked(oomph, tmp_path):
     assert (tmp_path / "model.pt").stat().st_size > 1000 and (tmp_path / "saved" / "3").is_dir()
     assert not (tmp_path / "old.pt").exists()
     assert "--keep-files" not in done.err
+
+
+def test_nothing_is_uploaded(oomph):
+    done = oomph("""
+        import torch
+        from huggingface_hub import HfApi, create_repo
+        torch.ones(4, device="cuda").sum()
+        api = HfApi(endpoint="http://127.0.0.1:9", token="hf_none")
+        print("made", api.create_repo("me/model"))
+        open("weights.bin", "w").write("x")
+        print("sent", api.upload_file(path_or_fileobj="weights.bin", path_in_repo="w", repo_id="me/model"))
+        later = api.upload_folder(folder_path=".", repo_id="me/model", run_as_future=True)
+        print("later", later.result())
+    """)
+    assert done.status == 4 or done.status == 0, done.err
+    assert "made http://127.0.0.1:9/me/model" in done.out
+    assert "sent http://127.0.0.1:9/me/model" in done.out and "later http" in done.out
+    assert done.err.count("nothing is uploaded to the Hugging Face Hub") == 1
