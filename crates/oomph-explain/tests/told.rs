@@ -244,3 +244,94 @@ fn an_interface_for_language_models_is_none_for_pictures() {
         &["--medvram"],
     );
 }
+
+#[test]
+fn one_request_is_derived_from_the_numbers_of_a_line() {
+    let found = explain_messages(&text::find(
+        "We vmap over 1500 starts, and each makes a 3000x3000 matrix.\n\
+         RESOURCE_EXHAUSTED: Out of memory while trying to allocate 54000000000 bytes.",
+    ))
+    .unwrap();
+    let evidence = found.cause.unwrap().evidence;
+    let words = "1500 × 3000 × 3000 elements of 4 bytes, whose sides line 1 tells";
+    assert!(
+        evidence.iter().any(|item| item.what.contains(words)),
+        "{evidence:#?}"
+    );
+}
+
+#[test]
+fn logits_are_derived_from_sizes_that_are_set() {
+    check(
+        "per_device_train_batch_size=8, max_seq_length=4096, trainer.train()\n\
+         \x20 File \"/venv/lib/python3.11/site-packages/transformers/models/llama/modeling_llama.py\", line 900, in forward\n\
+         \x20   logits = logits.float()\n\
+         torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 15.66 GiB. GPU 0 has a total capacity of 79.15 GiB of which 9.31 GiB is free. Including non-PyTorch memory, this process has 69.83 GiB memory in use. Of the allocated memory 68.90 GiB is allocated by PyTorch, and 410.15 MiB is reserved by PyTorch but unallocated.",
+        "8 × 4096 tokens by a vocabulary of about 128",
+        "use_liger_kernel=True",
+        &[],
+    );
+}
+
+#[test]
+fn what_a_listing_does_last_is_what_ran() {
+    let (verdict, _) = answer(&format!(
+        "pipe = StableDiffusionXLPipeline.from_pretrained(\"a/b\", torch_dtype=torch.float16)\nimage = pipe(prompt, height=1024)\n{FULL}"
+    ));
+    assert!(!verdict.contains("weights were loaded"), "{verdict}");
+}
+
+#[test]
+fn objects_that_workers_copy_grow() {
+    check(
+        "RAM usage goes up all the time until the machine is full, with num_workers=12.\n\
+         RuntimeError: DataLoader worker (pid 2144) is killed by signal: Killed.",
+        "line 1 tells that use grows",
+        "count of references",
+        &["nvidia-smi"],
+    );
+}
+
+#[test]
+fn tensorflow_began_on_a_gpu_that_was_full() {
+    check(
+        "I tensorflow/core/common_runtime/gpu/gpu_device.cc:1613] Created device /job:localhost/replica:0/task:0/device:GPU:0 with 310 MB memory:  -> device: 0, name: NVIDIA GeForce RTX 3080\n\
+         ResourceExhaustedError: OOM when allocating tensor with shape[4,32,256,256] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        "could take no more than 310.0 MiB",
+        "nvidia-smi",
+        &[],
+    );
+}
+
+#[test]
+fn a_heap_as_large_as_the_limit() {
+    let (_, steps) = answer(
+        "    Last State:     Terminated\n      Reason:       OOMKilled\n      Exit Code:    137\n    Limits:\n      memory:  2Gi\n    Environment:\n      JAVA_OPTS:  -Xmx2g",
+    );
+    assert!(
+        steps.iter().any(|step| step.contains("MaxRAMPercentage")),
+        "{steps:#?}"
+    );
+}
+
+#[test]
+fn a_model_in_a_heading_is_no_size() {
+    let (verdict, _) = answer(
+        "ollama run somebody/some:70b says that the model requires more system memory than is available\n\
+         Error: model requires more system memory (41.2 GiB) than is available (27.6 GiB)",
+    );
+    assert!(
+        verdict.contains("27.6 GiB") || !verdict.contains("70 B"),
+        "{verdict}"
+    );
+}
+
+#[test]
+fn ranks_that_are_all_on_the_first_gpu() {
+    check(
+        "nvidia-smi shows 4 processes on GPU 0.\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
+        "on one GPU",
+        "torch.cuda.set_device(local_rank)",
+        &[],
+    );
+}

@@ -962,8 +962,12 @@ impl Log {
         message.likely = {
             let mut lines = self.recent.iter().rev().filter(|_| is_cut);
             let near = lines.clone().take(CLOSE);
-            near.filter(|_| message.traceback.is_empty())
-                .find_map(|line| phase::of_line(line))
+            // What a listing does after that has no phase, and is nearer.
+            let ran = |line: &&String| line.trim_end().ends_with(')') && line.contains(" = ");
+            near.filter(|line| message.traceback.is_empty() && !line.trim().is_empty())
+                .map(|line| (phase::of_line(line), ran(&line)))
+                .find_map(|(phase, ran)| (phase.is_some() || ran).then_some(phase))
+                .flatten()
                 .or_else(|| lines.find_map(|line| phase::of_log(line)))
         };
         // Ray's driver only relays what failed in a worker: `ray::Worker.run() (pid=7106, ip=192.168.10.10, …`.

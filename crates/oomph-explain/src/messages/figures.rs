@@ -179,6 +179,14 @@ pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
 }
 
+/// Whether the text says what the weights take.
+pub(super) fn lists_weights(message: &OomMessage) -> bool {
+    message
+        .parts
+        .iter()
+        .any(|(name, _)| name.contains("weights"))
+}
+
 /// What the text sets a name to, if it does.
 pub(super) fn setting<'a>(message: &'a OomMessage, name: &str) -> Option<&'a Setting> {
     let mut settings = message.settings.iter();

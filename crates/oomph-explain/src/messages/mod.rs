@@ -6,6 +6,7 @@ mod figures;
 mod next;
 mod other;
 mod settings;
+mod shapes;
 mod sharing;
 mod told;
 mod ways;
@@ -549,7 +550,10 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
     let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
-    let told = of_a_batch(message).into_iter().chain(of_buffers(message));
+    let told = of_a_batch(message)
+        .into_iter()
+        .chain(of_buffers(message))
+        .chain(shapes::of_a_line(message).map(|shape| format!("that is {shape}")));
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()
         .map(figure)
@@ -981,12 +985,16 @@ fn logits(message: &OomMessage, requested: Bytes) -> Option<Cause> {
         frame.file.ends_with("loss_utils.py")
             || frame.function.contains("cross_entropy")
             || frame.function == "ForCausalLMLoss"
-    });
+    }) || message
+        .traceback
+        .last()
+        .is_some_and(|frame| frame.code.contains("logits"));
+    let shape = shapes::of_logits(message).map_or_else(String::new, |shape| format!(": {shape}"));
     (in_loss && requested >= Bytes::mib(512)).then(|| Cause {
         id: "logits",
         confidence: 0.7,
         verdict: format!(
-            "the loss over the vocabulary requested {requested} for one more copy of the logits"
+            "the loss over the vocabulary requested {requested} for one more copy of the logits{shape}"
         ),
         evidence: request_evidence(message),
         fixes: vec![Fix::lever(

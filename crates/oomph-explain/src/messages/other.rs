@@ -1019,7 +1019,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                     (Some(weights), Some(left)) => format!(
                         " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
                     ),
-                    _ => match weights::of(message) {
+                    _ => match weights::of(message).filter(|_| !figures::lists_weights(message)) {
                         Some(weights) => format!(
                             " (about {} of weights on each GPU, by its size) and what its trial run needs",
                             weights.each()

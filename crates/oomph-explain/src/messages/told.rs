@@ -24,6 +24,59 @@ pub(super) fn of(message: &OomMessage) -> Option<Tale> {
         .or_else(|| of_processes(message))
         .or_else(|| of_resuming(message))
         .or_else(|| of_a_carve_out(message))
+        .or_else(|| of_growth_on_the_host(message))
+        .or_else(|| of_tensorflows_start(message))
+}
+
+/// The host's memory is used up by a process that grows.
+fn of_growth_on_the_host(message: &OomMessage) -> Option<Tale> {
+    let (line, _) = message.tables.told.grows.as_ref()?;
+    if message.memory != Memory::Host || message.setting == Some("grows") {
+        return None;
+    }
+    let loader = message.tables.shows(Sign::LoaderWorker);
+    let first = if loader {
+        advice(
+            "the data set's lists and dicts of Python objects as arrays (NumPy, Arrow, a file that is mapped): each worker that reads an object \
+             changes its count of references, and so copies the page that it is in, until every worker has a copy of all",
+        )
+    } else {
+        of_growth(Memory::Host).swap_remove(0)
+    };
+    let less = if loader {
+        advice(
+            "until then fewer workers (num_workers): their copies are what grows; persistent_workers=False ends them after each epoch",
+        )
+    } else {
+        of_growth(Memory::Host).swap_remove(1)
+    };
+    Some(Tale {
+        says: format!(
+            "; line {line} tells that use grows as it runs: something is kept, and a larger limit only puts the end off"
+        ),
+        steps: vec![first, less],
+    })
+}
+
+/// TensorFlow takes nearly all that is free when it begins: where that is little, others held the GPU.
+fn of_tensorflows_start(message: &OomMessage) -> Option<Tale> {
+    let figures = message.tables.figures.iter();
+    let mut starts = figures
+        .filter(|figure| figure.text.contains("device:GPU:") && figure.text.contains(" with "));
+    let start = starts.find_map(|figure| figure.sizes.first().copied())?;
+    let (_, card) = figures::card(message)?;
+    let whole = Bytes(card.memory.total_bytes);
+    (message.program == Program::Tensorflow && start.0 < whole.0 / 2).then(|| Tale {
+        says: format!(
+            "; when it began, TensorFlow could take no more than {start} of the {} that a {} has: another process holds the rest (a notebook \
+             that is still open, an earlier run)",
+            whole, card.name
+        ),
+        steps: vec![
+            super::next::others_on_the_gpu(message),
+            advice("end what holds it (the kernels of other notebooks), then start this program again"),
+        ],
+    })
 }
 
 /// A GPU with next to no memory is one within a processor, to which the BIOS gives a part of the host's.
@@ -78,6 +131,13 @@ fn of_slots(message: &OomMessage) -> Option<Tale> {
 /// More ranks than GPUs: several have to share one.
 fn of_ranks(message: &OomMessage) -> Option<Tale> {
     let tables = &message.tables;
+    if tables.shows(Sign::OnFirst) && message.memory == Memory::Device {
+        return Some(Tale {
+            says: "; by the text the processes of the job are on one GPU, which they fill together"
+                .to_owned(),
+            steps: vec![super::next::own_gpu_for_each_rank()],
+        });
+    }
     let (ranks, gpus) = (tables.ranks?, tables.count);
     if message.memory != Memory::Device || gpus == 0 || ranks <= gpus || gpus > 16 {
         return None;
@@ -221,6 +281,18 @@ const INPUTS: &[&str] = &[
     "crop_size",
     "num_frames",
 ];
+
+/// The samples at once and the size of each, where the text sets both.
+pub(super) fn sizes(message: &OomMessage) -> Option<(u64, u64)> {
+    let of = |names: &[&str]| {
+        message
+            .settings
+            .iter()
+            .filter(|setting| names.contains(&setting.name.to_ascii_lowercase().as_str()))
+            .find_map(|setting| setting.value.as_deref()?.parse::<u64>().ok())
+    };
+    of(BATCHES).zip(of(INPUTS))
+}
 
 /// What the text sets of the samples at once, or of their size: `now --source_max_len 384, --target_max_len 128`.
 pub(super) fn now(message: &OomMessage, batch: bool) -> Option<String> {

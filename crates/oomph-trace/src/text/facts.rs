@@ -514,6 +514,8 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
                 unit += 1;
             }
             let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
+                // `llama3:70b` is a model.
+                "b" if letters == end && end - start < 4 => None,
                 "b" | "byte" | "bytes" | "字节" => Some(1),
                 "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
                 "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),

@@ -317,6 +317,7 @@ const CALLS: &[(Phase, &[&str])] = &[
             "VAEDecode",
             "decode_first_stage",
             "first_stage_model.decode",
+            "autoencoder_kl.py",
             "decode_tiled",
         ],
     ),

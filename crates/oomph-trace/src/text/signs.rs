@@ -126,6 +126,10 @@ pub enum Sign {
     Nextflow,
     /// Snakemake runs the job.
     Snakemake,
+    /// A machine for Java runs.
+    Java,
+    /// All processes of a job are on the first GPU.
+    OnFirst,
     /// TensorRT's builder has the settings of versions before 8.4.
     OldWorkspace,
     /// What is offloaded goes to a disk.
@@ -239,6 +243,8 @@ const WORDS: &[(Sign, &[&str])] = &[
             "prediction_loop",
             "prediction_step",
             "sanity checking",
+            "in validation_step",
+            "validation dataloader",
         ],
     ),
     (
@@ -321,6 +327,30 @@ const WORDS: &[(Sign, &[&str])] = &[
             "after several steps",
             "after a few hours",
             "after several hours",
+        ],
+    ),
+    (
+        Sign::Java,
+        &[
+            "-xmx",
+            "-xms",
+            "java_opts",
+            "java -jar",
+            "spring boot",
+            "java_tool_options",
+        ],
+    ),
+    (
+        Sign::OnFirst,
+        &[
+            "processes on gpu 0",
+            "processes on gpu0",
+            "processes on cuda:0",
+            "ranks on gpu 0",
+            "all on gpu 0",
+            "all use gpu 0",
+            "same gpu 0",
+            "all processes use gpu 0",
         ],
     ),
     (
@@ -588,6 +618,14 @@ const WORDS: &[(Sign, &[&str])] = &[
         Sign::Halves,
         &[
             "native 16bit",
+            ", bf16,",
+            ", fp16,",
+            "in bf16",
+            "in fp16",
+            "with bf16",
+            "with fp16",
+            "bf16 training",
+            "fp16 training",
             "native amp",
             "16bit automatic mixed",
             "16bit native",
@@ -662,6 +700,11 @@ const WORDS: &[(Sign, &[&str])] = &[
             "use_reentrant",
             "gradient checkpointing: true",
             "gradient checkpointing = true",
+            "gradient checkpointing on",
+            "gradient checkpointing enabled",
+            "with gradient checkpointing",
+            "gradient checkpointing is on",
+            "gradient checkpointing is enabled",
         ],
     ),
     (Sign::MultiTensor, &["_multi_tensor_", "_foreach_"]),

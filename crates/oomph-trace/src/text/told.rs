@@ -12,6 +12,8 @@ pub struct Told {
     /// Tokens of a cache of keys and values for one sequence and for all, where all is a whole number of times that.
     pub slots: Option<(u64, u64)>,
     each: Option<u64>,
+    /// Whole numbers of lines that have several, with the line.
+    pub numbers: Vec<(usize, Vec<u64>)>,
     /// That no size of a batch helps, as people tell.
     pub no_batch_helps: bool,
     /// A line that tells of use that grows, with its words.
@@ -22,6 +24,9 @@ pub struct Told {
 const MOST: usize = 32;
 /// A longer line is no prose.
 const LONGEST: usize = 4 << 10;
+
+/// In a longer text people's words are not what there is to read.
+const LINES: usize = 100_000;
 
 /// What begins a sentence of somebody who tried.
 const TRIES: &[&str] = &[
@@ -165,6 +170,10 @@ fn tells_growth(sentence: &str) -> bool {
         "leaking",
         "creeps up",
         "climbs",
+        "goes up",
+        "going up",
+        "keeps on",
+        "until it is full",
         "higher and higher",
         "more and more",
         "over time",
@@ -221,16 +230,39 @@ fn processes(line: &str) -> Option<u64> {
     (2..=MOST).contains(&found).then_some(found)
 }
 
+/// Whole numbers of a line that may be sides of an array; none of a long line.
+fn numbers(line: &str) -> Vec<u64> {
+    const LINE: usize = 300;
+    const COUNT: usize = 8;
+    /// Smaller ones are versions and counts, larger ones sizes in bytes.
+    const SIDES: std::ops::RangeInclusive<u64> = 16..=10_000_000;
+    if line.len() > LINE {
+        return Vec::new();
+    }
+    let ends = |c: char| c.is_whitespace() || "x×*,;()[]{}=".contains(c);
+    line.split(ends)
+        .filter_map(|word| word.parse().ok())
+        .filter(|number| SIDES.contains(number))
+        .take(COUNT)
+        .collect()
+}
+
 impl Told {
     /// Reads a line of the text.
     pub(super) fn read(&mut self, line: &str, number: usize) {
-        if line.len() > LONGEST {
+        if line.len() > LONGEST || number > LINES {
             return;
         }
         if self.processes.is_none() {
             self.processes = processes(line).map(|count| (number, count, line.trim().to_owned()));
         }
         self.read_slots(line);
+        if self.numbers.len() < MOST {
+            let several = numbers(line);
+            if several.len() > 1 {
+                self.numbers.push((number, several));
+            }
+        }
         if !is_prose(line) {
             return;
         }

@@ -219,7 +219,16 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             format!("kubectl describe pod {}", pod(message)),
             "its limit, and what else was ended",
         ),
-        advice("load weights with mmap (safetensors), fewer workers"),
+        if message.tables.shows(Sign::Java) {
+            advice(
+                "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, \
+                 code and buffers of a machine for Java lie beside its heap",
+            )
+        } else {
+            advice(
+                "what it needs, measured (kubectl top pod) from its start on: if it grows, something is kept; if not, fewer workers or smaller data",
+            )
+        },
     ]
 }
 

@@ -40,6 +40,21 @@ pub(super) fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
         steps.extend(on_the_gpu.then(|| others_on_the_gpu(message)));
         return steps;
     }
+    if named.uses == Uses::Spark && message.text.contains("memoryOverhead") {
+        let steps = [
+            step(
+                "--conf spark.executor.memoryOverhead=4g",
+                "more beside the heap: the container's limit is the heap and this (a tenth by default), and Python's workers, pandas and direct \
+                 buffers lie there",
+            ),
+            step(
+                "--executor-cores 4",
+                "fewer tasks at once in an executor, each of which has a worker of its own",
+            ),
+            advice("more partitions, so that each is smaller"),
+        ];
+        return steps.into();
+    }
     let mut steps = if let Some(own) = own_settings(BESIDE_ITS_USE, named, message) {
         listed(own)
     } else {

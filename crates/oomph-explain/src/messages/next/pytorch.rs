@@ -295,6 +295,16 @@ fn by_what_it_shows(message: &OomMessage, mut steps: Vec<NextStep>) -> Vec<NextS
     if message.during == Some(Phase::Loading) && !messages::holds_next_to_nothing(message) {
         steps.splice(0..0, load_on_the_cpu(message));
     }
+    let logits = message.traceback.last();
+    if logits.is_some_and(|frame| frame.code.contains("logits"))
+        && !message.tables.shows(Sign::Infers)
+    {
+        let fused = step(
+            "use_liger_kernel=True",
+            "of the Trainer, or another fused or chunked cross-entropy: a loss that never holds all logits; otherwise fewer tokens at once",
+        );
+        steps.insert(0, fused);
+    }
     if message.tables.shows(Sign::KeepsScores) || message.during == Some(Phase::Attending) {
         let blocks = step(
             "attn_implementation=\"sdpa\"",
