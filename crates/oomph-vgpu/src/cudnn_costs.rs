@@ -186,9 +186,16 @@ pub fn time(plan: u64) -> Duration {
     all.plans.get(&plan).map_or(LAUNCH, |plan| plan.0)
 }
 
+/// What is assumed where XLA compares plans.
+const ONE_TIME: &str = "XLA tries many of cuDNN's engines for a convolution, which all have one time here: a GPU's quickest may be another, with \
+    another work space, and close to the limit the verdict may be another there";
+
 /// Notes what a plan does.
 pub fn note(plan: u64) {
     let work = DESCRIBED.lock().plans.get(&plan).and_then(|plan| plan.1);
+    if matches!(work, Some(Work::Convolution { .. })) && crate::loader::is_xla() {
+        crate::ledger::assume("cuDNN", ONE_TIME);
+    }
     work::note(work.unwrap_or(Work::Moving {
         bytes: 0,
         what: "cudnn",
