@@ -100,7 +100,7 @@ fn messages_of_other_programs_are_in_the_json() {
 #[test]
 fn the_chunks_of_a_pool_are_explained_from_a_file_and_from_a_log() {
     let (status, found) = json(&["explain", &fixture("messages/bfc_dump.pb")]);
-    assert_eq!((status, &found["unclear"]), (0, &Value::Bool(true)));
+    assert_eq!(status, 0);
     assert_eq!(found["holders"][0]["bytes"], 1 << 30);
     let (status, found) = json(&["explain", &fixture("messages/bfc_jax.log")]);
     assert_eq!(
