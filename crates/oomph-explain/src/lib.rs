@@ -632,6 +632,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         first.evidence.extend(over);
     }
     if let Some(first) = causes.first_mut() {
+        first.verdict.push_str(&messages::tale(message));
         let around = messages::around(messages, &ranks, first);
         first.verdict.push_str(&around);
     }

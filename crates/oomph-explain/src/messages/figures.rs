@@ -168,8 +168,12 @@ pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
         "device just has",
         "gpu with",
     ];
+    // What a program wants, or what is free, is not what there is.
+    const NOT: [&str; 8] = [
+        "want", "need", "requir", "too much", "free", "takes", "uses", "used",
+    ];
     let figures = message.tables.figures.iter();
-    let stated = figures.filter(|figure| has(figure, &WORDS));
+    let stated = figures.filter(|figure| has(figure, &WORDS) && !has(figure, &NOT));
     stated
         .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
