@@ -41,6 +41,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::bfc::Pool;
 use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
@@ -305,6 +306,8 @@ pub struct OomMessage {
     pub around: Around,
     /// What the lines below it list, by name.
     pub parts: Vec<(String, Bytes)>,
+    /// The chunks of its pool, where the lines beside it list them.
+    pub pool: Option<Box<Pool>>,
     /// The settings that command lines and configurations in the text show.
     pub settings: Vec<Setting>,
     /// What tables anywhere in the text show.
@@ -360,6 +363,7 @@ impl OomMessage {
             private_pools: None,
             around: Around::default(),
             parts: Vec::new(),
+            pool: None,
             settings: Vec::new(),
             tables: Arc::default(),
             traceback: Vec::new(),

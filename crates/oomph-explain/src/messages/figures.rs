@@ -552,6 +552,19 @@ pub(crate) fn listed(
     let anothers = |figure: &Figure| {
         figure.line != message.line && others.iter().any(|other| other.line == figure.line)
     };
+    // Who holds a pool's chunks is listed.
+    let of_pool = |figure: &Figure| {
+        const CHUNKS: [&str; 7] = [
+            "InUse at ",
+            "Free at ",
+            "Free  at ",
+            "Chunk at ",
+            "for chunks",
+            "in use in bin",
+            "Requested Size",
+        ];
+        message.pool.is_some() && CHUNKS.iter().any(|words| figure.text.contains(words))
+    };
     let serves = message.program.serves() || message.inside.is_some_and(Program::serves);
     let small = message.kind == MessageKind::OnChip
         || message.requested.is_some_and(|asked| asked.0 < 16 * TINY);
@@ -564,6 +577,7 @@ pub(crate) fn listed(
         if quoted(figure)
             || (message.program == Program::Kernel && has(figure, &BY_ZONE))
             || anothers(figure)
+            || of_pool(figure)
             || tiny
             || (counts && !serves)
             || (!counts && figure.sizes.iter().all(known))

@@ -550,9 +550,9 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
     let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
-    let told = of_a_batch(message)
-        .into_iter()
+    let told = (of_a_batch(message).into_iter())
         .chain(of_buffers(message))
+        .chain(crate::pool::pieces(message))
         .chain(shapes::of_a_line(message).map(|shape| format!("that is {shape}")));
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()

@@ -187,7 +187,10 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
             let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
             // TensorFlow 1 has one allocator.
             let old = message.program == Program::Tensorflow && shows(Sign::Sessions);
-            on(grows_in_place(message)).or(useless(old || (pool && is_full_of_its_own(message))))
+            on(grows_in_place(message)).or(useless(match crate::pool::is_in_pieces(message) {
+                Some(is_in_pieces) => old || !is_in_pieces,
+                None => old || (pool && is_full_of_its_own(message)),
+            }))
         }
         // A share that is too small for the model and one that leaves too little beside it: no other is better.
         Change::Share => useless(

@@ -515,7 +515,14 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
             }
             let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
                 // `llama3:70b` is a model.
-                "b" if letters == end && end - start < 4 => None,
+                "b" if letters == end
+                    && end - start < 4
+                    && text
+                        .get(start..end)
+                        .is_some_and(|text| text.parse::<f64>() != Ok(0.0)) =>
+                {
+                    None
+                }
                 "b" | "byte" | "bytes" | "字节" => Some(1),
                 "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
                 "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),
