@@ -710,6 +710,17 @@ pub(super) fn near<'a>(
             let mut figures = roles(line, BESIDE, message.memory);
             // A line of the message itself, which was wrapped.
             figures.retain(|(_, bytes)| !own.contains(&Some(*bytes)));
+            // `only ~47MB allocated` rounds the request, and "I don't have 8 GiB free" says nothing of what is.
+            let rounded = |bytes: Bytes| {
+                own.into_iter()
+                    .flatten()
+                    .any(|own| own.0.abs_diff(bytes.0) <= own.0 / 64)
+            };
+            let denied = ["n't have", "not have", "n't enough", "not enough"];
+            figures.retain(|(role, bytes)| {
+                *role == Role::Total
+                    || !(rounded(*bytes) || denied.iter().any(|words| lower.contains(words)))
+            });
             // Several cards: the text does not say which of them it was.
             let totals = figures.iter().filter(|(role, _)| *role == Role::Total);
             let mut totals: Vec<Bytes> = totals.map(|(_, bytes)| *bytes).collect();

@@ -114,7 +114,12 @@ const CALLS: &[(Phase, &[&str])] = &[
     ),
     (
         Phase::ComputeBuffers,
-        &["compute buffers", "compute pp buffers", "graph_reserve"],
+        &[
+            "compute buffers",
+            "compute pp buffers",
+            "graph_reserve",
+            "gallocr_reserve",
+        ],
     ),
     (Phase::Cache, &["buffer for kv cache", "kv_cache_init"]),
     // PyTorch reads checkpoints by functions of like names.

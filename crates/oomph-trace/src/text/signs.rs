@@ -126,6 +126,14 @@ pub enum Sign {
     Nextflow,
     /// Snakemake runs the job.
     Snakemake,
+    /// TensorRT's builder has the settings of versions before 8.4.
+    OldWorkspace,
+    /// What is offloaded goes to a disk.
+    Nvme,
+    /// It began with a newer version of something.
+    NewVersion,
+    /// A run is resumed from a checkpoint when it fails.
+    Resumes,
     /// Python code calls vLLM, whose settings are keywords there.
     CallsEngine,
 }
@@ -278,6 +286,9 @@ const WORDS: &[(Sign, &[&str])] = &[
             "tf.session(",
             "(see above for traceback)",
             "tensorflow-gpu==1.",
+            "tensorflow version: 1.",
+            "tensorflow==1.",
+            "tensorflow 1.",
         ],
     ),
     (
@@ -310,6 +321,50 @@ const WORDS: &[(Sign, &[&str])] = &[
             "after several steps",
             "after a few hours",
             "after several hours",
+        ],
+    ),
+    (
+        Sign::OldWorkspace,
+        &["setmaxworkspacesize", "max_workspace_size"],
+    ),
+    (Sign::Nvme, &["\"nvme\"", "nvme_path"]),
+    (
+        Sign::NewVersion,
+        &[
+            "newest version",
+            "after upgrading",
+            "after updating",
+            "since upgrading",
+            "since updating",
+            "since the update",
+            "after the update",
+            "after the upgrade",
+            "after i updated",
+            "after i upgraded",
+            "since version ",
+            "worked in version",
+            "works in version",
+            "works in the previous",
+            "worked before the",
+            "older version works",
+            "previous version works",
+            "regression in",
+            "bug for version",
+        ],
+    ),
+    (
+        Sign::Resumes,
+        &[
+            "when resuming",
+            "when i resume",
+            "when we resume",
+            "resuming the training",
+            "resuming training",
+            "after resuming",
+            "oom on resume",
+            "resume training from",
+            "resume from a checkpoint",
+            "resuming from",
         ],
     ),
     (Sign::Hosted, &["colab", "kaggle"]),
@@ -487,7 +542,12 @@ const WORDS: &[(Sign, &[&str])] = &[
     (Sign::IgnoresChoice, &["ignoring this choice"]),
     (
         Sign::WebInterface,
-        &[" gb, sys: ", "sys vram: ", "commandline_args"],
+        &[
+            " gb, sys: ",
+            "sys vram: ",
+            "commandline_args",
+            "automatic1111",
+        ],
     ),
     (Sign::CudaOnMac, &["os x", "osx", "macos", "mac os"]),
     (
@@ -684,6 +744,19 @@ fn calls_engine(line: &str) -> bool {
 fn ran_epochs(line: &str) -> bool {
     let lower = line.to_ascii_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
+    if [
+        "survives the first epoch",
+        "after the first epoch",
+        "second epoch",
+        "after one epoch",
+        "first epoch finish",
+        "first epoch is fine",
+    ]
+    .iter()
+    .any(|words| lower.contains(words))
+    {
+        return true;
+    }
     let several = |word: &str| {
         let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
         let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());

@@ -164,9 +164,19 @@ fn web_interface(message: &OomMessage) -> Vec<NextStep> {
             "attention in blocks (or --xformers), which keeps no matrix of all pairs of pixels",
         )
         .changing(Change::Attention),
-        advice(
-            "a smaller image, fewer images at once, upscaling in tiles; a model in fewer bits (fp8, GGUF, NF4), in Forge also \
-             less under \"GPU Weights\"",
+        ways(
+            "",
+            &[
+                (
+                    Change::Tiles,
+                    "Tiled VAE (an extension; in Forge built in) where a picture is upscaled or decoded: in pieces, not at once",
+                ),
+                (Change::Inputs, "a smaller image, fewer images at once"),
+                (
+                    Change::Bits,
+                    "a model in fewer bits (fp8, GGUF, NF4), in Forge also less under \"GPU Weights\"",
+                ),
+            ],
         ),
         others_on_the_gpu(message),
     ]
@@ -615,6 +625,10 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
             (Change::Batch, "a smaller batch"),
             (Change::Inputs, "smaller inputs"),
             (Change::Bits, "weights in 16 or fewer bits"),
+            (
+                Change::Other,
+                "fewer results for each input (candidates, samples); of a list, one input in a process of its own, if use grows over it",
+            ),
         ],
     );
     let ratio = step(
