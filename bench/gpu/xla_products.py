@@ -32,6 +32,12 @@ PRODUCTS = [
 ]  # fmt: skip
 
 
+def dumping(logs, results):
+    """The environment in which XLA writes what it tunes to two files."""
+    flags = f" --xla_gpu_dump_autotune_logs_to={logs} --xla_gpu_dump_autotune_results_to={results}"
+    return {"XLA_FLAGS": os.environ.get("XLA_FLAGS", "") + flags, "JAX_ENABLE_COMPILATION_CACHE": "false"}  # fmt: skip
+
+
 def blocks(text, name):
     """The bodies of the fields called `name`, at any depth, in a text of protocol buffers."""
     for found in re.finditer(rf"\b{name} \{{", text):
@@ -48,10 +54,10 @@ def word(text, name):
     return found and found[1]
 
 
-def tuned():
-    """What the last compilation tuned, and what it chose."""
+def tuned(logs=LOGS, results=RESULTS):
+    """What was tuned, and what was chosen, by the two files that XLA wrote."""
     read = lambda path: open(path).read() if os.path.exists(path) else ""  # noqa: E731
-    logs, results = read(LOGS), read(RESULTS)
+    logs, results = read(logs), read(results)
     chosen = {}
     for entry in blocks(results, "entries"):
         config = next(blocks(entry, "optimal_config"), "")
@@ -79,7 +85,7 @@ def tuned():
 
 
 def config_of(text):
-    """Tile or algorithm of a candidate, in short."""
+    """Tile, algorithm or cuDNN's engine of a candidate with its knobs and work space, in short."""
     names = (
         "block_m",
         "block_n",
@@ -89,8 +95,12 @@ def config_of(text):
         "num_warps",
         "num_ctas",
         "algorithm",
+        "algo_id",
     )
-    return " ".join(f"{name}={value}" for name in names if (value := word(text, name)))
+    said = [f"{name}={value}" for name in names if (value := word(text, name))]
+    said += [f"{word(k, 'key')}:{word(k, 'value')}" for k in blocks(text, "tuning_knobs")]
+    said += [f"work={word(w, 'value') or 0}" for w in blocks(text, "workspace_size")]
+    return " ".join(said)
 
 
 def compiled(dtype, m, k, n, batch, around):
@@ -123,9 +133,7 @@ def ran(job):
 def main():
     """All products or jobs, one after another."""
     out, seconds, names = sys.argv[1], float((sys.argv[2:] or ["100"])[0]), sys.argv[3:]
-    flags = f" --xla_gpu_dump_autotune_logs_to={LOGS} --xla_gpu_dump_autotune_results_to={RESULTS}"
-    os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + flags
-    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+    os.environ |= dumping(LOGS, RESULTS)
     began = time.monotonic()
     import jax
 

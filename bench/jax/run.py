@@ -2,7 +2,8 @@
 
 `--file` names the file with the jobs. With `--limits` each is started twice more, in a pool of 1.05 times and of 0.7 times what it used at most;
 `--peaks FILE` starts each only so, by what it used at most in results that are there. `--rows FILE` repeats what a virtual GPU says is just enough and
-just too little (`sides.py`), some beside each other where each has a pool of its own.
+just too little (`sides.py`), some beside each other where each has a pool of its own; so does `--fraction`, in which the jobs are started with one share of the GPU
+each. With `--tuned`, a row has what XLA tried and chose.
 """
 
 import argparse
@@ -12,12 +13,14 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
 
 HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "gpu")]
 SECONDS = 150
 
 
@@ -38,14 +41,24 @@ def start(script, name, **variables):
     return found | {"seconds": round(time.monotonic() - began, 1), "variables": variables}
 
 
-def repeat(path, beside, until, out):
-    """The starts of `path` that have a side: those with a pool beside each other, the others alone."""
-    rows = [row for row in map(json.loads, open(path)) if "side" in row]
+def tuning(script, name, **variables):
+    """One start of a job, and what XLA tried for it and chose."""
+    from xla_products import dumping, tuned
+
+    with tempfile.TemporaryDirectory() as place:
+        files = f"{place}/logs.txt", f"{place}/results.txt"
+        found = start(script, name, **variables, **dumping(*files))
+        return found | {"variables": variables, "tuned": tuned(*files)}
+
+
+def repeat(rows, script, one, beside, until, out):
+    """Starts again what `rows` are: those with a pool beside each other, the others alone."""
 
     def again(row):
         if time.monotonic() < until:
-            found = start("jobs.py", row["job"], **row["variables"])
-            print(json.dumps(found | {name: row[name] for name in ("limit", "side")}), file=out)
+            found = one(script, row["job"], **row["variables"])
+            more = {name: row[name] for name in ("limit", "side") if name in row}
+            print(json.dumps(found | more), file=out)
 
     with ThreadPoolExecutor(beside) as pool:
         list(pool.map(again, [row for row in rows if "LEAVE_FREE" not in row["variables"]]))
@@ -58,19 +71,22 @@ def main():
     """All jobs, one after another: the GPU has one at a time."""
     parser = argparse.ArgumentParser()
     parser.add_argument("out")
-    parser.add_argument("--starts", type=int, default=3)
+    parser.add_argument("--starts", type=int, help="of each: three, with --rows or --fraction one")
     parser.add_argument("--limits", action="store_true")
     parser.add_argument("--file", default="jobs.py")
     parser.add_argument("--only", default="")
     parser.add_argument("--peaks", help="results, perhaps of another GPU: only starts with a limit")
     parser.add_argument("--total", type=int, help="bytes of this GPU, with --peaks")
     parser.add_argument("--rows", help="what sides.py wrote: only those starts")
-    parser.add_argument("--beside", type=int, default=1, help="starts at a time, with --rows")
+    parser.add_argument("--fraction", help="the share of the GPU that each start gets")
+    parser.add_argument(
+        "--beside", type=int, default=1, help="starts at a time, with --rows or --fraction"
+    )
+    parser.add_argument("--tuned", action="store_true", help="with what XLA tried, the same")
     parser.add_argument(
         "--seconds", type=float, default=1e9, help="begin nothing new after so long"
     )
     given = parser.parse_args()
-    sys.path.insert(0, str(HERE))
 
     script = given.file
     names = [
@@ -89,9 +105,19 @@ def main():
     }  # fmt: skip
     with open(given.out, "w", buffering=1) as out:
         print(json.dumps({"about": about}), file=out)
-        if given.rows:
-            return repeat(given.rows, given.beside, until, out)
-        for number in range(given.starts):
+        if given.rows or given.fraction:
+            rows = (
+                [row for row in map(json.loads, open(given.rows)) if "side" in row]
+                if given.rows
+                else [
+                    {"job": n, "variables": {"XLA_PYTHON_CLIENT_MEM_FRACTION": given.fraction}}
+                    for n in names
+                ]
+            )
+            rows = [row for row in rows if row["job"] in names] * (given.starts or 1)
+            one = tuning if given.tuned else start
+            return repeat(rows, script, one, given.beside, until, out)
+        for number in range(given.starts or 3):
             peaks = {}
             if given.peaks:
                 rows = map(json.loads, open(given.peaks))

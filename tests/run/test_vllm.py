@@ -279,7 +279,7 @@ def test_vllm_starts_nothing_that_a_rehearsal_has_no_use_for(oomph, tmp_path):
     assert any("FlashInfer" in one["what"] for one in run.json["assumptions"]), run.json
 
 
-def stand_in(place, server):
+def stand_in(place, server, version="0.26.0"):
     """A package called vLLM whose `vllm serve` is `server`, and a model of two heads; the environment that has it."""
     for name, text in {
         "vllm/__init__.py": "",
@@ -291,7 +291,7 @@ def stand_in(place, server):
         "vllm/v1/core/kv_cache_utils.py": CACHES,
         "vllm/v1/worker/__init__.py": "",
         "vllm/v1/worker/gpu_worker.py": WORKER,
-        "vllm-0.26.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n",
+        f"vllm-{version}.dist-info/METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n",
     }.items():
         file = place / "packages" / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -436,6 +436,25 @@ def test_an_engine_that_is_killed_has_left_its_record(oomph, tmp_path):
     assert engine["weights_bytes"] == 8 * GIB and engine["kv_cache_blocks"] > 1000
     assert run.json["peak"]["allocated_bytes"] == 8 * GIB
     assert not list((tmp_path / "run").rglob("*.part"))
+    # The version is the one that was compared with GPUs.
+    assert not any(one["kind"] == "engine" for one in run.json["assumptions"])
+
+
+def test_an_engine_that_was_not_compared_with_a_gpu_is_an_assumption(oomph, tmp_path):
+    environment = stand_in(tmp_path, SERVER, "0.31.0")
+    run = oomph(f"SERVER = {SERVER!r}\n" + KILLED, env={"PYTHONPATH": environment["PYTHONPATH"]})
+    assert run.json["engine"]["version"] == "0.31.0", run.err
+    what = [one["what"] for one in run.json["assumptions"] if one["kind"] == "engine"]
+    assert len(what) == 1 and "vLLM 0.31.0 was never compared with a GPU (0.26.0 was)" in what[0]
+
+
+def test_another_engine_is_an_assumption(oomph, tmp_path):
+    (tmp_path / "packages" / "sglang").mkdir(parents=True)
+    (tmp_path / "packages" / "sglang" / "__init__.py").write_text("")
+    script = "import torch, sglang\ntorch.ones(1 << 20, device='cuda')\n"
+    run = oomph(script, env={"PYTHONPATH": str(tmp_path / "packages")})
+    what = [one["what"] for one in run.json["assumptions"] if one["kind"] == "engine"]
+    assert len(what) == 1 and what[0].startswith("sglang was never started"), run.json
 
 
 # The engine ends by itself, with a request in between, which may need more than its start did.

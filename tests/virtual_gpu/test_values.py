@@ -333,3 +333,37 @@ ones.sum().item()
         )
         said = [a["what"] for a in run.json["assumptions"]]
         assert any("read a GPU value, which oomph does not compute" in what for what in said), write
+
+
+def test_what_a_copy_to_the_host_reads_is_of_this_tensor(oomph):
+    """Memory that integers were computed in held them still when a large tensor of floats had it: copies took as much of the host's, and seconds."""
+    check(oomph, """
+size = 48 << 20
+factors = torch.randn(1 << 21, 3, device=cuda), torch.randn(3, 6, device=cuda)
+def grown(code):
+    before = int(open("/proc/self/statm").read().split()[1])
+    kept = code()
+    return (int(open("/proc/self/statm").read().split()[1]) - before) * 4096, kept
+def there_and_back():
+    integers = torch.arange(size // 8, device=cuda)
+    known = integers[-1].item(); del integers
+    floats = factors[0] @ factors[1]
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    bytes_of = torch.empty(0, dtype=torch.uint8, device=cuda).set_(floats.untyped_storage())
+    host.copy_(bytes_of, non_blocking=True)
+    return known, host, torch.empty_like(host, device=cuda).copy_(host, non_blocking=True)
+more, (known, host, back) = grown(there_and_back)
+assert known == size // 8 - 1 and more < size // 2, more >> 20
+written = torch.arange(size // 8).pin_memory()
+assert written.cuda().sum().item() == sum(range(size // 8)) and written[-1] == size // 8 - 1
+""")  # fmt: skip
+
+
+def test_operators_of_the_cpu_give_what_they_do_alone(oomph):
+    check(oomph, """
+x = torch.full((3, 4), 2.0)
+x[1, :2] = torch.tensor([5.0, 6.0])
+assert x.sum().item() == 31 and x.new_zeros(2, device=cuda).is_cuda and torch.zeros_like(x, device=cuda).is_cuda
+y = torch.empty(3, 4); torch.add(x, 1, out=y)
+assert y[1, 0] == 6 and torch.stack([x, y]).shape == (2, 3, 4) and x.to(cuda).add(1).cpu().equal(y)
+""")  # fmt: skip

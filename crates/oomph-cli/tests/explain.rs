@@ -98,6 +98,19 @@ fn messages_of_other_programs_are_in_the_json() {
 }
 
 #[test]
+fn the_chunks_of_a_pool_are_explained_from_a_file_and_from_a_log() {
+    let (status, found) = json(&["explain", &fixture("messages/bfc_dump.pb")]);
+    assert_eq!(status, 0);
+    assert_eq!(found["holders"][0]["bytes"], 1 << 30);
+    let (status, found) = json(&["explain", &fixture("messages/bfc_jax.log")]);
+    assert_eq!(
+        (status, &found["message"]["program"]),
+        (3, &Value::from("jax"))
+    );
+    assert_eq!(found["holders"][0]["stack"][0], "the program jit__lambda");
+}
+
+#[test]
 fn the_hosts_memory_has_its_own_cause_and_steps() {
     let (status, found) = json_of_log(
         "[Mon Nov  6 13:27:03 2023] Memory cgroup out of memory: Killed process 69134 (python) \

@@ -11,6 +11,7 @@ pub mod facts;
 mod held;
 pub mod lever;
 mod messages;
+mod pool;
 mod profile;
 mod repeats;
 pub mod stacks;
@@ -29,6 +30,7 @@ pub use diff::{Change, Diff, diff};
 pub use facts::Facts;
 pub use held::HeldStack;
 pub use messages::NextStep;
+pub use pool::explain_pool;
 pub use profile::explain_profile;
 
 /// Version of the JSON. Adding fields keeps it; changing their meaning does not.
@@ -630,6 +632,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
         first.evidence.extend(over);
     }
     if let Some(first) = causes.first_mut() {
+        first.verdict.push_str(&messages::tale(message));
         let around = messages::around(messages, &ranks, first);
         first.verdict.push_str(&around);
     }
@@ -668,6 +671,7 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
             device_total_bytes: bytes(|message| message.total),
             ..PeakReport::default()
         },
+        holders: (message.pool.as_deref()).map_or_else(Vec::new, pool::holders),
         message: Some(MessageReport {
             figures: messages::listed(message, &evidence, messages),
             ..messages::report(message)

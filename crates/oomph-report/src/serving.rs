@@ -123,6 +123,9 @@ pub fn serving_report(search: &Search, place: &str, width: usize) -> String {
     if let Some(needs) = &search.needs {
         said(BOLD, "needs", &needed(asked, needs));
     }
+    if let Some(assumed) = starts.iter().find_map(|start| start.engine.not_compared()) {
+        said(BOLD, "assumes", &assumed);
+    }
     if let Some(words) = would_fit(search) {
         said(BOLD, "would fit", &words);
     }
@@ -282,5 +285,6 @@ mod tests {
         let said = serving_report(&search, "oomph-report/vllm-1", 120);
         assert!(said.contains("0 in 0 s"), "{said}");
         assert!(said.contains("no start came up"), "{said}");
+        assert!(!said.contains("assumes"), "{said}");
     }
 }

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::Path;
 
-use oomph_explain::{Options, diff, explain, explain_messages, explain_profile};
+use oomph_explain::{Options, diff, explain, explain_messages, explain_pool, explain_profile};
 use oomph_report::explanation::{difference, explanation};
 use oomph_trace::pprof::{Held, Profile};
 use oomph_trace::{Frame, Trace, text};
@@ -121,6 +121,25 @@ fn what_jax_holds() {
     let many = [u64::MAX / 2; 3].map(|size| ("buffer", "cuda:0", &[7][..], size, size));
     let found = explain_profile(&profile(&many), &Options::default()).unwrap();
     assert_eq!(found.peak.live_bytes, u64::MAX);
+}
+
+#[test]
+fn what_a_pool_held_when_it_found_no_room() {
+    // Of JAX 0.11.2 on a virtual H200, in a pool of 4.2 GiB: the log, and the file of TF_BFC_MEMORY_DUMP.
+    // And a log of TensorFlow 2.21 there, in a pool of 4 GiB.
+    for of in ["jax", "tensorflow"] {
+        let name = format!("messages/bfc_{of}.log");
+        let (messages, _) = text::read(fixture(&name), Path::new(&name)).unwrap();
+        let found = explain_messages(&messages).unwrap();
+        insta::assert_snapshot!(format!("pool_of_{of}_log"), plain(&explanation(&found, 80)));
+    }
+    let name = Path::new("bfc_dump.pb");
+    let (content, _) = oomph_trace::read(fixture("messages/bfc_dump.pb"), name).unwrap();
+    let oomph_trace::Content::Pool(pool) = content else {
+        panic!("{content:?}")
+    };
+    let found = explain_pool(&pool);
+    insta::assert_snapshot!("pool_of_jax_file", plain(&explanation(&found, 80)));
 }
 
 #[test]

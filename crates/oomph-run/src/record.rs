@@ -502,6 +502,23 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// The version of vLLM whose caches were compared with those of GPUs.
+    const COMPARED: &str = "0.26.0";
+
+    /// What a start of this version assumes on a virtual GPU; `None` of the one that was compared.
+    pub fn not_compared(&self) -> Option<String> {
+        // After a plus is what it was built for.
+        let version = self.version.split('+').next().unwrap_or_default();
+        (!version.is_empty() && version != Self::COMPARED).then(|| {
+            format!(
+                "{} {version} was never compared with a GPU ({} was): versions set other amounts of memory apart, so its KV cache may be \
+                 larger or smaller there",
+                self.name,
+                Self::COMPARED
+            )
+        })
+    }
+
     /// Whether it has its KV cache, and waits for requests or answers them.
     pub fn has_started(&self) -> bool {
         self.kv_cache_blocks > 0

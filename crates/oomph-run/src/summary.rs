@@ -495,6 +495,15 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
             count: record.library.missing.len() as u64,
         });
     }
+    let engine = record.engine.as_ref().filter(|_| record.r#virtual);
+    if let Some(what) = engine.and_then(Engine::not_compared) {
+        all.push(Assumption {
+            kind: "engine".to_owned(),
+            what,
+            location: None,
+            count: 1,
+        });
+    }
     if record.net_bytes > 0 {
         let outside = format_bytes(record.net_bytes);
         all.push(Assumption {

@@ -11,6 +11,7 @@
 //!
 //! This is the only crate that knows wire formats, and [`Trace`] is not one of them.
 
+pub mod bfc;
 pub mod chrome;
 pub mod error;
 pub mod events;
@@ -49,6 +50,8 @@ pub enum Content {
     Messages(Vec<text::OomMessage>),
     /// What JAX held at one moment.
     Profile(Box<pprof::Profile>),
+    /// What an allocator of XLA's or TensorFlow's held when it found no room.
+    Pool(Box<bfc::Pool>),
 }
 
 /// Reads a file of any known format, told by its contents; `path` is for messages only.
@@ -87,6 +90,10 @@ pub fn read(file: impl Read + 'static, path: &Path) -> Result<(Content, Vec<Prob
     if pprof::looks_like(&first) {
         let profile = pprof::read_from(input, path)?;
         return Ok((Content::Profile(Box::new(profile)), Vec::new()));
+    }
+    if bfc::looks_like(&first) {
+        let pool = bfc::read_from(input, path)?;
+        return Ok((Content::Pool(Box::new(pool)), Vec::new()));
     }
     let not_known = |found: String| Error::Format {
         path: path.to_owned(),

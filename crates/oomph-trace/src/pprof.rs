@@ -172,7 +172,7 @@ fn parse(file: &[u8]) -> Option<Result<Profile, Foreign>> {
 }
 
 /// The numbers in the first fields of a message; 0 where there is none.
-fn numbers(message: &[u8]) -> Option<[u64; 4]> {
+pub(crate) fn numbers(message: &[u8]) -> Option<[u64; 4]> {
     let mut found = [0; 4];
     fields(message, &mut |number, value, _| {
         if let Some(slot) = (number as usize)
@@ -199,7 +199,7 @@ fn repeated(value: u64, bytes: &[u8], each: &mut dyn FnMut(u64) -> Option<()>) -
 }
 
 /// Calls `each` with every field of a message: its number, its value (of a varint) and its bytes (of what has a length).
-fn fields<'a>(
+pub(crate) fn fields<'a>(
     message: &'a [u8],
     each: &mut dyn FnMut(u64, u64, &'a [u8]) -> Option<()>,
 ) -> Option<()> {

@@ -32,6 +32,7 @@ mod serving;
 mod signs;
 mod tables;
 mod tensorrt;
+mod told;
 mod words;
 mod xla;
 
@@ -40,6 +41,7 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::bfc::Pool;
 use crate::error::{Error, Problem, ProblemKind};
 use crate::input;
 use crate::units::Bytes;
@@ -56,6 +58,7 @@ use readers::{Found, Noted};
 pub use serving::SHORT_OF_SHARE;
 pub use signs::Sign;
 pub use tables::{Bound, Card, Disk, Holder, Host, Offload, Tables};
+pub use told::Told;
 
 /// A line that is longer is cut: tracebacks and messages have a few kilobytes.
 const MAX_LINE: usize = 1 << 20;
@@ -303,6 +306,8 @@ pub struct OomMessage {
     pub around: Around,
     /// What the lines below it list, by name.
     pub parts: Vec<(String, Bytes)>,
+    /// The chunks of its pool, where the lines beside it list them.
+    pub pool: Option<Box<Pool>>,
     /// The settings that command lines and configurations in the text show.
     pub settings: Vec<Setting>,
     /// What tables anywhere in the text show.
@@ -358,6 +363,7 @@ impl OomMessage {
             private_pools: None,
             around: Around::default(),
             parts: Vec::new(),
+            pool: None,
             settings: Vec::new(),
             tables: Arc::default(),
             traceback: Vec::new(),
@@ -643,6 +649,8 @@ struct Log {
     models: Vec<Model>,
     /// What it says works, with its line.
     works: Option<(usize, String)>,
+    /// What people tell.
+    told: Told,
     /// Whether the last line with words asks for ONNX Runtime's provider.
     provider: bool,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
@@ -713,6 +721,7 @@ impl Log {
         if self.works.is_none() {
             self.works = signs::what_works(text).map(|words| (number, words));
         }
+        self.told.read(text, number);
         Sign::read(text, &mut self.provider, &mut self.signs);
         Framework::read(text, &mut self.framework);
         origin.complete(&self.whole);
@@ -957,8 +966,12 @@ impl Log {
         message.likely = {
             let mut lines = self.recent.iter().rev().filter(|_| is_cut);
             let near = lines.clone().take(CLOSE);
-            near.filter(|_| message.traceback.is_empty())
-                .find_map(|line| phase::of_line(line))
+            // What a listing does after that has no phase, and is nearer.
+            let ran = |line: &&String| line.trim_end().ends_with(')') && line.contains(" = ");
+            near.filter(|line| message.traceback.is_empty() && !line.trim().is_empty())
+                .map(|line| (phase::of_line(line), ran(&line)))
+                .find_map(|(phase, ran)| (phase.is_some() || ran).then_some(phase))
+                .flatten()
                 .or_else(|| lines.find_map(|line| phase::of_log(line)))
         };
         // Ray's driver only relays what failed in a worker: `ray::Worker.run() (pid=7106, ip=192.168.10.10, …`.
@@ -1109,6 +1122,10 @@ impl Log {
                 "containers",
                 "spec",
                 "status",
+                "metadata",
+                "command",
+                "args",
+                "template",
             ]
             .contains(&name);
             (!name.is_empty() && !field && name.bytes().all(plain)).then(|| name.to_owned())
@@ -1346,6 +1363,28 @@ impl Log {
             ended.around = around;
             self.messages.push(*ended);
         }
+        // No failure, but people tell of use that grows.
+        if self.messages.is_empty()
+            && self.error.is_none()
+            && let Some((line, words)) = self.told.grows.clone()
+        {
+            let mut grows = OomMessage::new(MessageKind::Unknown, line, &words);
+            let lower = words.to_ascii_lowercase();
+            let gpu = ["vram", "gpu", "cuda"]
+                .iter()
+                .any(|word| lower.contains(word));
+            let host = [" ram", "rss", "cpu"]
+                .iter()
+                .any(|word| lower.contains(word));
+            grows.memory = match (gpu, host) {
+                (true, false) => Memory::Device,
+                (false, true) => Memory::Host,
+                _ => Memory::Unknown,
+            };
+            grows.setting = Some("grows");
+            grows.handled = true;
+            self.messages.push(grows);
+        }
         // A text that no reader knows matters only if there is no other, which is not only a warning.
         if self
             .messages
@@ -1378,6 +1417,10 @@ impl Log {
         tables.framework = self.framework.take();
         tables.gpus = std::mem::take(&mut self.gpus);
         tables.works = self.works.take();
+        tables.told = std::mem::take(&mut self.told);
+        if tables.told.grows.is_some() && !tables.signs.contains(&Sign::Grows) {
+            tables.signs.push(Sign::Grows);
+        }
         tables.model = models::chosen(&self.models).cloned();
         tables.signs.extend(self.elsewhere.signs());
         let tables = Arc::new(tables);

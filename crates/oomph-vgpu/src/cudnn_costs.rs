@@ -2,7 +2,7 @@
 //!
 //! The library's heuristics return the fastest plan first, so each later plan of a graph is
 //! assumed to be slower than the one before it: benchmark mode then usually picks what the heuristics
-//! would.
+//! would. XLA makes a graph for each plan, so there each later plan of a convolution is.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{c_int, c_void};
@@ -81,6 +81,8 @@ struct Described {
     /// The graph finalized last, for which plans are made: its time, its work, and how many it has.
     current: (Duration, Option<Work>, u32),
     plans: HashMap<u64, (Duration, Option<Work>)>,
+    /// How many plans XLA has made for a convolution.
+    tried: HashMap<Work, u32>,
 }
 
 static DESCRIBED: std::sync::LazyLock<Mutex<Described>> =
@@ -158,8 +160,8 @@ pub fn created(descriptor: u64, kind: c_int) {
     }
 }
 
-/// A descriptor was finalized.
-pub fn finalized(rates: &Rates, descriptor: u64) {
+/// A descriptor was finalized. XLA makes a graph for each plan that it tries, in the order that the heuristics gave.
+pub fn finalized(rates: &Rates, descriptor: u64, by_xla: bool) {
     let mut all = DESCRIBED.lock();
     if all.graphs.contains_key(&descriptor) {
         all.current = (
@@ -168,8 +170,16 @@ pub fn finalized(rates: &Rates, descriptor: u64) {
             0,
         );
     } else if all.plans.contains_key(&descriptor) {
-        let (time, work, earlier) = all.current;
+        let (time, work, of_graph) = all.current;
         all.current.2 += 1;
+        let earlier = match work {
+            Some(convolution @ Work::Convolution { .. }) if by_xla => {
+                let made = all.tried.entry(convolution).or_default();
+                *made += 1;
+                *made - 1
+            }
+            _ => of_graph,
+        };
         let slower = time.mul_f64(1.0 + STEP * f64::from(earlier));
         all.plans.insert(descriptor, (slower, work));
     }
@@ -186,9 +196,16 @@ pub fn time(plan: u64) -> Duration {
     all.plans.get(&plan).map_or(LAUNCH, |plan| plan.0)
 }
 
+/// What is assumed where XLA compares plans.
+const IN_ORDER: &str = "XLA tries many of cuDNN's engines for a convolution; here the first that cuDNN names is the quickest: on a GPU it may be another, with \
+    another work space, and close to the limit the verdict may be another there";
+
 /// Notes what a plan does.
 pub fn note(plan: u64) {
     let work = DESCRIBED.lock().plans.get(&plan).and_then(|plan| plan.1);
+    if matches!(work, Some(Work::Convolution { .. })) && crate::loader::is_xla() {
+        crate::ledger::assume("cuDNN", IN_ORDER);
+    }
     work::note(work.unwrap_or(Work::Moving {
         bytes: 0,
         what: "cudnn",
@@ -606,15 +623,22 @@ mod tests {
             // SAFETY: a count of one, and a descriptor is what `given` is.
             unsafe { described(to, attribute, TYPE_DESCRIPTOR, 1, (&raw const given).cast()) };
         }
-        finalized(&rates(), graph);
+        finalized(&rates(), graph, false);
         for plan in 10..14 {
             created(plan, PLAN_DESCRIPTOR);
-            finalized(&rates(), plan);
+            finalized(&rates(), plan, false);
         }
         let measured = 292.1;
         let first = time(10).as_secs_f64() * 1e6;
         assert!((0.8..1.25).contains(&(first / measured)), "{first} us");
         assert!((10..13).all(|plan| time(plan) < time(plan + 1)));
+        // XLA's plans each have a graph of their own.
+        for plan in 20..24 {
+            finalized(&rates(), graph, true);
+            created(plan, PLAN_DESCRIPTOR);
+            finalized(&rates(), plan, true);
+        }
+        assert!((20..23).all(|plan| time(plan) < time(plan + 1)));
         forgotten(10);
         assert_eq!(time(10), LAUNCH);
     }

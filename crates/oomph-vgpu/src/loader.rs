@@ -150,9 +150,9 @@ fn is_stateful(name: &CStr) -> bool {
         .any(|what| says(what))
 }
 
-/// Whether functions that nobody has fail when they are called: for XLA, which asks for each by name when it needs it. To other
-/// programs they are absent.
-fn lacks() -> bool {
+/// Whether the program is XLA, by JAX. It asks for each function by name when it needs it, so those that nobody has fail when they are
+/// called; to other programs they are absent.
+pub fn is_xla() -> bool {
     look().config.text("framework", "") == "jax"
 }
 
@@ -197,7 +197,7 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
                 if !has_first_version(own, name) {
                     ledger::missed(name);
                 }
-                if handle != own && (lacks() || !symbol_of(handle, name).is_null()) {
+                if handle != own && (is_xla() || !symbol_of(handle, name).is_null()) {
                     choice.found = lacking as *const () as usize;
                 }
             }

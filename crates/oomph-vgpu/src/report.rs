@@ -59,6 +59,12 @@ export! {
             unsafe { crate::runtime::set(at, 0, len as usize) };
         }
     }
+    /// Copies what was ever written of large pinned host memory to the device, outside any stream and without time on the clock. 0 if it
+    /// is none.
+    unsafe fn oomph_vgpu_bring(to: u64, from: u64, len: u64) -> c_int, or 0; {
+        // SAFETY: the recorder names two live allocations and their length.
+        c_int::from(unsafe { crate::runtime::bring(to, from, len as usize) })
+    }
     /// Calls and assumptions as JSON. Returns the length; writes at most `room` bytes.
     unsafe fn oomph_vgpu_report(out: *mut c_char, room: usize) -> usize, or 0; {
         let text = report();

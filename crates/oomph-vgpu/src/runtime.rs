@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::os::unix::fs::FileExt as _;
 
 use crate::arguments::{Out, Text, put_text};
 use crate::context::Charge;
@@ -780,13 +781,28 @@ const COLLECTIVE_COPY: u64 = 8 << 20;
 /// Beyond this a copy from the device into pinned memory leaves untouched what is untouched, so that
 /// activations offloaded to the host take no memory of it either.
 const SPARSE_COPY: u64 = 1 << 20;
+/// Bytes of a page of this process's memory.
+const PAGE: u64 = 4096;
+
+/// Copies what was ever written of large pinned host memory to the device; the rest there becomes untouched. False if it is none.
+///
+/// # Safety
+/// Both ranges must be valid.
+pub unsafe fn bring(to: u64, from: u64, len: usize) -> bool {
+    let is_sparse =
+        len as u64 > SPARSE_COPY && allocated_pinned(from) && driver::device_of(to).is_some();
+    if is_sparse {
+        // SAFETY: the caller's contract; the destination is device memory, which are anonymous pages of ours.
+        unsafe { copy_touched(to, from, len) };
+    }
+    is_sparse
+}
 
 /// Copies the pages of `from` that were ever touched; the rest of the destination becomes untouched.
 ///
 /// # Safety
 /// Both ranges must be valid and apart, and the destination an anonymous private mapping.
 unsafe fn copy_touched(to: u64, from: u64, len: usize) {
-    const PAGE: u64 = 4096;
     let end = from + len as u64;
     // SAFETY: the caller's contract.
     unsafe {
@@ -796,21 +812,14 @@ unsafe fn copy_touched(to: u64, from: u64, len: usize) {
         std::ptr::write_bytes(last as *mut u8, 0, (to + len as u64 - last) as usize);
     }
     let start = from / PAGE * PAGE;
-    let mut touched = vec![0u8; (end - start).div_ceil(PAGE) as usize];
-    // SAFETY: `touched` has one byte a page.
-    let known = unsafe {
-        libc::mincore(
-            start as *mut libc::c_void,
-            (end - start) as usize,
-            touched.as_mut_ptr(),
-        )
-    } == 0;
-    for (page, touched) in touched.iter().enumerate() {
-        if known && touched & 1 == 0 {
+    let pages = (end - start).div_ceil(PAGE);
+    let map = page_map(start, pages);
+    for page in 0..pages {
+        if map.as_ref().is_some_and(|map| !map[page as usize]) {
             continue;
         }
-        let begin = (start + page as u64 * PAGE).max(from);
-        let stop = (start + (page as u64 + 1) * PAGE).min(end);
+        let begin = (start + page * PAGE).max(from);
+        let stop = (start + (page + 1) * PAGE).min(end);
         // SAFETY: within both ranges.
         unsafe {
             std::ptr::copy_nonoverlapping(
@@ -822,12 +831,27 @@ unsafe fn copy_touched(to: u64, from: u64, len: usize) {
     }
 }
 
+/// Which of so many pages were ever touched: those that are in memory or were swapped out, which `mincore` does not count. `None` if
+/// the kernel does not tell.
+fn page_map(start: u64, pages: u64) -> Option<Vec<bool>> {
+    const IN_MEMORY_OR_SWAPPED: u64 = 0b11 << 62;
+    let mut entries = vec![0u8; pages as usize * size_of::<u64>()];
+    let file = std::fs::File::open("/proc/self/pagemap").ok()?;
+    file.read_exact_at(&mut entries, start / PAGE * size_of::<u64>() as u64)
+        .ok()?;
+    let entries = entries.chunks_exact(size_of::<u64>());
+    let is_touched = |entry: &[u8]| {
+        let entry = entry.try_into().map_or(u64::MAX, u64::from_ne_bytes);
+        entry & IN_MEMORY_OR_SWAPPED != 0
+    };
+    Some(entries.map(is_touched).collect())
+}
+
 /// Sets real bytes where that costs little.
 ///
 /// # Safety
 /// The range must be valid.
 pub unsafe fn set(at: u64, value: u8, len: usize) {
-    const PAGE: u64 = 4096;
     if at == 0 || len == 0 || crate::report::keeps() && driver::device_of(at).is_some() {
         return;
     }

@@ -32,6 +32,8 @@ _NEEDED = (
     "directory with that file is enough: hf download {model} config.json --local-dir DIRECTORY (of a gated model after hf auth login), and give "
     "DIRECTORY in its place"
 )
+_OTHERS = ("sglang", "lmdeploy", "tensorrt_llm", "llama_cpp")
+_NEVER_STARTED = "{} was never started on a virtual GPU by those who wrote it: what it sets apart, and so its verdict, may be wrong"
 _TOKENS = "vLLM's samplers are not computed: each token that it generates is token 0"
 
 
@@ -48,6 +50,8 @@ _IMPORTS = ("vllm", *_HEAVY, "vllm.entrypoints.cli.main", "vllm.v1.worker.gpu_wo
 
 def watch(recorder: Any) -> None:
     """Wait for vLLM in the script, and in the processes that it forks."""
+    for engine in _OTHERS:
+        on_import(engine, lambda module: recorder.assumptions.add("engine", _NEVER_STARTED.format(module.__name__), ""))  # fmt: skip
     for module in _IMPORTS:
         around_import(module, _no_collections)
     if "vllm" in sys.modules:  # which imports torch first

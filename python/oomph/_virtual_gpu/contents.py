@@ -59,15 +59,19 @@ def _more_behind(t: torch.Tensor, end: int) -> bool:
 
 
 class _Storage:
-    """What is unknown of one storage: `mask` has a 1 for each of its first bytes that is, and `rest` is of the others."""
+    """What is unknown of one storage: `mask` has a 1 for each of its first bytes that is, and `rest` is of the others.
 
-    __slots__ = ("mask", "rest", "why")
+    It is `stale` if it holds what others left there, as nothing was written to it since.
+    """
 
-    def __init__(self, rest: bool, why: str | None = None) -> None:
+    __slots__ = ("mask", "rest", "stale", "why")
+
+    def __init__(self, rest: bool, why: str | None = None, stale: bool = False) -> None:
         # Not a tensor: one that is made in inference mode cannot be changed outside.
         self.mask = bytearray()
         self.rest = rest
         self.why = why
+        self.stale = stale
 
     def set(self, place: Place, unknown: bool) -> None:
         self._reach(place.end)
@@ -118,6 +122,11 @@ class Contents:
         storage = self._storages.get(pointer)
         return storage is not None and storage.rest and not storage.mask and pointer not in self.fills  # fmt: skip
 
+    def stale(self, t: torch.Tensor) -> bool:
+        """Whether nothing was written to the storage of `t` since it is one."""
+        storage = self._storages.get(base_pointer(t))
+        return storage is not None and storage.stale and self.nowhere_known(t)
+
     def fill(self, t: torch.Tensor) -> Fill | None:
         """What repeats in `t`, if that is all that is known of it."""
         if not self.fills or not t.is_cuda or t.is_neg() or t.is_conj() or t.numel() == 0:
@@ -151,10 +160,10 @@ class Contents:
         storage = self._storages.get(base_pointer(t))
         return storage.why if storage is not None else None
 
-    def lose_storage(self, pointer: int, why: str | None = None) -> None:
-        """All of a storage is unknown, by the rule `why`."""
+    def lose_storage(self, pointer: int, why: str | None = None, stale: bool = False) -> None:
+        """All of a storage is unknown, by the rule `why`, or was not written at all."""
         self.fills.pop(pointer, None)
-        self._storages[pointer] = _Storage(True, why)
+        self._storages[pointer] = _Storage(True, why, stale)
 
     def forget_storage(self, pointer: int) -> None:
         """A storage is known, or gone."""
@@ -184,6 +193,8 @@ class Contents:
         if storage is not None and storage.rest and not storage.mask:
             if storage.why != why:
                 storage.why = None
+            # Integers in it may be chosen by a rule, and are written.
+            storage.stale = storage.stale and t.is_floating_point()
             return
         place = Place(t)
         if place.end > MASK_BYTES or place.whole(t):

@@ -52,6 +52,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_requests": (c_uint64, [c_int]),
     "oomph_vgpu_horizon": (c_uint64, [c_int]),
     "oomph_vgpu_clear": (None, [c_uint64, c_uint64]),
+    "oomph_vgpu_bring": (c_int, [c_uint64, c_uint64, c_uint64]),
     "oomph_vgpu_place": (None, [c_uint32]),
     "oomph_vgpu_step": (None, [c_uint64, c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),

@@ -348,6 +348,10 @@ class ValueLayer:
                     args = (*args[:at], as_tensor, *args[at + 1 :])
             reads = self.reads if self.before is not None else None
             given = tensors(args, [])
+            device = kwargs.get("device")
+            on_gpu = (
+                not (given if device is None else device == _CPU) or not kwargs.keys() <= _KINDS
+            )
             for t in given:
                 kind = type(t)
                 plain = self._plain_types.get(kind)
@@ -362,8 +366,10 @@ class ValueLayer:
                         with dispatch.Local():
                             return func(*args, **kwargs)
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
-                if reads is not None and t.is_cuda:
-                    reads(t)
+                if t.is_cuda:
+                    on_gpu = True
+                    if reads is not None:
+                        reads(t)
             if reads is not None and op.mutated and given and given[0].is_cuda:
                 # What it changes comes first, but for `out=`.
                 reads.writes(op.name, given[0])
@@ -380,7 +386,10 @@ class ValueLayer:
             # A mode of the program's (`torch.set_default_device`) and its tracer would see what runs here.
             with op.apart():
                 if op.special is None:
-                    return self._run(func, op, args, kwargs)
+                    if on_gpu or op.reads:
+                        return self._run(func, op, args, kwargs)
+                    # Programs prepare batches so, often by the thousand.
+                    return func(*args, **kwargs)
                 with untraced():
                     return op.special(func, op, args, kwargs)
 
@@ -484,6 +493,7 @@ class ValueLayer:
             if t.is_cuda and (self._budget is not None or not self.is_unknown(t))
         ]
         if op.reads:
+            self._empty(op, args)
             out = func(*args, **kwargs)
         else:
             self._gpu.oomph_vgpu_begin(op.keeps, _by_engine())
@@ -758,6 +768,8 @@ class ValueLayer:
         """
         if op.name in ZEROS and results is None and all(map(self._clear, tensors(out, []))):
             return True
+        if results is None and self._brought(op, args):
+            return True
         try:
             if op.mutated and _changes_sparse(op, args, kwargs):
                 return False  # its indices and values are others than before
@@ -818,6 +830,29 @@ class ValueLayer:
         self._gpu.oomph_vgpu_clear(t.data_ptr(), t.nbytes)
         return True
 
+    def _empty(self, op, args) -> None:
+        """Forget what others left in memory that goes to the host, so that the copy takes none there."""
+        if op.name == "aten::copy_" and args[1].is_cuda and not args[0].is_cuda:
+            source = args[1]
+            if source.is_contiguous() and self._contents.stale(source):
+                self._gpu.oomph_vgpu_clear(source.data_ptr(), source.nbytes)
+
+    def _brought(self, op, args) -> bool:
+        """Whether the bytes of pinned host memory are on the device now: those that were ever written, as of tensors that a lever
+        keeps on the host."""
+        if op.name != "aten::copy_" or not args[0].is_cuda or args[1].is_cuda:
+            return False
+        to, source = args[:2]
+        if (
+            source.dtype != to.dtype
+            or source.shape != to.shape
+            or not (source.is_contiguous() and to.is_contiguous())
+            or source.is_neg() != to.is_neg()
+            or source.is_conj() != to.is_conj()
+        ):
+            return False
+        return bool(self._gpu.oomph_vgpu_bring(to.data_ptr(), source.data_ptr(), to.nbytes))
+
     def _to_cpu(self, value):
         if isinstance(value, torch.Tensor):
             return self._host(value)
@@ -868,7 +903,8 @@ class ValueLayer:
         for t in outs:
             if t.is_cuda:
                 if fresh:
-                    self._contents.lose_storage(base_pointer(t), why)
+                    stale = t.is_floating_point() and not self._computable(t)
+                    self._contents.lose_storage(base_pointer(t), why, stale)
                 else:
                     self._contents.lose(t, why)
 
@@ -1367,7 +1403,9 @@ def _like_on_gpu(value, device: torch.device):
     return tuple(_like_on_gpu(item, device) for item in value)
 
 
-# Arguments that say of which kind a result is, which it is already.
+# Arguments that say of which kind a result is.
+_KINDS = {"dtype", "layout", "device", "pin_memory", "memory_format"}
+# Those that say it where it is of that kind already.
 _PLACES = {"generator", "out", "dtype", "layout", "device", "pin_memory"}
 
 

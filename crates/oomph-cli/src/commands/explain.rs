@@ -193,6 +193,9 @@ impl Args {
                     })?;
                     profiles.push((path.clone(), found.into()));
                 }
+                (Content::Pool(pool), _) => {
+                    profiles.push((path.clone(), oomph_explain::explain_pool(&pool).into()));
+                }
                 _ => bail!("{}: this kind of file cannot be explained", path.display()),
             }
         }

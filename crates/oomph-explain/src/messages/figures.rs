@@ -168,11 +168,23 @@ pub(super) fn device_memory(message: &OomMessage) -> Option<(usize, Bytes)> {
         "device just has",
         "gpu with",
     ];
+    // What a program wants, or what is free, is not what there is.
+    const NOT: [&str; 8] = [
+        "want", "need", "requir", "too much", "free", "takes", "uses", "used",
+    ];
     let figures = message.tables.figures.iter();
-    let stated = figures.filter(|figure| has(figure, &WORDS));
+    let stated = figures.filter(|figure| has(figure, &WORDS) && !has(figure, &NOT));
     stated
         .filter_map(|figure| Some((figure.line, *figure.sizes.iter().max()?)))
         .min_by_key(|(_, size)| std::cmp::Reverse(*size))
+}
+
+/// Whether the text says what the weights take.
+pub(super) fn lists_weights(message: &OomMessage) -> bool {
+    message
+        .parts
+        .iter()
+        .any(|(name, _)| name.contains("weights"))
 }
 
 /// What the text sets a name to, if it does.
@@ -540,6 +552,19 @@ pub(crate) fn listed(
     let anothers = |figure: &Figure| {
         figure.line != message.line && others.iter().any(|other| other.line == figure.line)
     };
+    // Who holds a pool's chunks is listed.
+    let of_pool = |figure: &Figure| {
+        const CHUNKS: [&str; 7] = [
+            "InUse at ",
+            "Free at ",
+            "Free  at ",
+            "Chunk at ",
+            "for chunks",
+            "in use in bin",
+            "Requested Size",
+        ];
+        message.pool.is_some() && CHUNKS.iter().any(|words| figure.text.contains(words))
+    };
     let serves = message.program.serves() || message.inside.is_some_and(Program::serves);
     let small = message.kind == MessageKind::OnChip
         || message.requested.is_some_and(|asked| asked.0 < 16 * TINY);
@@ -552,6 +577,7 @@ pub(crate) fn listed(
         if quoted(figure)
             || (message.program == Program::Kernel && has(figure, &BY_ZONE))
             || anothers(figure)
+            || of_pool(figure)
             || tiny
             || (counts && !serves)
             || (!counts && figure.sizes.iter().all(known))

@@ -6,12 +6,16 @@ mod figures;
 mod next;
 mod other;
 mod settings;
+mod shapes;
 mod sharing;
+mod told;
 mod ways;
 mod weights;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
+use oomph_trace::text::{
+    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign,
+};
 
 pub(crate) use figures::listed;
 pub use next::NextStep;
@@ -100,7 +104,8 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
     }));
     if message.text.contains("17179869184.00 GiB") {
         corrections.push(
-            "17179869184.00 GiB is no figure: under WSL and Windows the driver does not say what a process holds"
+            "17179869184.00 GiB is no figure but a negative number that wrapped, or what the driver gives where it does not know \
+             (WSL, Windows)"
                 .to_owned(),
         );
     }
@@ -271,7 +276,8 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     let budget = primary.kind == MessageKind::Budget;
     let during = primary.during.filter(|_| !said_already && !budget);
     said.extend(during.map(|phase| format!("while {}", phase.clause())));
-    if primary.handled && is_pytorchs(primary) && primary.setting != Some("cache flushes") {
+    let goes_on = !matches!(primary.setting, Some("cache flushes" | "grows"));
+    if primary.handled && is_pytorchs(primary) && goes_on {
         said.push("the program says that it tries to go on after it".to_owned());
     }
     let moved = primary.memory == Memory::Host
@@ -450,6 +456,9 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     if let Some(verdict) = other::absurd(message) {
         return vec![simple(message, verdict)];
     }
+    if message.setting == Some("grows") {
+        return vec![simple(message, other::verdict(message))];
+    }
     if let Some(weights) = weights::never_fit(message) {
         let sentence = format!("the model can never fit so: {}", weights.sentence());
         return vec![simple(message, ("model_too_large", 0.9, sentence))];
@@ -541,7 +550,10 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
     let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
-    let told = of_a_batch(message).into_iter().chain(of_buffers(message));
+    let told = (of_a_batch(message).into_iter())
+        .chain(of_buffers(message))
+        .chain(crate::pool::pieces(message))
+        .chain(shapes::of_a_line(message).map(|shape| format!("that is {shape}")));
     let mut evidence: Vec<Evidence> = other::figures(message)
         .into_iter()
         .map(figure)
@@ -820,7 +832,12 @@ fn held_outside(message: &OomMessage, requested: Bytes) -> Vec<Cause> {
     let decisive = outside.held.0 > LIBRARIES || (share > FOREIGN && !is_only_context(message));
     // The driver keeps the last few pieces, and gives them in pieces of its own.
     let full = free < requested || free.0 < total.0 / 64;
-    if !decisive || !full || requested > total || message.allowed.is_some() {
+    // On a small GPU a context and a desktop are much, and all the same not what filled it.
+    let mostly_own = may_be_libraries(message)
+        && message
+            .allocated
+            .is_some_and(|held| held.0 / 3 >= outside.held.0);
+    if !decisive || mostly_own || !full || requested > total || message.allowed.is_some() {
         return Vec::new();
     }
     let evidence = outside.evidence(message);
@@ -968,12 +985,16 @@ fn logits(message: &OomMessage, requested: Bytes) -> Option<Cause> {
         frame.file.ends_with("loss_utils.py")
             || frame.function.contains("cross_entropy")
             || frame.function == "ForCausalLMLoss"
-    });
+    }) || message
+        .traceback
+        .last()
+        .is_some_and(|frame| frame.code.contains("logits"));
+    let shape = shapes::of_logits(message).map_or_else(String::new, |shape| format!(": {shape}"));
     (in_loss && requested >= Bytes::mib(512)).then(|| Cause {
         id: "logits",
         confidence: 0.7,
         verdict: format!(
-            "the loss over the vocabulary requested {requested} for one more copy of the logits"
+            "the loss over the vocabulary requested {requested} for one more copy of the logits{shape}"
         ),
         evidence: request_evidence(message),
         fixes: vec![Fix::lever(
@@ -1342,6 +1363,16 @@ fn held_little(message: &OomMessage) -> bool {
     message.free.is_none() && (held + asked).0 <= total.0 / 4 * 3
 }
 
+/// Whether a program finds objects in pictures.
+fn detects(message: &OomMessage) -> bool {
+    matches!(
+        message.tables.framework,
+        Some(
+            Framework::Detectron2 | Framework::OpenMmLab | Framework::Ultralytics | Framework::Yolo
+        )
+    )
+}
+
 /// What the steps that were done before tell of a job that trains.
 fn by_progress(message: &OomMessage) -> Option<String> {
     /// So many are alike, unless something grows or samples differ.
@@ -1349,12 +1380,17 @@ fn by_progress(message: &OomMessage) -> Option<String> {
     if let Some(said) = by_summary(message) {
         return Some(said);
     }
+    let crowded = if detects(message) {
+        "; where objects are found, a picture with very many of them needs far more than others (matching them to anchors, masks), \
+         so each new record raises the peak: limit the objects of a picture, or crop it"
+    } else {
+        ""
+    };
     if message.tables.shows(Sign::Grows) {
-        return Some(
+        return Some(format!(
             "by the text use grows as it runs, which no batch size cures: something is kept from step to step (losses or \
-             outputs with their graph, lists of predictions), or samples differ in size"
-                .to_owned(),
-        );
+             outputs with their graph, lists of predictions), or samples differ in size{crowded}"
+        ));
     }
     let shows = |sign| message.tables.shows(sign);
     let own = message
@@ -1372,7 +1408,8 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         return Some(
             "by the text some epochs had gone well, so one step fits: either something grows (losses or outputs that are kept with \
              their graph, logged without .detach(), lists of results), or the job is at the edge of the GPU and one batch was larger"
-                .to_owned(),
+                .to_owned()
+                + crowded,
         );
     }
     let (done, all) = message.progress?;
@@ -1425,6 +1462,11 @@ fn by_summary(message: &OomMessage) -> Option<String> {
              more than one step, so nothing has grown from step to step"
         )
     })
+}
+
+/// What people tell that decides, as the end of a verdict.
+pub(crate) fn tale(message: &OomMessage) -> String {
+    told::of(message).map_or_else(String::new, |tale| tale.says)
 }
 
 /// What to say if the message is not enough to decide.
@@ -1572,15 +1614,98 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             .filter(|_| unknown)
             .map(Evidence::new),
     );
-    evidence.extend(by_progress(message).filter(|_| unknown).map(Evidence::new));
-    evidence.extend((unknown && by_progress(message).is_none()).then(|| {
+    let progress = by_progress(message).filter(|_| unknown);
+    evidence.extend((unknown && progress.is_none()).then(|| {
         Evidence::new(
-            "a batch that is too large and memory that leaks from step to step look alike in a \
-         message. Record the job: torch.cuda.memory._record_memory_history(\
+            "if it fails in the first steps, the model, the batch and the size of its inputs are too large together; if later, \
+         something is kept from step to step. Both look alike in a message. Record the job: torch.cuda.memory._record_memory_history(\
          max_entries=sys.maxsize, stacks=\"python\"), and dump a snapshot when it fails \
          (`oomph run` does both)",
         )
     }));
+    let mut verdict = match (
+        message.allocated,
+        message.total,
+        message.requested,
+        message.free,
+    ) {
+        (Some(used), Some(total), Some(asked), _) if let Some(share) = &share => format!(
+            "memory was full when {asked} were asked for, with {used} of {total} in tensors: {share}"
+        ),
+        (Some(used), Some(total), Some(asked), _) if one_request && asked <= total => format!(
+            "one request of {asked} beside {used} that tensors held is more than the {total} that the GPU has, whatever else is \
+             on it: the request is what has to be smaller"
+        ),
+        (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
+            "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \
+             that tensors (the weights first) held, of {total}"
+        ),
+        (Some(used), Some(total), Some(asked), Some(free)) if some_free => format!(
+            "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
+             does not say what they are"
+        ),
+        (Some(used), Some(total), Some(asked), _)
+            if let Some(others) = others_are_enough(message) =>
+        {
+            format!(
+                "memory was full: tensors hold {used} of {total}, and {} on this GPU {others}, without which the \
+                 {asked} would have fitted",
+                match message.others.len() {
+                    1 => "another process".to_owned(),
+                    count => format!("{count} other processes"),
+                }
+            )
+        }
+        (Some(used), Some(total), ..) if used > total => format!(
+            "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
+             is used up as well; the message does not say why"
+        ),
+        (Some(used), Some(total), Some(asked), None)
+            if used + asked > total && used.0 < total.0 / 2 =>
+        {
+            format!(
+                "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
+                 the message does not say what it was for"
+            )
+        }
+        (Some(_), Some(total), Some(asked), free)
+            if held_little(message) && free.is_none_or(|free| free < asked) =>
+        {
+            let held = message.reserved.filter(|held| held.0 > 0);
+            format!(
+                "PyTorch held {} when it could not get {asked}, of {total}: other processes hold the memory, or the \
+                 driver allows no single piece of that size; the message does not say which",
+                held.map_or_else(|| "nothing yet".to_owned(), |held| format!("only {held}"))
+            )
+        }
+        (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
+            "memory was full: this job's tensors hold {used} of {total}, and {outside} {beside}"
+        ),
+        (Some(used), Some(total), ..) => format!(
+            "memory was full of tensors in use, {used} of {total}, all of this job: what it holds at once is more than the card has room \
+             for{}",
+            if unknown && progress.is_none() {
+                " (whether it was so from the first step on, the message does not say)"
+            } else {
+                ""
+            }
+        ),
+        (Some(_), ..) => {
+            "memory was full of tensors in use; the message does not say why".to_owned()
+        }
+        (None, _, Some(asked), _) if message.setting == Some("one allocation") => format!(
+            "Metal, through which this Mac's GPU is used, allows no single buffer of {asked}: one tensor is that \
+             large"
+        ),
+        (None, _, Some(asked), _) if asked >= ONE_TENSOR => format!(
+            "one request alone asked for {asked}, so one tensor is that large; the message does not say what \
+             was in use, or how much there is"
+        ),
+        (None, ..) => "memory ran out; the message does not say what was in use, or why".to_owned(),
+    };
+    if let Some(progress) = progress {
+        verdict = format!("{verdict}; {progress}");
+    }
     Cause {
         id: if share.is_some() {
             "memory_budget"
@@ -1588,82 +1713,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             "not_enough_evidence"
         },
         confidence: if share.is_some() { 0.8 } else { 1.0 },
-        verdict: match (
-            message.allocated,
-            message.total,
-            message.requested,
-            message.free,
-        ) {
-            (Some(used), Some(total), Some(asked), _) if let Some(share) = &share => format!(
-                "memory was full when {asked} were asked for, with {used} of {total} in tensors: {share}"
-            ),
-            (Some(used), Some(total), Some(asked), _) if one_request && asked <= total => format!(
-                "one request of {asked} beside {used} that tensors held is more than the {total} that the GPU has, whatever else is \
-                 on it: the request is what has to be smaller"
-            ),
-            (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
-                "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \
-                 that tensors (the weights first) held, of {total}"
-            ),
-            (Some(used), Some(total), Some(asked), Some(free)) if some_free => format!(
-                "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
-                 does not say what they are"
-            ),
-            (Some(used), Some(total), Some(asked), _)
-                if let Some(others) = others_are_enough(message) =>
-            {
-                format!(
-                    "memory was full: tensors hold {used} of {total}, and {} on this GPU {others}, without which the \
-                     {asked} would have fitted",
-                    match message.others.len() {
-                        1 => "another process".to_owned(),
-                        count => format!("{count} other processes"),
-                    }
-                )
-            }
-            (Some(used), Some(total), ..) if used > total => format!(
-                "tensors hold {used}, more than the GPU's {total}: the driver keeps the rest in host memory, and that \
-                 is used up as well; the message does not say why"
-            ),
-            (Some(used), Some(total), Some(asked), None)
-                if used + asked > total && used.0 < total.0 / 2 =>
-            {
-                format!(
-                    "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
-                     the message does not say what it was for"
-                )
-            }
-            (Some(_), Some(total), Some(asked), free)
-                if held_little(message) && free.is_none_or(|free| free < asked) =>
-            {
-                let held = message.reserved.filter(|held| held.0 > 0);
-                format!(
-                    "PyTorch held {} when it could not get {asked}, of {total}: other processes hold the memory, or the \
-                     driver allows no single piece of that size; the message does not say which",
-                    held.map_or_else(|| "nothing yet".to_owned(), |held| format!("only {held}"))
-                )
-            }
-            (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
-                "memory was full: tensors hold {used} of {total}, and {outside} {beside}; the message does not say why"
-            ),
-            (Some(used), Some(total), ..) => format!(
-                "memory was full of tensors in use, {used} of {total}; the message does not say why"
-            ),
-            (Some(_), ..) => {
-                "memory was full of tensors in use; the message does not say why".to_owned()
-            }
-            (None, _, Some(asked), _) if message.setting == Some("one allocation") => format!(
-                "Metal, through which this Mac's GPU is used, allows no single buffer of {asked}: one tensor is that \
-                 large"
-            ),
-            (None, _, Some(asked), _) if asked >= ONE_TENSOR => format!(
-                "one request alone asked for {asked}, so one tensor is that large; the message does not say what \
-                 was in use, or how much there is"
-            ),
-            (None, ..) => {
-                "memory ran out; the message does not say what was in use, or why".to_owned()
-            }
-        },
+        verdict,
         evidence,
         fixes: Vec::new(),
     }

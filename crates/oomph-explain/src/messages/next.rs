@@ -89,6 +89,9 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         });
     }
     let mut steps = without_filler(super::ways::kept(message, steps));
+    if let Some(tale) = super::told::of(message) {
+        steps = [tale.steps, steps].concat();
+    }
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
@@ -98,6 +101,13 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         for step in &mut steps {
             step.command = step.command.as_deref().map(super::settings::as_keywords);
         }
+    }
+    if message.tables.shows(Sign::NewVersion) && !message.handled {
+        let before = advice(
+            "the version before, with the same data and settings: by the text it began with a newer one, and if the older one runs it is that \
+             version's fault, and known there by then",
+        );
+        steps.insert(steps.len().min(1), before);
     }
     steps.truncate(MOST);
     if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
@@ -151,6 +161,9 @@ fn on_windows(step: NextStep) -> NextStep {
 fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
+    }
+    if message.setting == Some("grows") {
+        return super::told::of_growth(message.memory);
     }
     if message.handled
         && message.memory == Memory::Device
@@ -342,8 +355,8 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
             ways("", &SMALLER),
             step(
-                "FLAGS_fraction_of_gpu_memory_to_use=0.98",
-                "let PaddlePaddle take more of the GPU (the default is 0.92)",
+                "FLAGS_allocator_strategy=auto_growth",
+                "memory as it is needed, not a share at the start (0.92 of the GPU): where several processes are on it",
             ),
         ],
         _ if message.setting == Some("one allocation") => vec![
@@ -586,12 +599,11 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                 "jax.live_arrays()",
                 "just before that line: which arrays are alive, and their sizes; `del` what is not needed",
             ),
-            profile,
-            others_on_the_gpu(message),
             step(
                 "XLA_PYTHON_CLIENT_PREALLOCATE=false",
                 "if other processes use the GPU, too: take memory as needed instead of a share at the start",
             ),
+            profile,
             ways(
                 "{} leave less alive at once",
                 &[
@@ -600,6 +612,15 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                 ],
             ),
         ];
+        // Who holds a GPU that was full before comes before what this process has on it.
+        steps.insert(
+            if super::other::is_small(message) {
+                0
+            } else {
+                2
+            },
+            others_on_the_gpu(message),
+        );
         if !super::other::is_small(message) {
             steps.splice(
                 0..2,
@@ -921,7 +942,16 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         ];
     } else if message.tables.shows(Sign::NoImplementation) {
         // A node's own tensors are no workspace.
-        steps = vec![steps.swap_remove(2), steps.swap_remove(0)];
+        let workspace = steps.swap_remove(0);
+        steps = if message.tables.shows(Sign::OldWorkspace) {
+            vec![advice(
+                "fewer samples (setMaxBatchSize) or smaller shapes: where the GPU's memory failed for the layer's own tensors, no larger workspace \
+                 helps; a smaller one (setMaxWorkspaceSize) leaves more beside it",
+            )]
+        } else {
+            vec![steps.swap_remove(2), workspace]
+        };
+        steps.push(others_on_the_gpu(message));
         steps.push(
             advice("another version of TensorRT, which fuses the nodes otherwise, or a GPU with more memory (of the same architecture) for the build"),
         );
@@ -950,10 +980,10 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
             "",
             &[
                 (Change::Batch, "half of the minibatch"),
+                (Change::Inputs, "smaller inputs (a crop, a sequence)"),
                 (
                     Change::Other,
-                    "chainer.using_config(\"enable_backprop\", False) where nothing is trained; loss.unchain_backward() after each \
-                     truncated piece of a sequence",
+                    "backprop off where nothing is trained (chainer.no_backprop_mode)",
                 ),
             ],
         )
@@ -1007,7 +1037,7 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    vec![
+    let mut steps = vec![
         spill,
         advice(
             "less at once: columns that are needed, smaller types, data in partitions (dask-cudf), intermediate results deleted; a join or a \
@@ -1018,7 +1048,17 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
             "a pool of a size of its own from the start: one that grows asks the driver for more than the request",
         ),
         others_on_the_gpu(message),
-    ]
+    ];
+    // Without figures, whether the GPU was free at all comes first: another kernel of a notebook is the usual holder.
+    if message.requested.is_none() {
+        steps.insert(
+            1,
+            advice("end what holds it (other notebooks' kernels, an earlier run), or choose a GPU that is free; where nothing does, the versions: driver, CUDA, RAPIDS"),
+        );
+        steps.rotate_right(1);
+        steps.swap(1, 2);
+    }
+    steps
 }
 
 /// A library or the driver found the GPU full: what filled it was another allocator, or another process.

@@ -12,6 +12,21 @@ use super::{evidence, figures, sharing, weights};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
+    if message.setting == Some("grows") {
+        let whose = match message.memory {
+            Memory::Device => "the GPU's memory",
+            Memory::Host => "the host's memory (RAM)",
+            _ => "memory",
+        };
+        return (
+            "not_enough_evidence",
+            0.9,
+            format!(
+                "no line of the text says that memory ran out; line {} tells that use of {whose} grows as it runs",
+                message.line
+            ),
+        );
+    }
     if let Some(stopped) = evidence::bound(message) {
         return ("memory_budget", 0.7, evidence::sentence(message, stopped));
     }
@@ -476,9 +491,17 @@ pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)
     ))
 }
 
+/// Whether a message says of both memories that they were full.
+fn names_both(message: &OomMessage) -> bool {
+    message.text.contains("GPU and shared host memory")
+}
+
 fn place(message: &OomMessage) -> String {
     match (message.memory, message.device) {
         (Memory::Device, Some(device)) => format!(" on GPU {device}"),
+        (Memory::Unknown, _) if names_both(message) => {
+            ", of the GPU and of the host's part that the GPU may use: both were full".to_owned()
+        }
         (Memory::Unknown, _) => {
             ", of the GPU or of the host: the text does not say which".to_owned()
         }
@@ -996,7 +1019,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                     (Some(weights), Some(left)) => format!(
                         " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
                     ),
-                    _ => match weights::of(message) {
+                    _ => match weights::of(message).filter(|_| !figures::lists_weights(message)) {
                         Some(weights) => format!(
                             " (about {} of weights on each GPU, by its size) and what its trial run needs",
                             weights.each()
@@ -1518,7 +1541,10 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     }
     let mut unsaid = Vec::new();
     // No algorithm of a library for the GPU runs elsewhere.
-    if message.memory == Memory::Unknown && message.kind != MessageKind::NoAlgorithm {
+    if message.memory == Memory::Unknown
+        && message.kind != MessageKind::NoAlgorithm
+        && !names_both(message)
+    {
         unsaid.push("whether it was the GPU's memory or the host's");
     }
     if message.kind == MessageKind::OnChip {
@@ -1550,6 +1576,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let total = message.total.or(message.around.total).is_some() || figures::says_total(message);
     if !total && !sized && !bounded {
         unsaid.push(match message.memory {
+            Memory::Host if ended && message.text.contains("global_oom") => {
+                "how much memory the machine has"
+            }
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
         });

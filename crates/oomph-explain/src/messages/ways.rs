@@ -2,8 +2,8 @@
 
 use oomph_trace::text::{Memory, MessageKind, OomMessage, Phase, Program, Sign};
 
-use super::evidence;
 use super::next::{NextStep, advice};
+use super::{evidence, told};
 use crate::causes::{Cause, Remedy};
 use crate::lever;
 
@@ -103,6 +103,26 @@ fn is_full_of_its_own(message: &OomMessage) -> bool {
     known.is_some_and(|((used, asked), total)| used + asked > total && used <= total)
 }
 
+/// How people call what they tried; nothing where a little more of it may still help.
+const fn spoken(change: Change) -> &'static [&'static str] {
+    match change {
+        Change::Halves => &[
+            "fp16",
+            "bf16",
+            "float16",
+            "half precision",
+            "mixed precision",
+        ],
+        Change::Bits => &["4bit", "4_bit", "8bit", "8_bit", "quantiz"],
+        Change::Recomputing => &["checkpointing"],
+        Change::Attention => &["xformers", "flash attention", "flash_att"],
+        Change::Pieces => &["max_split_size", "expandable_segments", "alloc_conf"],
+        Change::Share => &["gpu_memory_utilization", "mem_fraction", "memory_fraction"],
+        Change::Tiles => &["tiled", "tiling"],
+        _ => &[],
+    }
+}
+
 /// What rules a change out, if anything does.
 fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     let shows = |sign| message.tables.shows(sign);
@@ -112,11 +132,15 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     let without_samples = during(&WITHOUT_SAMPLES);
     let evaluates = during(&[Phase::Evaluating, Phase::Collecting, Phase::Generating]);
     let budget = message.kind == MessageKind::Budget;
+    if message.tables.told.in_vain(spoken(change)) {
+        return Some(Out::Useless);
+    }
     match change {
         Change::Batch => useless(
             without_samples
                 || during(&[Phase::Collecting, Phase::Capturing, Phase::Optimizing])
                 || is_smallest_batch(message)
+                || message.tables.told.no_batch_helps
                 || shows(Sign::BatchTried),
         ),
         Change::EvaluationBatch => useless(
@@ -163,7 +187,10 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
             let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
             // TensorFlow 1 has one allocator.
             let old = message.program == Program::Tensorflow && shows(Sign::Sessions);
-            on(grows_in_place(message)).or(useless(old || (pool && is_full_of_its_own(message))))
+            on(grows_in_place(message)).or(useless(match crate::pool::is_in_pieces(message) {
+                Some(is_in_pieces) => old || !is_in_pieces,
+                None => old || (pool && is_full_of_its_own(message)),
+            }))
         }
         // A share that is too small for the model and one that leaves too little beside it: no other is better.
         Change::Share => useless(
@@ -189,6 +216,16 @@ pub(super) fn is_out(message: &OomMessage, change: Change) -> bool {
     ruled_out(message, change).is_some()
 }
 
+/// A way with what the text sets now of what it changes.
+fn with_present(message: &OomMessage, way: &Way) -> String {
+    let batch = way.change == Change::Batch;
+    let sized = batch || way.change == Change::Inputs;
+    match told::now(message, batch).filter(|_| sized) {
+        Some(now) => format!("{} ({now})", way.what),
+        None => way.what.to_owned(),
+    }
+}
+
 /// A step without the ways that the text rules out; `None` if none is left.
 fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
     /// Ways of a step; more are no advice.
@@ -196,10 +233,10 @@ fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
     if step.ways.is_empty() {
         return Some(step);
     }
-    let (mut left, mut on) = (Vec::new(), Vec::new());
+    let (mut left, mut on): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
     for way in std::mem::take(&mut step.ways) {
         match ruled_out(message, way.change) {
-            None => left.push(way.what),
+            None => left.push(with_present(message, &way)),
             Some(Out::On) => on.push(way.what),
             Some(Out::Useless) => {}
         }
@@ -264,14 +301,20 @@ pub(super) fn is_too_much_by_itself(message: &OomMessage) -> bool {
 fn is_smallest_batch(message: &OomMessage) -> bool {
     message.tables.shows(Sign::SmallestBatch)
         || message.settings.iter().any(|setting| {
-            setting.name == "train_batch_size" && setting.value.as_deref() == Some("1")
+            let name = setting.name.to_ascii_lowercase();
+            told::BATCHES.contains(&name.as_str()) && setting.value.as_deref() == Some("1")
         })
 }
 
 /// The steps that the text does not rule out, without the commands whose answer stands in it.
 pub(super) fn kept(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
+    let in_vain = |step: &NextStep| {
+        let command = step.command.as_deref();
+        command.is_some_and(|command| told::was_in_vain(message, command))
+    };
     let mut left: Vec<NextStep> = unanswered(message, steps)
         .into_iter()
+        .filter(|step| !in_vain(step))
         .filter_map(|step| left_of(message, step))
         .collect();
     if left.is_empty() {

@@ -90,7 +90,7 @@ fn bits(message: &OomMessage, named: Option<u32>) -> u32 {
         8
     } else if let Some(word) = quantized {
         of_word(word)
-    } else if value(message, "torch_dtype") == Some("float32") {
+    } else if super::told::has_singles(message) {
         32
     } else {
         16
@@ -222,6 +222,13 @@ pub(super) fn steps(message: &OomMessage, weights: &Weights) -> Vec<NextStep> {
     } else {
         ROOM
     };
+    if weights.bits == 32 && weights.takes(room, 16, weights.devices) {
+        let each = Bytes(weights.parameters * 2 / weights.devices);
+        steps.push(step(
+            if words.is_some() { "--dtype half" } else { "torch_dtype=torch.float16" },
+            format!("the text sets 32 bits: in 16 the weights take {each} of each GPU (bfloat16 where the card has it)"),
+        ));
+    }
     let fits = |bits| bits < weights.bits && weights.takes(room, bits, weights.devices);
     for (bits, set) in words.as_ref().map_or(
         [

@@ -93,12 +93,25 @@ pub(super) fn count(line: &str) -> u64 {
     /// No machine has more.
     const MOST: u64 = 64;
     let words: Vec<&str> = line.split_whitespace().collect();
-    let counted = words.windows(2).filter_map(|pair| {
-        let name = pair[1].trim_matches(|c: char| !c.is_ascii_alphabetic());
-        let of = name.eq_ignore_ascii_case("GPUs") || (name == "CUDA" && line.contains("devices"));
-        pair[0].parse().ok().filter(|count| of && *count <= MOST)
+    let are = |word: &str| {
+        let name = word.trim_matches(|c: char| !c.is_ascii_alphabetic());
+        name.eq_ignore_ascii_case("GPUs") || (name == "CUDA" && line.contains("devices"))
+    };
+    // A card's name may stand between.
+    let named = |word: &str| word.contains(|c: char| c.is_ascii_uppercase());
+    let counted = words.iter().enumerate().filter_map(|(at, word)| {
+        let next = words.get(at + 1)?;
+        let of = are(next) || (named(next) && words.get(at + 2).is_some_and(|next| are(next)));
+        word.parse().ok().filter(|count| of && *count <= MOST)
     });
-    counted.max().unwrap_or(0)
+    // `CUDA_VISIBLE_DEVICES=0,1`
+    let visible = line.split_once("_VISIBLE_DEVICES=").map_or(0, |(_, list)| {
+        let list = list.trim_start_matches(['"', '\'']);
+        let ends = |c: char| !c.is_ascii_digit() && c != ',';
+        let list = list.split(ends).next().unwrap_or_default();
+        list.split(',').filter(|number| !number.is_empty()).count() as u64
+    });
+    counted.chain([visible]).max().unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -111,6 +124,8 @@ mod tests {
             ("ggml_cuda_init: found 2 CUDA devices:", 2),
             ("on a machine with 8 GPUs (80 GB)", 8),
             ("all GPUs, GPU 3", 0),
+            ("on a machine with 2 H100 GPUs (80 GB VRAM each)", 2),
+            ("CUDA_VISIBLE_DEVICES=0,1 accelerate launch", 2),
             ("took 4096 GPUs", 0),
         ] {
             assert_eq!(count(line), number, "{line}");

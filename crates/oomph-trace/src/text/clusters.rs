@@ -475,7 +475,7 @@ fn limit(
             .text
             .trim()
             .strip_prefix("memory:")
-            .and_then(|value| size(value.trim_start()));
+            .and_then(|value| size(value.trim_start().trim_matches('"')));
         if let Some(before) = before
             && (before.program == Program::Kubernetes || before.inside == Some(Program::Kubernetes))
         {

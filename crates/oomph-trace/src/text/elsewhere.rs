@@ -68,6 +68,17 @@ const ALIASES: &[&[&str]] = &[
     &["cache_type_v", "ctv"],
     &["attn_implementation"],
     &["torch_dtype"],
+    &["micro_batch_size"],
+    &["train_micro_batch_size_per_gpu"],
+    &["minibatch_size"],
+    &["samples_per_gpu", "imgs_per_gpu", "ims_per_batch"],
+    &["max_seq_length", "max_seq_len"],
+    &["seq_length", "seq_len", "sequence_len", "sequence_length"],
+    &["cutoff_len"],
+    &["block_size"],
+    &["image_size", "img_size"],
+    &["crop_size"],
+    &["num_frames"],
 ];
 
 /// Settings of which each value is kept: those of several servers on one GPU.
@@ -110,6 +121,10 @@ const MARKS: &[&str] = &[
     "lphaFold",
     "olabfold",
     "olabFold",
+    "text-generation-webui",
+    "oobabooga",
+    "inibatch-size",
+    "PER_BATCH",
     "tritonserver",
     "tritonclient",
     "dorado",
@@ -123,9 +138,12 @@ const MARKS: &[&str] = &[
 /// A setting's name without hyphens, and one name for all that programs have for it.
 pub fn canonical(name: &str) -> String {
     let name = name.trim_start_matches('-').replace('-', "_");
+    let plain = name.to_ascii_lowercase();
     ALIASES
         .iter()
-        .find(|names| names.contains(&name.as_str()))
+        .find(|names| {
+            names.contains(&name.as_str()) || (name.len() > 8 && names.contains(&plain.as_str()))
+        })
         .and_then(|names| names.first())
         .map_or(name, |first| (*first).to_owned())
 }
@@ -295,7 +313,7 @@ impl Elsewhere {
             matches!(
                 program,
                 Program::Named(named)
-                    if named.uses == Uses::Folds || ["triton-server", "guppy"].contains(&named.id)
+                    if named.uses == Uses::Folds || ["triton-server", "guppy", "text-generation-webui"].contains(&named.id)
             )
         };
         self.application = self
@@ -711,7 +729,12 @@ fn setting<'a>(
         };
         return is_name(flag).then_some((name, value));
     }
-    let known = |name: &str| ALIASES.iter().any(|names| names.contains(&name));
+    let known = |name: &str| {
+        let plain = name.replace('-', "_").to_ascii_lowercase();
+        ALIASES.iter().any(|names| {
+            names.contains(&name) || (name.len() > 8 && names.contains(&plain.as_str()))
+        })
+    };
     if let Some(flag) = word.strip_prefix('-') {
         // Letters alone are words of a sentence: `-c`, `-b`.
         let long = flag.len() > 2;
@@ -721,8 +744,10 @@ fn setting<'a>(
         })?;
         return known(flag).then_some((word, Some(value)));
     }
-    let (name, rest) = word.split_once(['=', ':']).unwrap_or((word, ""));
-    let marked = name.len() < word.len();
+    let (path, rest) = word.split_once(['=', ':']).unwrap_or((word, ""));
+    // `cfg.SOLVER.IMS_PER_BATCH`
+    let name = path.rsplit('.').next().unwrap_or(path);
+    let marked = path.len() < word.len();
     let variable = VARIABLES.iter().any(|begin| name.starts_with(begin));
     if variable {
         return (marked && !rest.is_empty()).then_some((name, Some(rest)));

@@ -514,6 +514,15 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
                 unit += 1;
             }
             let scale: Option<u64> = match text.get(letters..unit).unwrap_or_default() {
+                // `llama3:70b` is a model.
+                "b" if letters == end
+                    && end - start < 4
+                    && text
+                        .get(start..end)
+                        .is_some_and(|text| text.parse::<f64>() != Ok(0.0)) =>
+                {
+                    None
+                }
                 "b" | "byte" | "bytes" | "字节" => Some(1),
                 "kb" | "kib" | "ki" | "kilobytes" => Some(1 << 10),
                 "mb" | "mib" | "mi" | "mbytes" | "megabytes" => Some(1 << 20),
@@ -710,6 +719,17 @@ pub(super) fn near<'a>(
             let mut figures = roles(line, BESIDE, message.memory);
             // A line of the message itself, which was wrapped.
             figures.retain(|(_, bytes)| !own.contains(&Some(*bytes)));
+            // `only ~47MB allocated` rounds the request, and "I don't have 8 GiB free" says nothing of what is.
+            let rounded = |bytes: Bytes| {
+                own.into_iter()
+                    .flatten()
+                    .any(|own| own.0.abs_diff(bytes.0) <= own.0 / 64)
+            };
+            let denied = ["n't have", "not have", "n't enough", "not enough"];
+            figures.retain(|(role, bytes)| {
+                *role == Role::Total
+                    || !(rounded(*bytes) || denied.iter().any(|words| lower.contains(words)))
+            });
             // Several cards: the text does not say which of them it was.
             let totals = figures.iter().filter(|(role, _)| *role == Role::Total);
             let mut totals: Vec<Bytes> = totals.map(|(_, bytes)| *bytes).collect();

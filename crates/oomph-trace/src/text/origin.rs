@@ -321,6 +321,7 @@ const PROGRAMS: &[(Program, &[&str])] = &[
         &[
             "stable-diffusion-webui",
             "stable_diffusion_webui",
+            "webui",
             "sdnext",
             "modules/processing",
             "modules\\processing",
@@ -329,7 +330,6 @@ const PROGRAMS: &[(Program, &[&str])] = &[
             "ERROR lora ",
             "Patching LoRAs",
             "[GPU Setting]",
-            "webui",
             "modules/txt2img",
             "modules/img2img",
             "txt2img(",
@@ -438,9 +438,15 @@ pub(super) fn inside(text: &str) -> Option<Program> {
     static WORDS: LazyLock<Vocabulary<Program>> =
         LazyLock::new(|| Vocabulary::new(PROGRAMS.iter().copied(), true));
     // Torch for Lua has the same library below it.
-    WORDS
+    let found = WORDS
         .first(text)
-        .filter(|program| *program != Program::Pytorch || !text.contains(".lua:"))
+        .filter(|program| *program != Program::Pytorch || !text.contains(".lua:"))?;
+    // One for language models has a name that is alike.
+    let chats = ["text-generation-webui", "oobabooga"];
+    if found == Program::StableDiffusion && chats.iter().any(|name| text.contains(name)) {
+        return super::named::of(text);
+    }
+    Some(found)
 }
 
 /// A file's path within the library that it belongs to: the names of an environment and of the folders around it are

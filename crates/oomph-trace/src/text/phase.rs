@@ -114,7 +114,12 @@ const CALLS: &[(Phase, &[&str])] = &[
     ),
     (
         Phase::ComputeBuffers,
-        &["compute buffers", "compute pp buffers", "graph_reserve"],
+        &[
+            "compute buffers",
+            "compute pp buffers",
+            "graph_reserve",
+            "gallocr_reserve",
+        ],
     ),
     (Phase::Cache, &["buffer for kv cache", "kv_cache_init"]),
     // PyTorch reads checkpoints by functions of like names.
@@ -312,6 +317,7 @@ const CALLS: &[(Phase, &[&str])] = &[
             "VAEDecode",
             "decode_first_stage",
             "first_stage_model.decode",
+            "autoencoder_kl.py",
             "decode_tiled",
         ],
     ),

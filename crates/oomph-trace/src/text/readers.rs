@@ -11,6 +11,7 @@ use super::phase;
 use super::program::{Hardware, Program};
 use super::words::Vocabulary;
 use super::{MessageKind, OomMessage};
+use crate::bfc::Pool;
 use crate::units::Bytes;
 
 /// What a reader sees before the marker, and from it on: no message is longer.
@@ -124,6 +125,8 @@ impl<'a> Line<'a> {
 pub(super) struct Noted {
     /// Limit and use of an allocator of XLA or TensorFlow, and the line.
     pub(super) arena: [Option<Bytes>; 2],
+    /// Its chunks.
+    pub(super) pool: Option<Box<Pool>>,
     /// Use and limit of a memory cgroup.
     pub(super) cgroup: [Option<Bytes>; 2],
     /// The cgroup's path.

@@ -126,6 +126,18 @@ pub enum Sign {
     Nextflow,
     /// Snakemake runs the job.
     Snakemake,
+    /// A machine for Java runs.
+    Java,
+    /// All processes of a job are on the first GPU.
+    OnFirst,
+    /// TensorRT's builder has the settings of versions before 8.4.
+    OldWorkspace,
+    /// What is offloaded goes to a disk.
+    Nvme,
+    /// It began with a newer version of something.
+    NewVersion,
+    /// A run is resumed from a checkpoint when it fails.
+    Resumes,
     /// Python code calls vLLM, whose settings are keywords there.
     CallsEngine,
 }
@@ -231,6 +243,8 @@ const WORDS: &[(Sign, &[&str])] = &[
             "prediction_loop",
             "prediction_step",
             "sanity checking",
+            "in validation_step",
+            "validation dataloader",
         ],
     ),
     (
@@ -278,6 +292,9 @@ const WORDS: &[(Sign, &[&str])] = &[
             "tf.session(",
             "(see above for traceback)",
             "tensorflow-gpu==1.",
+            "tensorflow version: 1.",
+            "tensorflow==1.",
+            "tensorflow 1.",
         ],
     ),
     (
@@ -310,6 +327,74 @@ const WORDS: &[(Sign, &[&str])] = &[
             "after several steps",
             "after a few hours",
             "after several hours",
+        ],
+    ),
+    (
+        Sign::Java,
+        &[
+            "-xmx",
+            "-xms",
+            "java_opts",
+            "java -jar",
+            "spring boot",
+            "java_tool_options",
+        ],
+    ),
+    (
+        Sign::OnFirst,
+        &[
+            "processes on gpu 0",
+            "processes on gpu0",
+            "processes on cuda:0",
+            "ranks on gpu 0",
+            "all on gpu 0",
+            "all use gpu 0",
+            "same gpu 0",
+            "all processes use gpu 0",
+        ],
+    ),
+    (
+        Sign::OldWorkspace,
+        &["setmaxworkspacesize", "max_workspace_size"],
+    ),
+    (Sign::Nvme, &["\"nvme\"", "nvme_path"]),
+    (
+        Sign::NewVersion,
+        &[
+            "newest version",
+            "after upgrading",
+            "after updating",
+            "since upgrading",
+            "since updating",
+            "since the update",
+            "after the update",
+            "after the upgrade",
+            "after i updated",
+            "after i upgraded",
+            "since version ",
+            "worked in version",
+            "works in version",
+            "works in the previous",
+            "worked before the",
+            "older version works",
+            "previous version works",
+            "regression in",
+            "bug for version",
+        ],
+    ),
+    (
+        Sign::Resumes,
+        &[
+            "when resuming",
+            "when i resume",
+            "when we resume",
+            "resuming the training",
+            "resuming training",
+            "after resuming",
+            "oom on resume",
+            "resume training from",
+            "resume from a checkpoint",
+            "resuming from",
         ],
     ),
     (Sign::Hosted, &["colab", "kaggle"]),
@@ -487,7 +572,12 @@ const WORDS: &[(Sign, &[&str])] = &[
     (Sign::IgnoresChoice, &["ignoring this choice"]),
     (
         Sign::WebInterface,
-        &[" gb, sys: ", "sys vram: ", "commandline_args"],
+        &[
+            " gb, sys: ",
+            "sys vram: ",
+            "commandline_args",
+            "automatic1111",
+        ],
     ),
     (Sign::CudaOnMac, &["os x", "osx", "macos", "mac os"]),
     (
@@ -528,6 +618,14 @@ const WORDS: &[(Sign, &[&str])] = &[
         Sign::Halves,
         &[
             "native 16bit",
+            ", bf16,",
+            ", fp16,",
+            "in bf16",
+            "in fp16",
+            "with bf16",
+            "with fp16",
+            "bf16 training",
+            "fp16 training",
             "native amp",
             "16bit automatic mixed",
             "16bit native",
@@ -602,6 +700,11 @@ const WORDS: &[(Sign, &[&str])] = &[
             "use_reentrant",
             "gradient checkpointing: true",
             "gradient checkpointing = true",
+            "gradient checkpointing on",
+            "gradient checkpointing enabled",
+            "with gradient checkpointing",
+            "gradient checkpointing is on",
+            "gradient checkpointing is enabled",
         ],
     ),
     (Sign::MultiTensor, &["_multi_tensor_", "_foreach_"]),
@@ -684,6 +787,19 @@ fn calls_engine(line: &str) -> bool {
 fn ran_epochs(line: &str) -> bool {
     let lower = line.to_ascii_lowercase();
     let words: Vec<&str> = lower.split_whitespace().collect();
+    if [
+        "survives the first epoch",
+        "after the first epoch",
+        "second epoch",
+        "after one epoch",
+        "first epoch finish",
+        "first epoch is fine",
+    ]
+    .iter()
+    .any(|words| lower.contains(words))
+    {
+        return true;
+    }
     let several = |word: &str| {
         let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
         let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());

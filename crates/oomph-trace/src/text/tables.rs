@@ -7,6 +7,7 @@ use super::frameworks::Framework;
 use super::models::Model;
 use super::quoted::Figure;
 use super::signs::Sign;
+use super::told::Told;
 use super::words::{Vocabulary, after, index, integer, size};
 use crate::units::Bytes;
 
@@ -234,6 +235,8 @@ pub struct Tables {
     pub model: Option<Model>,
     /// What people say works, with its line.
     pub works: Option<(usize, String)>,
+    /// What people tell around the message.
+    pub told: Told,
     /// GPUs that the text counts.
     pub count: u64,
     /// How often PyTorch's allocator had found no memory, by its own summary.

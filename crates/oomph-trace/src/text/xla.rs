@@ -288,6 +288,26 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        markers: &[
+            "BFCAllocator dump for ",
+            "Bin (",
+            "Chunk State:",
+            " | Requested Size: ",
+            "Next region of size ",
+            "InUse at ",
+            "Chunk at ",
+            "Free at ",
+            "Free  at ",
+            "Summary of in-use Chunks by size",
+            " Chunks of size ",
+            "Sum Total of in-use chunks",
+            "Allocator memory summary: ",
+            "Spatial partitioning summary ",
+            "Allocator region growth hint",
+        ],
+        read: chunk,
+    },
+    Reader {
         markers: &["Limit:  ", "InUse:  "],
         read: figures,
     },
@@ -419,7 +439,14 @@ fn node(line: &Line<'_>, noted: &mut Noted, before: Option<&mut OomMessage>) -> 
 
 /// `Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.02GiB`; older ones do not name it.
 fn allocator(line: &Line<'_>, noted: &mut Noted, _: Option<&mut OomMessage>) -> Option<OomMessage> {
-    let mut message = line.message(of_file(line.text), MessageKind::Allocation);
+    // Newer ones name no folder, and JAX no operator.
+    let no_operator = line.text.trim_end().ends_with(" requested by op");
+    let program = if no_operator && !line.text.contains('/') {
+        Program::Jax
+    } else {
+        of_file(line.text)
+    };
+    let mut message = line.message(program, MessageKind::Allocation);
     message.requested = size_after(line.from, "to allocate ");
     message.handled = line.from.contains("this is not a failure");
     message.allocator = between(line.text, "Allocator (", ")").and_then(word);
@@ -460,6 +487,28 @@ fn driver(
     or_join(before, message)
 }
 
+/// A line of the list that an allocator prints beside its message.
+fn chunk(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    if !line.text.contains("bfc_allocator") {
+        return None;
+    }
+    let before =
+        before.filter(|before| matches!(before.program, Program::Jax | Program::Tensorflow));
+    let pool = match before {
+        Some(before) => {
+            before.last = line.part;
+            &mut before.pool
+        }
+        None => &mut noted.pool,
+    };
+    pool.get_or_insert_default().read_line(line.text);
+    None
+}
+
 /// TensorFlow and JAX build XLA from other folders.
 fn of_file(text: &str) -> Program {
     if text.contains("external/xla/") || text.contains("external/org_tensorflow/") {
@@ -483,6 +532,7 @@ fn arena(message: &mut OomMessage, noted: &mut Noted) {
     let [limit, in_use] = std::mem::take(&mut noted.arena);
     message.total = message.total.or(limit);
     message.in_use = message.in_use.or(in_use);
+    message.pool = noted.pool.take();
 }
 
 /// `Limit:  89.77GiB`, `InUse:  81.00GiB`: of the message before, or of the one that comes.

@@ -83,7 +83,8 @@ pub(super) const fn ways_of(framework: Framework) -> &'static [(Change, &'static
             ),
             (
                 Other,
-                "pictures encoded beforehand (--cache_latents), so that no VAE is on the GPU while it trains",
+                "pictures encoded beforehand (--cache_latents), so that no VAE is on the GPU while it trains; of SDXL prompts as well \
+                 (--cache_text_encoder_outputs --network_train_unet_only)",
             ),
             (
                 OptimizerBits,

@@ -219,7 +219,16 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             format!("kubectl describe pod {}", pod(message)),
             "its limit, and what else was ended",
         ),
-        advice("load weights with mmap (safetensors), fewer workers"),
+        if message.tables.shows(Sign::Java) {
+            advice(
+                "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, \
+                 code and buffers of a machine for Java lie beside its heap",
+            )
+        } else {
+            advice(
+                "what it needs, measured (kubectl top pod) from its start on: if it grows, something is kept; if not, fewer workers or smaller data",
+            )
+        },
     ]
 }
 
@@ -229,13 +238,20 @@ fn by_signal(message: &OomMessage) -> Vec<NextStep> {
     match (message.program, message.inside) {
         (Program::DeepSpeed, _) => vec![
             look_at_the_kernel(),
-            step(
-                "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
-                "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
-            ),
-            step(
-                "zero.Init / low_cpu_mem_usage=True",
-                "do not build the whole model in each rank",
+            if message.tables.shows(Sign::Nvme) {
+                step(
+                    "\"buffer_size\": 1e8, \"max_in_cpu\": 1e8, \"sub_group_size\": 1e8, \"pin_memory\": false",
+                    "smaller buffers of the offload, which goes to NVMe already: buffer_count times buffer_size parameters, two bytes each, are \
+                     pinned in the host's memory, and those of the optimizer beside them",
+                )
+            } else {
+                step(
+                    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
+                    "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
+                )
+            },
+            advice(
+                "the model built under deepspeed.zero.Init (Trainer: from_pretrained after TrainingArguments), not whole in each rank; or more RAM or swap",
             ),
         ],
         (Program::Shell, Some(Program::Kubernetes)) if unlimited => vec![
@@ -669,6 +685,16 @@ fn unit_of(group: &str) -> Option<&str> {
     (own && shell_word(Some(unit)).is_some() && !group.contains("docker")).then_some(unit)
 }
 
+/// Whether a process grows, which the kernel's words do not tell.
+fn watch(message: &OomMessage) -> NextStep {
+    let name = shell_word(message.process.as_deref()).unwrap_or("PROGRAM");
+    step(
+        format!("watch -n 10 'ps -o rss=,etime=,args= -C {name}'"),
+        "while it runs again: if it grows to the end, something is kept (results in lists, losses with their graph, caches); if it stands \
+         there soon, the job needs that much",
+    )
+}
+
 fn kernel(message: &OomMessage) -> Vec<NextStep> {
     /// Hardly anybody chooses such a limit.
     const LITTLE: Bytes = Bytes::mib(256);
@@ -692,8 +718,11 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
         if messages::other::holds_little(message) {
             return vec![table, less, look_at_the_host()];
         }
-        let first = if loads { fewer_workers(message) } else { less };
-        return vec![first, table, look_at_the_host()];
+        if loads {
+            return vec![fewer_workers(message), table, look_at_the_host()];
+        }
+        let more = advice(format!("{}; or more RAM or swap", less.what));
+        return vec![watch(message), more, table];
     };
     if group.contains("kubepods") || group.ends_with("of a pod") {
         return vec![

@@ -1,10 +1,14 @@
 //! What to do next in llama.cpp and in what runs it: Ollama, bindings.
 
+use oomph_trace::Bytes;
 use oomph_trace::text::{Hardware, OomMessage, Phase, Program, Sign};
 
 use super::{NextStep, advice, others_on_the_gpu, step};
 use crate::messages;
 use crate::messages::ways::Change;
+
+/// A buffer for computing of this size has the scores of a long context in it.
+const LARGE: Bytes = Bytes::gib(2);
 
 pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("workspace") {
@@ -63,7 +67,7 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
         }
         // Weights and cache are there already: what lacks is room for the batch.
         if message.during == Some(Phase::ComputeBuffers) {
-            return vec![
+            let mut steps = vec![
                 step("/set parameter num_gpu N", FEWER_LAYERS),
                 step(
                     "/set parameter num_batch 128",
@@ -79,6 +83,16 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
                     "which models are loaded: `ollama stop NAME` frees one; OLLAMA_GPU_OVERHEAD keeps so many bytes of each GPU free",
                 ),
             ];
+            if message.tables.shows(Sign::SecondServer) {
+                steps.insert(0, one_model());
+            } else if message.requested.is_some_and(|asked| asked >= LARGE) {
+                let context = step(
+                    "OLLAMA_CONTEXT_LENGTH=4096 ollama serve",
+                    "a shorter context: without flash attention that buffer grows with it (in a session: /set parameter num_ctx 4096)",
+                );
+                steps.insert(0, context);
+            }
+            return steps;
         }
         let mut steps = vec![
             step(
@@ -98,12 +112,8 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
             advice("a smaller model, or a smaller quantisation of it"),
         ];
         if message.tables.shows(Sign::SecondServer) {
-            let one = step(
-                "OLLAMA_MAX_LOADED_MODELS=1 ollama serve",
-                "one model at a time: the text has another one loaded beside this one (OLLAMA_KEEP_ALIVE=0 unloads it at once)",
-            );
             steps.rotate_right(2);
-            steps.insert(0, one);
+            steps.insert(0, one_model());
         }
         return steps;
     }
@@ -141,7 +151,7 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
                 others_on_the_gpu(message),
             ];
         }
-        steps = of_compute_buffers();
+        steps = of_compute_buffers(message);
     }
     if let Some(device) = message
         .device
@@ -173,7 +183,20 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
     }
     let one_buffer = message
         .requested
-        .is_some_and(messages::other::is_larger_than_gpus);
+        .is_some_and(messages::other::is_larger_than_gpus)
+        || messages::figures::never_fits(message).is_some();
+    // Weights come in buffers of layers: one that is larger than the card is the cache, or the scores of a long context.
+    if one_buffer && message.during.is_none() {
+        steps[0] = step(
+            "-c 4096",
+            "a shorter context: without -c it is the model's whole, and the cache and the matrix of scores grow with it",
+        );
+        steps[2] = step(
+            "-fa on",
+            "flash attention (older versions: -fa): no matrix of all scores, where it is one",
+        );
+        steps.swap(1, 2);
+    }
     let first = match message.during {
         Some(Phase::ComputeBuffers) => usize::from(!fills),
         _ if cache || large || one_buffer => 3,
@@ -200,6 +223,13 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+fn one_model() -> NextStep {
+    step(
+        "OLLAMA_MAX_LOADED_MODELS=1 ollama serve",
+        "one model at a time: the text has another one loaded beside this one (OLLAMA_KEEP_ALIVE=0 unloads it at once)",
+    )
+}
+
 /// What helps where a number of layers is set, whose right value no text gives.
 const FEWER_LAYERS: &str =
     "fewer layers on the GPU than its log has there; count down until it loads";
@@ -212,22 +242,23 @@ fn is_embedded(message: &OomMessage) -> bool {
 
 /// Weights and cache are there already; the buffer for computing grows with the batch, and without flash attention with the
 /// batch times the context.
-fn of_compute_buffers() -> Vec<NextStep> {
-    vec![
-        step(
-            "-ub 256 -b 1024",
-            "smaller batches have smaller buffers for computing",
-        ),
-        step(
-            "-fa on",
-            "flash attention: no matrix of all scores in that buffer (older versions: -fa)",
-        )
-        .changing(Change::CacheBits),
+fn of_compute_buffers(message: &OomMessage) -> Vec<NextStep> {
+    let batch = step(
+        "-ub 256 -b 1024",
+        "smaller batches have smaller buffers for computing",
+    );
+    let context = if message.tables.shows(Sign::NoFlashAttention) {
         step(
             "-c 4096",
             "a shorter context, if it is longer now: a smaller matrix of scores and a smaller cache",
-        ),
-    ]
+        )
+    } else {
+        step(
+            "-fa on -c 4096",
+            "flash attention (older versions: -fa): no matrix of all scores in that buffer; or a shorter context, if it is longer now",
+        )
+    };
+    vec![batch, context]
 }
 
 /// llama.cpp keeps several copies of a buffer for computing where it works in a pipeline over GPUs.

@@ -40,11 +40,37 @@ pub(super) fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
         steps.extend(on_the_gpu.then(|| others_on_the_gpu(message)));
         return steps;
     }
+    if named.uses == Uses::Spark && message.text.contains("memoryOverhead") {
+        let steps = [
+            step(
+                "--conf spark.executor.memoryOverhead=4g",
+                "more beside the heap: the container's limit is the heap and this (a tenth by default), and Python's workers, pandas and direct \
+                 buffers lie there",
+            ),
+            step(
+                "--executor-cores 4",
+                "fewer tasks at once in an executor, each of which has a worker of its own",
+            ),
+            advice("more partitions, so that each is smaller"),
+        ];
+        return steps.into();
+    }
     let mut steps = if let Some(own) = own_settings(BESIDE_ITS_USE, named, message) {
         listed(own)
     } else {
         by_use(named, message)
     };
+    // Without a figure, whether the GPU was free at all comes first.
+    let figures = [
+        message.requested,
+        message.total,
+        message.free,
+        message.used(),
+    ];
+    if on_the_gpu && named.uses == Uses::Models && figures.iter().all(Option::is_none) {
+        steps.insert(0, others_on_the_gpu(message));
+        return steps;
+    }
     steps.push(if message.memory == Memory::Host {
         look_at_the_host()
     } else {
@@ -147,7 +173,8 @@ fn usual(uses: Uses, on_the_gpu: bool) -> Ways {
             ),
             (
                 "",
-                "a smaller picture, or tiles; or let the CPU render it, with the host's memory",
+                "let the CPU render it, with the host's memory, or a GPU with more; a smaller picture or tiles help only where its buffers \
+                 are the most",
             ),
         ],
         Uses::Plays => &[
@@ -452,6 +479,63 @@ const OWN: &[(&str, &str, Ways)] = &[
                 "torch.backends.cuda.preferred_linalg_library(\"magma\")",
                 "in PyTorch: another library; calling it once before memory fills up also helps",
             ),
+        ],
+    ),
+    (
+        "text-generation-webui",
+        "",
+        &[
+            (
+                "",
+                "a part of the layers on the CPU, by the loader's own setting: --pre_layer 20 (GPTQ), --n-gpu-layers 20 (GGUF, llama.cpp), \
+                 --gpu-memory 5 (transformers, in GiB)",
+            ),
+            (
+                "",
+                "a model of fewer parameters or fewer bits; its weights and the cache of a context have to fit together",
+            ),
+        ],
+    ),
+    (
+        "whisper",
+        "",
+        &[
+            (
+                "",
+                "a smaller model (medium, small, or a distilled one), by the setting that names it: weights decide, and they stay on the GPU \
+                 whatever the length of a recording",
+            ),
+            (
+                "",
+                "weights in 8 bits, where the program has a number type or quantisation to choose (int8), or the CPU; the host's memory is \
+                 not used for what does not fit",
+            ),
+        ],
+    ),
+    (
+        "lightgbm",
+        "Memory Object Allocation Failure",
+        &[
+            (
+                "clinfo | grep -i 'max memory allocation'",
+                "the largest single buffer that OpenCL's driver allows, often a quarter or half of the memory: one that holds the whole binned \
+                 table (rows times features, a byte each) fails above it, however much is free",
+            ),
+            (
+                "",
+                "a smaller table: fewer rows or features, or several models on parts of it; device_type=\"cuda\" has no such limit",
+            ),
+        ],
+    ),
+    (
+        "lightgbm",
+        "",
+        &[
+            (
+                "max_bin=63",
+                "fewer bins: smaller histograms (also a smaller num_leaves)",
+            ),
+            ("", "fewer rows or features at once, or device_type=\"cpu\""),
         ],
     ),
     (

@@ -164,9 +164,19 @@ fn web_interface(message: &OomMessage) -> Vec<NextStep> {
             "attention in blocks (or --xformers), which keeps no matrix of all pairs of pixels",
         )
         .changing(Change::Attention),
-        advice(
-            "a smaller image, fewer images at once, upscaling in tiles; a model in fewer bits (fp8, GGUF, NF4), in Forge also \
-             less under \"GPU Weights\"",
+        ways(
+            "",
+            &[
+                (
+                    Change::Tiles,
+                    "Tiled VAE (an extension; in Forge built in) where a picture is upscaled or decoded: in pieces, not at once",
+                ),
+                (Change::Inputs, "a smaller image, fewer images at once"),
+                (
+                    Change::Bits,
+                    "a model in fewer bits (fp8, GGUF, NF4), in Forge also less under \"GPU Weights\"",
+                ),
+            ],
         ),
         others_on_the_gpu(message),
     ]
@@ -284,6 +294,16 @@ fn by_what_it_shows(message: &OomMessage, mut steps: Vec<NextStep>) -> Vec<NextS
     }
     if message.during == Some(Phase::Loading) && !messages::holds_next_to_nothing(message) {
         steps.splice(0..0, load_on_the_cpu(message));
+    }
+    let logits = message.traceback.last();
+    if logits.is_some_and(|frame| frame.code.contains("logits"))
+        && !message.tables.shows(Sign::Infers)
+    {
+        let fused = step(
+            "use_liger_kernel=True",
+            "of the Trainer, or another fused or chunked cross-entropy: a loss that never holds all logits; otherwise fewer tokens at once",
+        );
+        steps.insert(0, fused);
     }
     if message.tables.shows(Sign::KeepsScores) || message.during == Some(Phase::Attending) {
         let blocks = step(
@@ -615,6 +635,10 @@ fn on_a_mac(message: &OomMessage) -> Vec<NextStep> {
             (Change::Batch, "a smaller batch"),
             (Change::Inputs, "smaller inputs"),
             (Change::Bits, "weights in 16 or fewer bits"),
+            (
+                Change::Other,
+                "fewer results for each input (candidates, samples); of a list, one input in a process of its own, if use grows over it",
+            ),
         ],
     );
     let ratio = step(

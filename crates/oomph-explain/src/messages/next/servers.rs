@@ -76,6 +76,25 @@ fn lighter_weights() -> NextStep {
     )
 }
 
+/// A share of the GPU that leaves what others hold on it: vLLM's is one of the whole, whoever else is there and however small the model.
+fn beside_holders(message: &OomMessage) -> Option<NextStep> {
+    /// Less is its own context and libraries.
+    const OTHERS: f64 = 0.2;
+    let held = message.outside_pytorch()?.0 as f64 / message.total?.0.max(1) as f64;
+    let room = ((1.0 - held) * 20.0).floor() / 20.0 - 0.05;
+    (held >= OTHERS && room >= 0.1).then(|| {
+        step(
+            format!("--gpu-memory-utilization {room:.2}"),
+            format!(
+                "a share that leaves the {held:.2} of the GPU which others hold: it is one of the whole GPU (0.9 by default), for the cache of \
+                 keys and values too, so a small model fills it as well"
+            ),
+        )
+        .computed()
+        .changing(Change::Share)
+    })
+}
+
 pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
         return vec![
@@ -91,11 +110,13 @@ pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
-    let share = step(
-        "--gpu-memory-utilization 0.85",
-        "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
-    )
-    .changing(Change::Share);
+    let share = beside_holders(message).unwrap_or_else(|| {
+        step(
+            "--gpu-memory-utilization 0.85",
+            "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
+        )
+        .changing(Change::Share)
+    });
     let eager = step("--enforce-eager", "no CUDA graphs, which take 1 to 3 GiB");
     let fewer = step("--max-num-seqs 64", "fewer requests at once");
     if message.during == Some(Phase::Capturing) {
@@ -114,6 +135,13 @@ pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
         step("--max-model-len 8192", "shorter requests"),
         eager,
     ];
+    if beside_holders(message).is_some() {
+        steps.truncate(1);
+        steps.push(others_on_the_gpu(message));
+        steps.push(advice(
+            "or end what holds it, or a GPU of its own (CUDA_VISIBLE_DEVICES)",
+        ));
+    }
     if message.setting == Some("--max-num-seqs") {
         steps.swap(0, 1);
     }
@@ -225,8 +253,9 @@ pub(super) fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
 pub(super) fn sglang(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![
         step(
-            "--mem-fraction-static 0.92",
-            "the weights alone use up SGLang's share of the GPU: let it take more (the default is about 0.88)",
+            "--mem-fraction-static 0.95",
+            "a larger share at this moment, the start: the weights alone use it up, and nothing is left for the cache (a value below 1; the \
+             default is about 0.9). Only where memory runs out while it serves a smaller one is right",
         )
         .changing(Change::Share),
         step(

@@ -1,0 +1,340 @@
+//! What people tell around a message where it decides: more processes than GPUs, a run that is resumed, slots of a server that each
+//! have a whole context.
+
+use oomph_trace::Bytes;
+use oomph_trace::text::{Hardware, Memory, OomMessage, Program, Sign};
+
+use super::figures;
+use super::next::{NextStep, advice, step};
+
+/// What the text tells, and what to do about it first.
+pub(super) struct Tale {
+    /// The end of the verdict.
+    pub(super) says: String,
+    pub(super) steps: Vec<NextStep>,
+}
+
+/// The tale of a text, if it tells one.
+pub(super) fn of(message: &OomMessage) -> Option<Tale> {
+    if message.handled {
+        return None;
+    }
+    of_slots(message)
+        .or_else(|| of_ranks(message))
+        .or_else(|| of_processes(message))
+        .or_else(|| of_resuming(message))
+        .or_else(|| of_a_carve_out(message))
+        .or_else(|| of_growth_on_the_host(message))
+        .or_else(|| of_tensorflows_start(message))
+}
+
+/// The host's memory is used up by a process that grows.
+fn of_growth_on_the_host(message: &OomMessage) -> Option<Tale> {
+    let (line, _) = message.tables.told.grows.as_ref()?;
+    if message.memory != Memory::Host || message.setting == Some("grows") {
+        return None;
+    }
+    let loader = message.tables.shows(Sign::LoaderWorker);
+    let first = if loader {
+        advice(
+            "the data set's lists and dicts of Python objects as arrays (NumPy, Arrow, a file that is mapped): each worker that reads an object \
+             changes its count of references, and so copies the page that it is in, until every worker has a copy of all",
+        )
+    } else {
+        of_growth(Memory::Host).swap_remove(0)
+    };
+    let less = if loader {
+        advice(
+            "until then fewer workers (num_workers): their copies are what grows; persistent_workers=False ends them after each epoch",
+        )
+    } else {
+        of_growth(Memory::Host).swap_remove(1)
+    };
+    Some(Tale {
+        says: format!(
+            "; line {line} tells that use grows as it runs: something is kept, and a larger limit only puts the end off"
+        ),
+        steps: vec![first, less],
+    })
+}
+
+/// TensorFlow takes nearly all that is free when it begins: where that is little, others held the GPU.
+fn of_tensorflows_start(message: &OomMessage) -> Option<Tale> {
+    let figures = message.tables.figures.iter();
+    let mut starts = figures
+        .filter(|figure| figure.text.contains("device:GPU:") && figure.text.contains(" with "));
+    let start = starts.find_map(|figure| figure.sizes.first().copied())?;
+    let (_, card) = figures::card(message)?;
+    let whole = Bytes(card.memory.total_bytes);
+    (message.program == Program::Tensorflow && start.0 < whole.0 / 2).then(|| Tale {
+        says: format!(
+            "; when it began, TensorFlow could take no more than {start} of the {} that a {} has: another process holds the rest (a notebook \
+             that is still open, an earlier run)",
+            whole, card.name
+        ),
+        steps: vec![
+            super::next::others_on_the_gpu(message),
+            advice("end what holds it (the kernels of other notebooks), then start this program again"),
+        ],
+    })
+}
+
+/// A GPU with next to no memory is one within a processor, to which the BIOS gives a part of the host's.
+fn of_a_carve_out(message: &OomMessage) -> Option<Tale> {
+    const MOST: Bytes = Bytes::gib(2);
+    let total = message.total.filter(|total| *total <= MOST)?;
+    if message.hardware != Hardware::Amd
+        || message.memory != Memory::Device
+        || message.allowed.is_some()
+        || message.setting.is_some()
+    {
+        return None;
+    }
+    Some(Tale {
+        says: format!(
+            "; a GPU with {total} in all is most likely one within the processor, with so much of the host's memory as the BIOS gives it"
+        ),
+        steps: vec![step(
+            "rocminfo | grep -E 'Marketing Name|Size:'",
+            "which GPUs there are and what each has: a card of its own is chosen with HIP_VISIBLE_DEVICES; for one within the processor a larger \
+             part is set in the BIOS (UMA frame buffer size: 4 GB or more), or a newer kernel and ROCm use the rest as well (GTT)",
+        )],
+    })
+}
+
+/// A server of models sets aside a whole context for each request at once.
+fn of_slots(message: &OomMessage) -> Option<Tale> {
+    let ollama = message.inside == Some(Program::Ollama) || message.program == Program::Ollama;
+    let (each, all) = message.tables.told.slots.filter(|_| ollama)?;
+    let slots = all / each;
+    Some(Tale {
+        says: format!(
+            "; its cache has room for {all} tokens, {slots} times the {each} of one sequence: by that it serves {slots} requests at once, \
+             each with a whole context"
+        ),
+        steps: vec![
+            step(
+                "OLLAMA_NUM_PARALLEL=1 ollama serve",
+                format!(
+                    "one request at a time (in the server's environment): the cache, and the buffers with it, are then a {slots}th"
+                ),
+            ),
+            step(
+                "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
+                "no matrix of all scores, and keys and values in 8 bits",
+            ),
+            advice("a shorter context (in a session: /set parameter num_ctx 8192)"),
+        ],
+    })
+}
+
+/// More ranks than GPUs: several have to share one.
+fn of_ranks(message: &OomMessage) -> Option<Tale> {
+    let tables = &message.tables;
+    if tables.shows(Sign::OnFirst) && message.memory == Memory::Device {
+        return Some(Tale {
+            says: "; by the text the processes of the job are on one GPU, which they fill together"
+                .to_owned(),
+            steps: vec![super::next::own_gpu_for_each_rank()],
+        });
+    }
+    let (ranks, gpus) = (tables.ranks?, tables.count);
+    if message.memory != Memory::Device || gpus == 0 || ranks <= gpus || gpus > 16 {
+        return None;
+    }
+    Some(Tale {
+        says: format!(
+            "; the text starts {ranks} processes on {gpus} GPUs, so several of them share one"
+        ),
+        steps: vec![
+            advice(format!(
+                "one process for each GPU: {gpus} in place of {ranks} (accelerate: --num_processes {gpus}, torchrun: --nproc_per_node {gpus})"
+            )),
+            advice(
+                "each of them on a device of its own (cuda:LOCAL_RANK), also what is loaded before the training, as encoders are",
+            ),
+        ],
+    })
+}
+
+/// Workers of one service, each of which loads the model for itself.
+fn of_processes(message: &OomMessage) -> Option<Tale> {
+    let (line, count, _) = message.tables.told.processes.as_ref()?;
+    let (what, place) = match message.memory {
+        Memory::Device => (
+            "GPU",
+            "a GPU of its own for each group of workers (CUDA_VISIBLE_DEVICES)",
+        ),
+        Memory::Host => ("machine", "more memory for the machine or the container"),
+        _ => return None,
+    };
+    Some(Tale {
+        says: format!(
+            "; by line {line} {count} workers of one service run there, and each is a process with its own copy of the model and its own \
+             pool: together they fill the {what}"
+        ),
+        steps: vec![
+            advice(format!(
+                "fewer workers: one or two in place of {count}, with threads or batches for requests at the same time; what one needs times \
+                 their number has to fit"
+            )),
+            advice(format!(
+                "or {place}, and a limit for each in its framework's own setting"
+            )),
+        ],
+    })
+}
+
+/// Only a run that is resumed fails: what restores it adds to the peak.
+fn of_resuming(message: &OomMessage) -> Option<Tale> {
+    if !message.tables.shows(Sign::Resumes) || message.memory == Memory::Host {
+        return None;
+    }
+    Some(Tale {
+        says: "; by the text that is when a run is resumed: the checkpoint that was read (weights and the optimizer's states) is alive \
+               beside the model, on the GPU if it was read there, and the states are there from the first step on"
+            .to_owned(),
+        steps: vec![
+            step(
+                "torch.load(path, map_location=\"cpu\")",
+                "read the checkpoint into the host's memory and `del` it after load_state_dict: from ranks that read it to the GPU where it was \
+                 saved, all copies lie on GPU 0",
+            ),
+            step(
+                "torch.cuda.memory_allocated()",
+                "printed after restoring and after the first step, in the run that resumes and in one that does not: the difference is what \
+                 restoring keeps",
+            ),
+            advice(
+                "or a smaller batch with accumulated gradients for the resumed run: it is at the edge of the GPU",
+            ),
+        ],
+    })
+}
+
+/// What use that grows asks for, before anything fails.
+pub(super) fn of_growth(memory: Memory) -> Vec<NextStep> {
+    let measure = match memory {
+        Memory::Device => step(
+            "torch.cuda.memory_allocated(); torch.cuda.memory_reserved()",
+            "printed after each round: if the first grows, tensors are kept; if only the second does, the allocator keeps free blocks, which is \
+             no leak",
+        ),
+        _ => step(
+            "grep -E 'RssAnon|RssFile|RssShmem' /proc/PID/status",
+            "of the process, after each round: RssAnon that grows is memory that it keeps; pages of files and a system's figure for used memory \
+             may grow and be given back when they are needed",
+        ),
+    };
+    vec![
+        measure,
+        advice(
+            "the same round with half of its parts left out, and again: what still grows holds it (results in lists, caches, hooks, objects that \
+             refer to each other until gc.collect() runs)",
+        ),
+        if memory == Memory::Device {
+            step(
+                "torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, stacks=\"python\")",
+                "then a snapshot after some rounds, and oomph explain of it: what is alive, by the line that made it",
+            )
+        } else {
+            step(
+                "MALLOC_ARENA_MAX=2 python …",
+                "if what Python counts (tracemalloc) does not grow but RssAnon does: glibc keeps what was freed; malloc_trim(0) from ctypes after \
+                 each round gives it back",
+            )
+        },
+    ]
+}
+
+/// The names of a size in settings that stand for samples at once, or for the size of one.
+pub(super) const BATCHES: &[&str] = &[
+    "train_batch_size",
+    "batch_size",
+    "micro_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "minibatch_size",
+    "samples_per_gpu",
+    "imgs_per_gpu",
+    "ims_per_batch",
+    "batch",
+];
+const INPUTS: &[&str] = &[
+    "max_length",
+    "max_len",
+    "max_seq_len",
+    "max_seq_length",
+    "seq_len",
+    "seq_length",
+    "sequence_length",
+    "sequence_len",
+    "block_size",
+    "cutoff_len",
+    "source_max_len",
+    "target_max_len",
+    "max_prompt_length",
+    "max_completion_length",
+    "image_size",
+    "img_size",
+    "imgsz",
+    "resolution",
+    "crop_size",
+    "num_frames",
+];
+
+/// The samples at once and the size of each, where the text sets both.
+pub(super) fn sizes(message: &OomMessage) -> Option<(u64, u64)> {
+    let of = |names: &[&str]| {
+        message
+            .settings
+            .iter()
+            .filter(|setting| names.contains(&setting.name.to_ascii_lowercase().as_str()))
+            .find_map(|setting| setting.value.as_deref()?.parse::<u64>().ok())
+    };
+    of(BATCHES).zip(of(INPUTS))
+}
+
+/// What the text sets of the samples at once, or of their size: `now --source_max_len 384, --target_max_len 128`.
+pub(super) fn now(message: &OomMessage, batch: bool) -> Option<String> {
+    /// More are no reminder.
+    const MOST: usize = 2;
+    let names = if batch { BATCHES } else { INPUTS };
+    let set: Vec<String> = message
+        .settings
+        .iter()
+        .filter(|setting| names.contains(&setting.name.to_ascii_lowercase().as_str()))
+        .filter_map(|setting| {
+            let value = setting.value.as_deref()?;
+            let number: f64 = value.parse().ok()?;
+            (number > 1.0).then(|| format!("{} {value}", setting.written))
+        })
+        .take(MOST)
+        .collect();
+    (!set.is_empty()).then(|| format!("now: {}", set.join(", ")))
+}
+
+/// Words by which people call what a step sets.
+pub(super) fn was_in_vain(message: &OomMessage, command: &str) -> bool {
+    let told = &message.tables.told;
+    let mut names = command
+        .split_whitespace()
+        .filter(|word| word.starts_with('-') || word.contains('='))
+        .map(|word| {
+            let name = word.split('=').next().unwrap_or_default();
+            name.trim_start_matches('-')
+                .replace('-', "_")
+                .to_ascii_lowercase()
+        })
+        .peekable();
+    // Short names are words of many sentences.
+    names.peek().is_some() && names.all(|name| name.len() > 5 && told.in_vain(&[&name]))
+}
+
+/// Whether the text sets a number type of 32 bits.
+pub(super) fn has_singles(message: &OomMessage) -> bool {
+    ["torch_dtype", "dtype"].iter().any(|name| {
+        figures::setting(message, name)
+            .and_then(|setting| setting.value.as_deref())
+            .is_some_and(|value| matches!(value, "float" | "float32" | "fp32"))
+    })
+}

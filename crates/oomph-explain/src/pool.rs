@@ -1,0 +1,124 @@
+//! What a pool of XLA's or TensorFlow's held when it found no room.
+
+use oomph_trace::Bytes;
+use oomph_trace::bfc::Pool;
+use oomph_trace::text::OomMessage;
+
+use crate::messages::{advice, step};
+use crate::{
+    CategoryBytes, Explanation, FORMAT, Groups, HOLDERS, Holder, PeakReport, ProblemReport,
+};
+use oomph_trace::{Problem, ProblemKind};
+
+/// What is in use, by who asked for it: a compiled program, an operator; otherwise by size.
+pub(crate) fn holders(pool: &Pool) -> Vec<Holder> {
+    let mut groups = Groups::default();
+    for ((by, size), count) in &pool.held {
+        let program = by
+            .strip_prefix("xla.execute{executable=")
+            .and_then(|rest| rest.strip_suffix('}'));
+        let name = match program {
+            Some(program) => format!("the program {program}"),
+            None if by.is_empty() => format!("{} each", Bytes(*size)),
+            None => by.clone(),
+        };
+        let count_here = usize::try_from(*count).unwrap_or(usize::MAX);
+        let bytes = size.saturating_mul(*count);
+        groups.add((vec![name], "chunks", None), bytes, count_here);
+    }
+    let mut holders = groups.holders();
+    holders.truncate(HOLDERS);
+    holders
+}
+
+/// What was asked for: to the byte where the message says so, since others are rounded.
+fn asked(message: &OomMessage) -> Option<Bytes> {
+    let exact = message.text.split_once("(rounded to ");
+    let exact = exact.and_then(|(_, rest)| rest.split_once(')')?.0.parse().ok());
+    exact.map(Bytes).or(message.requested)
+}
+
+/// Whether the pool's free pieces would have been enough together, if a message lists them.
+pub(crate) fn is_in_pieces(message: &OomMessage) -> Option<bool> {
+    let pool = message.pool.as_ref().filter(|pool| pool.free.0 > 0)?;
+    Some(pool.is_in_pieces(asked(message)?))
+}
+
+/// What the free pieces of a message's pool say.
+pub(crate) fn pieces(message: &OomMessage) -> Option<String> {
+    let (pool, asked) = (message.pool.as_ref()?, asked(message)?);
+    let so = if is_in_pieces(message)? {
+        "together that is enough for what was asked for, and no piece is: the pool is fragmented"
+            .to_owned()
+    } else if pool.free < asked {
+        let short = asked - pool.free;
+        format!(
+            "even together that is {short} less than what was asked for, so it is not fragmentation"
+        )
+    } else {
+        return None;
+    };
+    let (free, largest) = (pool.free, pool.largest_free);
+    Some(format!(
+        "the pool has {free} free, the largest piece {largest}: {so}"
+    ))
+}
+
+/// Explains the file that an allocator wrote when it found no room.
+pub fn explain_pool(pool: &Pool) -> Explanation {
+    let (in_use, free) = (pool.in_use(), pool.free);
+    let row = |name, bytes: Bytes, blocks| CategoryBytes {
+        category: name,
+        name,
+        bytes: bytes.0,
+        device: None,
+        blocks,
+    };
+    let chunks = pool.held.values().sum::<u64>();
+    Explanation {
+        format: FORMAT,
+        verdict: format!(
+            "{} found no room for a request: {in_use} of its {} were in use, and the largest free piece had {}; how much was asked \
+             for, and whether the program went on, this file does not say",
+            pool.allocator,
+            in_use + free,
+            pool.largest_free
+        ),
+        unclear: true,
+        peak: PeakReport {
+            live_bytes: in_use.0,
+            categories: vec![
+                row("in use", in_use, usize::try_from(chunks).ok()),
+                row("free", free, None),
+            ],
+            ..PeakReport::default()
+        },
+        holders: holders(pool),
+        next: vec![
+            step(
+                "TF_CPP_MIN_LOG_LEVEL=0",
+                "a log with the allocator's own lines, which say how much was asked for, and by which program: oomph explain reads it",
+            ),
+            step(
+                "oomph run YOUR_SCRIPT.py",
+                "the peak, and the line at which memory runs out (without a GPU: --gpu NAME)",
+            ),
+            advice(
+                "the allocator writes such a file at each request that finds no room, also while XLA only tries what fits: the last one is of \
+                 the failure, if there was one",
+            ),
+        ],
+        problems: vec![ProblemReport::from(&Problem::new(
+            ProblemKind::NoHistory,
+            format!(
+                "an allocator's chunks are of one moment, and have no lines of the script{}",
+                if pool.peak > in_use {
+                    format!("; at most {} were in use before", pool.peak)
+                } else {
+                    String::new()
+                }
+            ),
+        ))],
+        ..Explanation::default()
+    }
+}
