@@ -43,6 +43,17 @@ fn workers_of_a_service_share_the_gpu() {
 }
 
 #[test]
+fn what_fails_while_ranks_are_joined_is_no_step() {
+    let (verdict, _) = answer(&format!(
+        "Epoch 1:   0%|          | 0/20 [00:00<?, ?it/s]\nTraceback (most recent call last):\n  File \"run.py\", line 8, in main\n    \
+         net = DistributedDataParallel(net)\n  File \"torch/distributed/utils.py\", line 309, in _sync_params_and_buffers\n    \
+         dist._broadcast_coalesced(\n{FULL}"
+    ));
+    assert!(!verdict.contains("first of 20 steps"), "{verdict}");
+    assert!(verdict.contains("moved to the GPU"), "{verdict}");
+}
+
+#[test]
 fn more_ranks_than_gpus() {
     check(
         &format!("CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc_per_node=8 tune.py\n{FULL}"),

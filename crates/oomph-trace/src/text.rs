@@ -1980,6 +1980,15 @@ mod tests {
         assert_eq!(message.total, gib(23.69));
         assert_eq!(message.free, Some(Bytes(13 << 20)));
         assert_eq!(message.allowed, None);
+        // A program's log has several of them on one line.
+        let text = "failed: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated: 8.25 GiB  Requested: 300.00 MiB\nDevice limit: 9.50 GiB  Free (according to CUDA): 12.00 MiB\n";
+        let message = one(text);
+        assert_eq!(message.allocated, gib(8.25));
+        assert_eq!(message.requested, Some(Bytes(300 << 20)));
+        assert_eq!(
+            (message.total, message.free),
+            (gib(9.5), Some(Bytes(12 << 20)))
+        );
     }
 
     #[test]

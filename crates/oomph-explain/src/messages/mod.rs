@@ -1418,6 +1418,14 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
     match done {
         _ if !trains => None,
+        // Before the first of them.
+        0 if matches!(
+            message.during,
+            Some(Phase::Moving | Phase::Loading | Phase::SettingUp)
+        ) =>
+        {
+            None
+        }
         0 => Some(format!(
             "it failed in the first of {all} steps: what one step needs does not fit, and nothing has grown yet"
         )),

@@ -244,6 +244,8 @@ const CALLS: &[(Phase, &[&str])] = &[
             "model.cuda(",
             "module.to(",
             "_configure_distributed_model",
+            "_sync_params_and_buffers",
+            "_sync_module_states",
             " _apply(",
             "_move_module_to_device",
             "_init_param_handle",

@@ -332,23 +332,29 @@ fn backend(line: &Line<'_>, _: &mut Noted, _: Option<&mut OomMessage>) -> Option
     Some(message)
 }
 
-/// A line after the message of the `cudaMallocAsync` backend.
+/// A line after the message of the `cudaMallocAsync` backend. Programs may print several of them as one.
 pub(super) fn read_backend_line(message: &mut OomMessage, line: &str) {
-    let Some((name, value)) = line.split_once(':') else {
-        return;
+    let said = |name: &str| {
+        let (_, rest) = line.split_once(name)?;
+        let (gap, value) = rest.split_once(':')?;
+        gap.trim().is_empty().then(|| known(size(value.trim())))
     };
-    let value = known(size(value.trim()));
-    match name.trim() {
-        "Currently allocated" => {
-            message.printed_allocated = value;
-            message.allocated = value;
-        }
-        "Requested" => message.requested = value,
-        "Device limit" => message.total = value,
-        "Free (according to CUDA)" => message.free = value,
-        // The name of the last figure stands on the line before it.
-        "" => message.allowed = value,
-        _ => {}
+    if let Some(value) = said("Currently allocated") {
+        message.printed_allocated = value;
+        message.allocated = value;
+    }
+    if let Some(value) = said("Requested") {
+        message.requested = value;
+    }
+    if let Some(value) = said("Device limit") {
+        message.total = value;
+    }
+    if let Some(value) = said("Free (according to CUDA)") {
+        message.free = value;
+    }
+    // The name of the last figure stands on the line before it.
+    if let Some(value) = line.trim().strip_prefix(':') {
+        message.allowed = known(size(value.trim()));
     }
 }
 
