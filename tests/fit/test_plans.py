@@ -2,8 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -88,12 +91,15 @@ def test_by_hand_needs_what_was_planned(tmp_path, plain, lever):
     assert by_hand["used_bytes"] == pytest.approx(found.chosen["peak"]["used_bytes"], rel=0.03)
 
 
-def test_runs_that_are_in_each_others_way_blame_no_lever(tmp_path, plain):
+def test_runs_that_are_in_each_others_way_blame_no_lever(tmp_path, plain, request):
     # Where there are two processors, the first two plans run side by side; this script cannot.
-    alone = """
+    # What it writes elsewhere would be each run's own.
+    shared = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    request.addfinalizer(lambda: shutil.rmtree(shared))
+    alone = f"""
         import fcntl
-        open("starts", "a").write("x")
-        lock = open("lock", "w")
+        open("{shared}/starts", "a").write("x")
+        lock = open("{shared}/lock", "w")
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     """
     budget = plain["used_bytes"] * 60 // 100
@@ -116,7 +122,7 @@ def test_runs_that_are_in_each_others_way_blame_no_lever(tmp_path, plain):
     assert not blamed
     assert "oomph.apply" in (tmp_path / "oomph-plan.apply.patch").read_text()
     # What failed beside another ran once more, which is not counted.
-    again = len((tmp_path / "starts").read_text()) - found.json["runs"]
+    again = len((shared / "starts").read_text()) - found.json["runs"]
     assert again == (1 if len(os.sched_getaffinity(0)) > 1 else 0)
 
 

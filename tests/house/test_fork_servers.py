@@ -40,7 +40,7 @@ def test_a_forked_script_is_like_one_that_was_started(oomph, tmp_path, monkeypat
         pytest.skip("nothing is forked")
 
     def facts():
-        run = oomph(FACTS, args=["a", "b"])
+        run = oomph(FACTS, "--keep-files", args=["a", "b"])
         assert run.status == 0, run.err
         return [json.loads((tmp_path / name).read_text()) for name in ("own.json", "facts.json")]
 

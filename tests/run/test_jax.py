@@ -181,7 +181,7 @@ jax.profiler.save_device_memory_profile("memory.prof")
 
 @with_jax
 def test_a_profile_of_jaxs_memory_is_explained_by_line_and_device(oomph, tmp_path):
-    run = oomph(PROFILED, gpu="t4:2")
+    run = oomph(PROFILED, "--keep-files", gpu="t4:2")
     assert run.status == 0, run.err
 
     def explained(*options):

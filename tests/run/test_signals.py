@@ -46,7 +46,7 @@ def begun(tmp_path):
 
     def begin(code, *options, before=()):
         (tmp_path / "script.py").write_text(textwrap.dedent(code))
-        words = [OOMPH, "run", "--gpu", "t4", "--out", "out", *options]
+        words = [OOMPH, "run", "--gpu", "t4", "--keep-files", "--out", "out", *options]
         if "--" not in options:
             words.append("script.py")
         command = subprocess.Popen(

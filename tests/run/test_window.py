@@ -51,7 +51,7 @@ def real(tmp_path, oomph):
             given = json.load(file)["settings"]["by_default"] | dict(black_box=True) | settings
         (directory / "settings.json").write_text(json.dumps(given))
         (tmp_path / "job.py").write_text(textwrap.dedent(JOB) + textwrap.dedent(code))
-        done = oomph(OUTER)
+        done = oomph(OUTER, "--keep-files")
         record = json.loads((directory / "record.json").read_text())
         return done, record, directory
 

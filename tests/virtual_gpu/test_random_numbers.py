@@ -37,7 +37,7 @@ ROUNDED = ("randn", "normal_", "exponential_", "cauchy_", "log_normal_", "geomet
 
 
 def test_numbers_are_those_of_a_real_gpu(oomph, tmp_path):
-    run = oomph(SCRIPT, "--compute", "1GiB", gpu="h200")
+    run = oomph(SCRIPT, "--keep-files", "--compute", "1GiB", gpu="h200")
     assert run.status == 0, run.err
     found = json.loads((tmp_path / "result-numbers.json").read_text())
     assert found.pop("large") is True and len(found) > 90

@@ -92,7 +92,9 @@ impl Overlay {
     pub(crate) fn open(command: &mut Command, own: &Path, python: &Path) -> anyhow::Result<Self> {
         let parent = on_disk();
         sweep(&parent);
-        let (directory, lock) = make_directory(&parent).with_context(|| {
+        // Where nothing temporary can be written, the run's own directory can.
+        let made = make_directory(&parent).or_else(|_| make_directory(own));
+        let (directory, lock) = made.with_context(|| {
             format!(
                 "cannot make a directory in {}, for what the script writes; name another with TMPDIR, or use --keep-files",
                 parent.display()

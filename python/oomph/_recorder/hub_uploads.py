@@ -22,13 +22,17 @@ def watch() -> None:
 
 
 class _Uploads:
-    """Stands in for the functions of `huggingface_hub.HfApi` that change something at the Hub, of which all uploads consist."""
+    """Stands in for the functions of `huggingface_hub.HfApi` that upload to the Hub."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
         self._said = False
         api = module.HfApi
-        for name, stand_in in [("create_repo", self._repository), ("create_commit", self._commit)]:
+        commits = ("create_commit", "upload_file", "upload_folder")
+        stand_ins = dict.fromkeys(commits, self._commit) | dict(
+            create_repo=self._repository, upload_large_folder=lambda *_: None
+        )
+        for name, stand_in in stand_ins.items():
             original = getattr(api, name, None)
             if original is not None:
                 setattr(api, name, self._instead(original, stand_in))
@@ -43,19 +47,23 @@ class _Uploads:
                 say(
                     "nothing is uploaded to the Hugging Face Hub from a virtual GPU (--keep-files uploads it)"
                 )
-            return stand_in(f"{api.endpoint}/{repo_id}", kwargs)
+            return stand_in(api.endpoint, f"{api.endpoint}/{repo_id}", kwargs)
 
         return left_out
 
-    def _repository(self, url: str, options: dict[str, Any]) -> Any:
-        return self._module.RepoUrl(url)
+    def _repository(self, endpoint: str, url: str, options: dict[str, Any]) -> Any:
+        return self._module.RepoUrl(url, endpoint=endpoint)
 
-    def _commit(self, url: str, options: dict[str, Any]) -> Any:
-        made = self._module.CommitInfo(
+    def _commit(self, endpoint: str, url: str, options: dict[str, Any]) -> Any:
+        kind = self._module.CommitInfo
+        # Older ones know one endpoint.
+        where = dict(_endpoint=endpoint) if "_endpoint" in kind.__dataclass_fields__ else {}
+        made = kind(
             commit_url=f"{url}/commit/none",
             commit_message=str(options.get("commit_message") or ""),
             commit_description="",
             oid="none",
+            **where,
         )
         if not options.get("run_as_future"):
             return made
