@@ -187,13 +187,7 @@ impl Overlay {
                 written.removed.push(place);
             }
         });
-        let in_place = fs::read(self.directory.join("in-place")).unwrap_or_default();
-        let lines = in_place
-            .split(|&byte| byte == b'\n')
-            .filter(|line| !line.is_empty());
-        written.in_place = lines
-            .map(|line| PathBuf::from(OsStr::from_bytes(line)))
-            .collect();
+        written.in_place = self.listed("in-place");
         for list in [
             &mut written.replaced,
             &mut written.removed,
@@ -208,30 +202,35 @@ impl Overlay {
     /// Removes what the script has made among temporary files and left there: each run of a search would leave it again.
     fn remove_temporary(&self) {
         let usual = std::env::temp_dir();
-        let list = fs::read(self.directory.join("temporary")).unwrap_or_default();
-        for line in list
-            .split(|&byte| byte == b'\n')
-            .filter(|line| !line.is_empty())
-        {
-            let path = Path::new(OsStr::from_bytes(line));
+        for path in self.listed("temporary") {
             // A directory's contents are removed with it.
             if path.parent() != Some(&usual) {
                 continue;
             }
             let _ = match path.symlink_metadata() {
-                Ok(data) if data.is_dir() => fs::remove_dir_all(path),
-                Ok(_) => fs::remove_file(path),
+                Ok(data) if data.is_dir() => fs::remove_dir_all(&path),
+                Ok(_) => fs::remove_file(&path),
                 Err(_) => continue,
             };
         }
     }
 
+    /// The paths in a list of the library's.
+    fn listed(&self, name: &str) -> Vec<PathBuf> {
+        let list = fs::read(self.directory.join(name)).unwrap_or_default();
+        let lines = list.split(|&byte| byte == b'\n');
+        lines
+            .filter(|line| !line.is_empty())
+            .map(|line| PathBuf::from(OsStr::from_bytes(line)))
+            .collect()
+    }
+
     fn is_marked(&self, tree: &str, place: &Path) -> bool {
         let tree = self.directory.join(tree);
-        let marks = place
+        let mut marks = place
             .ancestors()
             .filter_map(|place| place.strip_prefix("/").ok());
-        marks.into_iter().any(|place| tree.join(place).is_file())
+        marks.any(|place| tree.join(place).is_file())
     }
 }
 

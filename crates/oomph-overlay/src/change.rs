@@ -7,7 +7,7 @@ use libc::{S_IFDIR, S_IFREG, dev_t, mode_t};
 use crate::directories;
 use crate::kernel::{self, HERE, call, fail};
 use crate::overlay::{Entry, New, Place, copy_file, note_temporary};
-use crate::path::{Path, is_within};
+use crate::path::{Path, is_within, of_program};
 use crate::settings::Settings;
 
 /// Makes what `make` makes at a path, which must be new. A directory of its owner's alone has such a `mode`.
@@ -95,10 +95,7 @@ fn remove_twin(entry: &Entry, flags: c_int) {
 }
 
 fn may_change_parent(entry: &Entry) -> bool {
-    let parent = entry
-        .path
-        .split()
-        .and_then(|(parent, _)| Path::of(&[parent]));
+    let parent = entry.path.parent();
     parent.is_some_and(|parent| kernel::may(HERE, parent.pointer(), libc::W_OK))
 }
 
@@ -167,7 +164,7 @@ enum Side {
 
 fn side(at: c_int, path: *const c_char) -> Option<Side> {
     match Entry::find(at, path, false) {
-        None => absolute(at, path).map(Side::Alone),
+        None => of_program(at, path).map(Side::Alone),
         Some(Entry {
             path,
             place: Place::Outside,
@@ -175,16 +172,6 @@ fn side(at: c_int, path: *const c_char) -> Option<Side> {
         }) => Some(Side::Alone(path)),
         Some(entry) => Some(Side::Protected(entry)),
     }
-}
-
-/// A path that the overlay leaves alone, from the root.
-fn absolute(at: c_int, path: *const c_char) -> Option<Path> {
-    if path.is_null() {
-        return None;
-    }
-    // SAFETY: a path that the program gave to the C library.
-    let path = unsafe { std::ffi::CStr::from_ptr(path) };
-    crate::path::absolute(at, path.to_bytes())
 }
 
 /// Hides what lay below a file that has moved away.
@@ -207,16 +194,11 @@ fn rename_to(from: &Path, is_own: bool, target: &Entry, flags: c_uint) -> c_int 
             None => fail(libc::ENAMETOOLONG),
         },
         (Place::Lower(_), _) => move_file(from, &target.path),
-        // A file of the program's among the lower ones stays there.
-        (_, New::Upper(_)) if is_own && matches!(target.place, Place::Absent) => {
-            let done = move_file(from, &target.path);
-            if done == 0 {
-                target.mark_own();
-            }
-            done
+        (place, New::Upper(upper)) if !is_own || matches!(place, Place::Gone) => {
+            move_over(from, &upper, target)
         }
-        (_, New::Upper(upper)) => move_over(from, &upper, target),
-        (_, New::Lower) => {
+        // A file of the program's among the lower ones stays there.
+        (_, New::Upper(_) | New::Lower) => {
             let done = move_file(from, &target.path);
             if done == 0 {
                 target.mark_own();
@@ -301,27 +283,24 @@ fn link_at(
 ) -> c_int {
     let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
     let source = Settings::now().and_then(|_| Entry::find(from_at, from, follow));
-    if let Some(source) = &source
-        && source.real().is_none()
-    {
+    let Some(source) = source else {
+        return make_new(to_at, to, OTHER, |at, to| {
+            call!(SYS_linkat, from_at, from, at, to, flags) as c_int
+        });
+    };
+    let Some(real) = source.real() else {
         return fail(source.lack());
-    }
-    make_new(to_at, to, OTHER, |at, to| match &source {
-        None => call!(SYS_linkat, from_at, from, at, to, flags) as c_int,
-        Some(source) => {
-            let Some(real) = source.real() else {
-                return fail(source.lack());
-            };
-            if source.kind() == Some(S_IFDIR) {
-                return fail(libc::EPERM);
-            }
-            // The other name of a lower file would let it be changed.
-            if !source.stays() && call!(SYS_linkat, HERE, real.pointer(), at, to, 0) == 0 {
-                return 0;
-            }
-            let copied = absolute(at, to).is_some_and(|to| copy_file(real, &to, 0o600, u64::MAX));
-            if copied { 0 } else { fail(libc::EXDEV) }
+    };
+    make_new(to_at, to, OTHER, |at, to| {
+        if source.kind() == Some(S_IFDIR) {
+            return fail(libc::EPERM);
         }
+        // The other name of a lower file would let it be changed.
+        if !source.stays() && call!(SYS_linkat, HERE, real.pointer(), at, to, 0) == 0 {
+            return 0;
+        }
+        let copied = of_program(at, to).is_some_and(|to| copy_file(real, &to, 0o600, u64::MAX));
+        if copied { 0 } else { fail(libc::EXDEV) }
     })
 }
 

@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libc::{DIR, dirent, dirent64};
 
 use crate::kernel::{self, HERE, fail};
-use crate::open::next;
 use crate::overlay::{Entry, Place, in_use};
+use crate::path::Path;
+use crate::system::system;
 
 type Opendir = unsafe extern "C" fn(*const c_char) -> *mut DIR;
 type Fdopendir = unsafe extern "C" fn(c_int) -> *mut DIR;
@@ -16,32 +17,20 @@ type Readdir = unsafe extern "C" fn(*mut DIR) -> *mut dirent64;
 type Closedir = unsafe extern "C" fn(*mut DIR) -> c_int;
 type Rewinddir = unsafe extern "C" fn(*mut DIR);
 
-/// Calls the C library's function of a name.
-macro_rules! system {
-    ($name:literal as $type:ty, $missing:expr, $($argument:expr),*) => {{
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        match next(&NEXT, $name) {
-            0 => $missing,
-            // SAFETY: the C library's function of this name has this signature.
-            next => unsafe { std::mem::transmute::<usize, $type>(next)($($argument),*) },
-        }
-    }};
-}
-
 fn system_opendir(path: *const c_char) -> *mut DIR {
-    system!(c"opendir" as Opendir, std::ptr::null_mut(), path)
+    system!(c"opendir", Opendir, std::ptr::null_mut(), path)
 }
 
 fn system_readdir(stream: *mut DIR) -> *mut dirent64 {
-    system!(c"readdir64" as Readdir, std::ptr::null_mut(), stream)
+    system!(c"readdir64", Readdir, std::ptr::null_mut(), stream)
 }
 
 fn system_closedir(stream: *mut DIR) -> c_int {
-    system!(c"closedir" as Closedir, -1, stream)
+    system!(c"closedir", Closedir, -1, stream)
 }
 
 fn system_rewinddir(stream: *mut DIR) {
-    system!(c"rewinddir" as Rewinddir, (), stream);
+    system!(c"rewinddir", Rewinddir, (), stream);
 }
 
 /// A stream of a directory that has files above, or lacks some.
@@ -105,7 +94,7 @@ pub unsafe extern "C" fn opendir(path: *const c_char) -> *mut DIR {
 /// `fdopendir` of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopendir(file: c_int) -> *mut DIR {
-    let stream = system!(c"fdopendir" as Fdopendir, std::ptr::null_mut(), file);
+    let stream = system!(c"fdopendir", Fdopendir, std::ptr::null_mut(), file);
     if !stream.is_null()
         && in_use().is_some()
         && let Some(entry) = Entry::find(file, c".".as_ptr(), true)
@@ -227,23 +216,29 @@ pub fn is_empty(directory: &Entry) -> bool {
         Place::Lower(_) => &directory.path,
         _ => real,
     };
+    !any_in(path, |_| true)
+}
+
+/// Whether `check` holds for any name in a directory; it is called for each until it does.
+pub fn any_in(directory: &Path, mut check: impl FnMut(&[u8]) -> bool) -> bool {
     // SAFETY: a C string, and what `opendir` returns is read and closed.
     unsafe {
-        let stream = opendir(path.pointer());
+        let stream = opendir(directory.pointer());
         if stream.is_null() {
-            return kernel::error() == libc::ENOENT;
+            // One that cannot be read may have entries.
+            return kernel::error() != libc::ENOENT;
         }
-        let empty = loop {
+        let found = loop {
             let entry = readdir64(stream);
             if entry.is_null() {
-                break true;
+                break false;
             }
             let name = CStr::from_ptr((*entry).d_name.as_ptr()).to_bytes();
-            if name != b"." && name != b".." {
-                break false;
+            if name != b"." && name != b".." && check(name) {
+                break true;
             }
         };
         closedir(stream);
-        empty
+        found
     }
 }

@@ -29,13 +29,15 @@ mod open;
 mod overlay;
 mod path;
 mod settings;
+mod system;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The GPU works from now on: what the program writes is no longer kept.
 pub fn begin() {
     static SAID: AtomicBool = AtomicBool::new(false);
-    if !SAID.swap(true, Ordering::Relaxed) {
+    // A kernel is launched often: what is written once is only read from then on.
+    if !SAID.load(Ordering::Relaxed) && !SAID.swap(true, Ordering::Relaxed) {
         overlay::begin();
     }
 }

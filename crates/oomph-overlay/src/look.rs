@@ -1,13 +1,13 @@
 //! Functions that look at files by their paths and change nothing, and those that change what a file is said to be.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
-use std::sync::atomic::AtomicUsize;
 
 use libc::{gid_t, mode_t, size_t, ssize_t, timespec, timeval, uid_t};
 
 use crate::kernel::{HERE, call, fail};
-use crate::open::next;
 use crate::overlay::{Entry, Place, in_use, own_directory};
+use crate::settings::Settings;
+use crate::system::{name_of, system};
 
 /// Calls `look` with the path at which the file really is.
 pub(crate) fn visible(
@@ -90,14 +90,17 @@ pub unsafe extern "C" fn faccessat(
     mode: c_int,
     flags: c_int,
 ) -> c_int {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let next = next(&NEXT, c"faccessat");
     visible(from, path, follows(flags), |at, real| {
-        if next == 0 {
-            return fail(libc::ENOSYS).into();
-        }
-        // SAFETY: the C library's function of this name has this signature.
-        unsafe { std::mem::transmute::<usize, Faccessat>(next)(at, real, mode, flags) }.into()
+        system!(
+            c"faccessat",
+            Faccessat,
+            fail(libc::ENOSYS),
+            at,
+            real,
+            mode,
+            flags
+        )
+        .into()
     }) as c_int
 }
 
@@ -109,15 +112,8 @@ macro_rules! filling {
         /// The C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, buffer: *mut c_void) -> c_int {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let name = concat!(stringify!($name), "\0").as_bytes();
-            let next = next(&NEXT, CStr::from_bytes_with_nul(name).unwrap_or_default());
             visible(HERE, path, true, |_, real| {
-                if next == 0 {
-                    return fail(libc::ENOSYS).into();
-                }
-                // SAFETY: the C library's function of this name has this signature.
-                unsafe { std::mem::transmute::<usize, OfPath>(next)(real, buffer) }.into()
+                system!(name_of!($name), OfPath, fail(libc::ENOSYS), real, buffer).into()
             }) as c_int
         }
     )*};
@@ -131,7 +127,6 @@ type Realpath = unsafe extern "C" fn(*const c_char, *mut c_char) -> *mut c_char;
 /// `realpath` of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mut c_char {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
     if in_use().is_some()
         && let Some(entry) = Entry::find(HERE, path, true)
     {
@@ -153,24 +148,13 @@ pub unsafe extern "C" fn realpath(path: *const c_char, into: *mut c_char) -> *mu
             Place::Lower(_) | Place::Outside => {}
         }
     }
-    match next(&NEXT, c"realpath") {
-        0 => std::ptr::null_mut(),
-        // SAFETY: the C library's function of this name has this signature.
-        next => unsafe { std::mem::transmute::<usize, Realpath>(next)(path, into) },
-    }
+    system!(c"realpath", Realpath, std::ptr::null_mut(), path, into)
 }
 
 /// `getcwd` of the C library.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getcwd(buffer: *mut c_char, size: size_t) -> *mut c_char {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let next = match next(&NEXT, c"getcwd") {
-        0 => return std::ptr::null_mut(),
-        // SAFETY: the C library's function of this name has this signature.
-        next => unsafe { std::mem::transmute::<usize, Getcwd>(next) },
-    };
-    // SAFETY: the program's buffer of this size, or null.
-    let found = unsafe { next(buffer, size) };
+    let found = system!(c"getcwd", Getcwd, std::ptr::null_mut(), buffer, size);
     if !found.is_null() && in_use().is_some() {
         // SAFETY: a C string, and the one that replaces it is shorter.
         unsafe {
@@ -189,7 +173,7 @@ fn describe(
     follow: bool,
     change: impl FnOnce(c_int, *const c_char) -> c_long,
 ) -> c_int {
-    if crate::settings::Settings::now().is_none() {
+    if Settings::now().is_none() {
         return change(at, path) as c_int;
     }
     match Entry::find(at, path, follow) {

@@ -1,15 +1,14 @@
 //! Functions that open files.
 
 use std::ffi::{CStr, c_char, c_int};
-use std::sync::atomic::AtomicUsize;
 
 use libc::{FILE, O_ACCMODE, O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_TMPFILE, O_TRUNC, mode_t};
-use oomph_preload::{once, symbol_of};
 
 use crate::kernel::{self, HERE, fail};
 use crate::overlay::{Entry, New, Place, in_use, note_temporary};
 use crate::path::Path;
 use crate::settings::Settings;
+use crate::system::{name_of, system};
 
 /// What to open.
 enum Opened {
@@ -188,29 +187,15 @@ fn stream_at(
 type Fopen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut FILE;
 type Freopen = unsafe extern "C" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
-/// The C library's function of this name, whose place is kept in `cache`; 0 if it has none.
-pub(crate) fn next(cache: &AtomicUsize, name: &CStr) -> usize {
-    once(cache, || {
-        // SAFETY: a wildcard.
-        unsafe { symbol_of(libc::RTLD_NEXT, name) as usize }
-    })
-}
-
 /// Defines `fopen` and its like.
 macro_rules! streams {
     ($($name:ident as $type:ty: ($($argument:ident: $kind:ty),*);)*) => {$(
         /// The C library's function of this name.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(path: *const c_char, mode: *const c_char $(, $argument: $kind)*) -> *mut FILE {
-            static NEXT: AtomicUsize = AtomicUsize::new(0);
-            let name = concat!(stringify!($name), "\0").as_bytes();
-            let next = next(&NEXT, CStr::from_bytes_with_nul(name).unwrap_or_default());
-            if next == 0 {
-                fail(libc::ENOSYS);
-                return std::ptr::null_mut();
-            }
-            // SAFETY: the C library's function of this name has this signature; the arguments are the program's.
-            let open = |path| unsafe { std::mem::transmute::<usize, $type>(next)(path, mode $(, $argument)*) };
+            let open = |path| {
+                system!(name_of!($name), $type, std::ptr::null_mut(), path, mode $(, $argument)*)
+            };
             if path.is_null() {
                 return open(path);
             }

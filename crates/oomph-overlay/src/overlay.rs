@@ -1,10 +1,11 @@
 //! Which file a path means: an upper one, a lower one, or none.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::directories;
 use crate::kernel::{self, HERE};
-use crate::path::{Path, absolute, is_within, without_links};
+use crate::path::{Path, absolute, is_within, of_program, without_links};
 use crate::settings::Settings;
 
 /// How many links a path may lead through, as in the kernel.
@@ -142,30 +143,14 @@ fn is_marked(settings: Settings, tree: &[u8], path: &Path) -> bool {
 
 /// Removes a tree of marks.
 fn remove_tree(path: &Path) {
-    // SAFETY: a C string, and what `opendir` returns is read and closed. The functions are this crate's own, which leave the
-    // overlay's directory alone.
-    unsafe {
-        let stream = crate::directories::opendir(path.pointer());
-        if stream.is_null() {
-            return;
+    directories::any_in(path, |name| {
+        if let Some(below) = Path::of(&[path.bytes(), b"/", name])
+            && kernel::unlink(HERE, below.pointer(), 0) != 0
+        {
+            remove_tree(&below);
         }
-        loop {
-            let entry = crate::directories::readdir64(stream);
-            if entry.is_null() {
-                break;
-            }
-            let name = CStr::from_ptr((*entry).d_name.as_ptr()).to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            if let Some(below) = Path::of(&[path.bytes(), b"/", name])
-                && kernel::unlink(HERE, below.pointer(), 0) != 0
-            {
-                remove_tree(&below);
-            }
-        }
-        crate::directories::closedir(stream);
-    }
+        false
+    });
     kernel::unlink(HERE, path.pointer(), libc::AT_REMOVEDIR);
 }
 
@@ -237,17 +222,13 @@ fn own_place(settings: Settings, path: &Path) -> Option<Path> {
 impl Entry {
     /// What a path means to the program; `None` if the overlay leaves it alone, or there is none.
     pub fn find(at: c_int, path: *const c_char, follow: bool) -> Option<Self> {
-        if path.is_null() {
-            return None;
-        }
-        // SAFETY: a path that the program gave to the C library.
-        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-        // What is asked for most, of devices and of the process itself.
-        if path.starts_with(b"/proc/") || path.starts_with(b"/dev/") || path.starts_with(b"/sys/") {
-            return None;
-        }
         let settings = Settings::now()?;
-        let mut path = absolute(at, path)?;
+        let mut path = of_program(at, path)?;
+        // What is asked for most, of devices and of the process itself.
+        let system: [&[u8]; 3] = [b"/proc", b"/dev", b"/sys"];
+        if system.iter().any(|system| is_within(path.bytes(), system)) {
+            return None;
+        }
         for links in 0..MOST_LINKS {
             path = match step(settings, &own_place(settings, &path)?)? {
                 Step::To(next) => next,
@@ -414,14 +395,7 @@ impl Entry {
             Place::Endless => return New::Refused(libc::ELOOP),
             Place::Gone | Place::Absent => {}
         }
-        let Some((parent, _)) = self.path.split() else {
-            return New::Lower;
-        };
-        let Some(parent) = (if parent.is_empty() {
-            None
-        } else {
-            Path::of(&[parent])
-        }) else {
+        let Some(parent) = self.path.parent() else {
             return New::Lower;
         };
         let upper = || match self.upper() {
@@ -466,7 +440,7 @@ impl Entry {
             if copy_file(&self.path, &upper, status.st_mode, MOST_COPIED) {
                 return Some(upper);
             }
-            self.note_in_place();
+            note(self.settings, b"in-place", &self.path);
             return None;
         }
         let flags = libc::O_CREAT | libc::O_WRONLY | libc::O_CLOEXEC;
@@ -475,10 +449,6 @@ impl Entry {
             kernel::close(file);
             upper
         })
-    }
-
-    fn note_in_place(&self) {
-        note(self.settings, b"in-place", &self.path);
     }
 }
 
@@ -501,14 +471,12 @@ fn note(settings: Settings, list: &[u8], path: &Path) {
 /// Lists what the program has just made where the overlay leaves it alone, if it may be a temporary file or directory: these are
 /// made for their owner alone. What the program leaves of them goes with the overlay.
 pub fn note_temporary(at: c_int, path: *const c_char, mode: libc::mode_t) {
-    if mode & 0o77 != 0 || path.is_null() {
+    if mode & 0o77 != 0 {
         return;
     }
-    // SAFETY: a path that the program gave to the C library.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     if let Some(settings) = Settings::now()
-        && let Some(path) = absolute(at, path)
-        && !path.bytes().starts_with(b"/dev/")
+        && let Some(path) = of_program(at, path)
+        && !is_within(path.bytes(), b"/dev")
         && !is_within(path.bytes(), settings.directory())
     {
         note(settings, b"temporary", &path);

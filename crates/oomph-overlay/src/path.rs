@@ -55,6 +55,15 @@ impl Path {
         split(self.bytes())
     }
 
+    /// The directory that it lies in, unless that is the root.
+    pub fn parent(&self) -> Option<Self> {
+        let (parent, _) = self.split()?;
+        if parent.is_empty() {
+            return None;
+        }
+        Self::of(&[parent])
+    }
+
     fn truncate(&mut self, length: usize) {
         self.bytes[length..self.length].fill(0);
         self.length = length;
@@ -111,6 +120,15 @@ fn place_of(at: c_int) -> Option<Path> {
     (place.bytes().first() == Some(&b'/')).then_some(place)
 }
 
+/// The same for a path that the program gave to the C library; `None` for a null pointer.
+pub fn of_program(at: c_int, path: *const c_char) -> Option<Path> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: not null, so what the C library takes: a C string.
+    absolute(at, unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
 /// The path that the kernel would take `path` for, beginning at `/`, with no step upwards. Links in it may be left.
 pub fn absolute(at: c_int, path: &[u8]) -> Option<Path> {
     let mut whole = match path.first()? {
@@ -135,19 +153,17 @@ pub fn absolute(at: c_int, path: &[u8]) -> Option<Path> {
 
 /// The same path with the links in its directories followed, if these are there; the last part is left as it is.
 pub fn without_links(path: &Path) -> Option<Path> {
-    let (parent, _) = path.split()?;
-    if parent.is_empty() {
-        return Some(path.clone());
-    }
-    let there = Path::of(&[parent])?;
+    let Some(parent) = path.parent() else {
+        return path.split().map(|_| path.clone());
+    };
     let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC;
-    let open = kernel::open(kernel::HERE, there.pointer(), flags, 0);
+    let open = kernel::open(kernel::HERE, parent.pointer(), flags, 0);
     if open < 0 {
         return None;
     }
     let place = place_of(open);
     kernel::close(open);
-    let name = &path.bytes()[parent.len()..];
+    let name = &path.bytes()[parent.length..];
     match place?.bytes() {
         b"/" => Path::of(&[name]),
         place => Path::of(&[place, name]),
