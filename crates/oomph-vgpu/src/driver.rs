@@ -839,10 +839,10 @@ export! {
 pub fn entry_point(symbol: Text, out: Out<*mut c_void>, status: Out<c_int>) -> Status {
     const FOUND: c_int = 0;
     const ABSENT: c_int = 1;
-    let Some(name) = symbol.get() else {
+    let Some(asked) = symbol.get() else {
         return INVALID_VALUE;
     };
-    let name = name.to_string_lossy();
+    let name = asked.to_string_lossy();
     let address = ["_v2", ""].iter().find_map(|suffix| {
         let candidate = std::ffi::CString::new(format!("{name}{suffix}")).ok()?;
         // This library comes first among the loaded ones.
@@ -850,6 +850,9 @@ pub fn entry_point(symbol: Text, out: Out<*mut c_void>, status: Out<c_int>) -> S
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, candidate.as_ptr()) };
         (!found.is_null()).then_some(found)
     });
+    if address.is_none() {
+        ledger::missed_in_driver(asked);
+    }
     out.put(address.unwrap_or(std::ptr::null_mut()));
     status.put(if address.is_some() { FOUND } else { ABSENT });
     SUCCESS
