@@ -143,7 +143,10 @@ fn what_a_pool_held_when_it_found_no_room() {
             panic!("{content:?}")
         };
         let found = explain_pool(&pool);
-        insta::assert_snapshot!(format!("pool_of_{of}_file"), plain(&explanation(&found, 80)));
+        insta::assert_snapshot!(
+            format!("pool_of_{of}_file"),
+            plain(&explanation(&found, 80))
+        );
     }
 }
 
