@@ -210,3 +210,10 @@ def test_without_a_limit_tensorflows_pool_grows_beyond_the_gpu(oomph, tmp_path):
     assert "too much" in run.out and "asked for 0 B" not in run.out, run.out
     run = oomph(TAKES.replace("NUMBER", "40"), "--no-measure")
     assert run.status == 3 and "one request failed, with up to" in run.out, run.out
+    # A limit of the script's own is the most that TensorFlow may have; it was said to be the GPU.
+    own = "c = tensorflow.context\nc._context._virtual_device_map[c.device] = [c.LogicalDeviceConfiguration(2048)]\nfor"
+    run = oomph(TAKES.replace("NUMBER", "40").replace("for", own, 1), "--no-measure")
+    assert (
+        run.json["framework"]["limit_bytes"] == 2 * GIB
+        and "2.0 GiB at most for TensorFlow" in run.out
+    )

@@ -353,7 +353,7 @@ fn holders(out: &mut String, found: &Explanation, width: usize) {
             }
         )
     );
-    let total: u64 = found.holders.iter().map(|holder| holder.bytes).sum();
+    let total = (found.holders.iter()).fold(0_u64, |sum, holder| sum.saturating_add(holder.bytes));
     for holder in found.holders.iter().take(SHOWN) {
         // Omit rows below one percent.
         if holder.bytes.saturating_mul(100) < total {

@@ -147,6 +147,10 @@ fn what_a_pool_held_when_it_found_no_room() {
             format!("pool_of_{of}_file"),
             plain(&explanation(&found, 80))
         );
+        // A damaged file has any sizes.
+        let mut pool = pool;
+        pool.held.insert((String::new(), u64::MAX), 1);
+        assert!(explanation(&explain_pool(&pool), 80).contains("held by"));
     }
 }
 

@@ -72,7 +72,7 @@ class TensorflowRecorder(FrameworkRecorder):
         """What each GPU held, in bytes, and what TensorFlow says of its allocator."""
         allocator = os.environ.get("TF_GPU_ALLOCATOR", "") or "default"
         grows = os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH", "").lower() == "true"
-        result = []
+        result, limit = [], 0
         for index, device in enumerate(_opened()):
             usage, info = library.usage(index), _config().get_memory_info(f"GPU:{index}")
             if usage is None:
@@ -81,6 +81,8 @@ class TensorflowRecorder(FrameworkRecorder):
             held = usage.peak - min(usage.peak, usage.context)
             if _is_unlimited(usage):
                 held = info["peak"]  # its pool doubles
+            else:
+                limit = max(limit, _limit_of(device))
             result.append(
                 dict(
                     index=index, name=_config().get_device_details(device).get("device_name", device.name), total_bytes=usage.total, limit_bytes=usage.limit,
@@ -91,13 +93,20 @@ class TensorflowRecorder(FrameworkRecorder):
             )  # fmt: skip
         return result, dict(
             name="tensorflow", version=_version(), cuda="12", allocator=allocator,
-            preallocates=not grows and allocator == "default", limit_bytes=0,
+            preallocates=not grows and allocator == "default", limit_bytes=limit,
         )  # fmt: skip
 
 
 def _is_unlimited(usage: library.Usage | None) -> bool:
     """Whether the GPU gives more than it has: `oomph run` asks how much a job needs that did not fit."""
     return usage is not None and usage.limit > usage.total
+
+
+def _limit_of(device: Any) -> int:
+    """How many bytes the script itself lets TensorFlow take of `device`; 0 if it does not say so."""
+    context = sys.modules["tensorflow.python.eager.context"].context_safe()
+    parts = context._virtual_device_map.get(device) or ()
+    return sum(part.memory_limit or 0 for part in parts) << 20
 
 
 def _lift_limit(context: Any, module: Any) -> None:
