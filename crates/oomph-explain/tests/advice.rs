@@ -354,7 +354,7 @@ fn phases_and_causes_are_those_that_the_text_shows() {
 fn steps_fit_what_ran_out_when_and_where() {
     check(&[
         Case {
-            text: "Traceback (most recent call last):\n  File \"/root/server/manager.py\", line 61, in _load\n    self.whisper = WhisperModel(\n  File \"/root/.venv/lib/python3.12/site-packages/faster_whisper/transcribe.py\", line 145, in __init__\n    self.model = ctranslate2.models.Whisper(\nRuntimeError: CUDA failed with error out of memory",
+            text: "Traceback (most recent call last):\n  File \"/srv/server/manager.py\", line 61, in _load\n    self.whisper = WhisperModel(\n  File \"/srv/.venv/lib/python3.12/site-packages/faster_whisper/transcribe.py\", line 145, in __init__\n    self.model = ctranslate2.models.Whisper(\nRuntimeError: CUDA failed with error out of memory",
             says: &["weights were loaded"],
             steps: &["compute_type", "nvidia-smi"],
             never: &["beam_size"],
