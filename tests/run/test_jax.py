@@ -5,6 +5,7 @@ import json
 import subprocess
 
 import pytest
+import torch
 from oomph._recorder import framework_recorder, jax_setup
 
 from tests.support.command import OOMPH
@@ -84,6 +85,20 @@ def test_beside_pytorch_jax_may_compute_on_the_cpu_but_not_in_its_stead(oomph, t
     assert "computes on the CPU alone" in run.json["failure"]
 
 
+def test_frameworks_for_two_releases_of_cuda_in_a_process_are_named(oomph, tmp_path):
+    """The virtual GPU has the structures of one; nothing said so."""
+    major = int(torch.version.cuda.partition(".")[0])
+    code = fake_jax(tmp_path, f"jax-cuda{25 - major}-plugin", f"jax-cuda{25 - major}-pjrt")
+    bridge = tmp_path / "jax" / "_src" / "xla_bridge.py"
+    bridge.write_text("_backends = {}\ndef backends(): return _backends\n_backends['cuda'] = 1\n")
+    run = oomph(f"import torch\ntorch.zeros(1 << 20).cuda()\n{code}")
+    assert run.status == 0, run.err
+    [line] = [line for line in run.err.splitlines() if line.startswith("oomph: jax")]
+    assert f"jax is built for CUDA {25 - major}" in line and f"as CUDA {major}" in line
+    assert f'install "jax[cuda{major}]"' in line
+    assert line.removeprefix("oomph: ") in [one["what"] for one in run.json["assumptions"]]
+
+
 WITHOUT_PTXAS = """
 from oomph._recorder import jax_setup
 jax_setup._has_ptxas = lambda: False
@@ -105,13 +120,46 @@ def test_an_error_for_want_of_ptxas_names_its_package(oomph, tmp_path):
     assert run.status == 1
 
 
+CAUGHT = """
+from oomph._recorder import jax_setup
+jax_setup._has_ptxas = lambda: False
+import jax
+from jax.errors import JaxRuntimeError
+jax._src.xla_bridge.backends()
+try:
+    raise JaxRuntimeError("UNAVAILABLE: No PTX compilation provider is available. Neither ptxas/nvlink nor nvjtlink is available.")
+except JaxRuntimeError:
+    print("went on")
+"""
+
+
+@pytest.mark.skipif(HAS_JAX, reason="a JAX with its packages is installed")
+def test_a_script_that_catches_the_error_for_want_of_ptxas_is_no_run(oomph, tmp_path):
+    """It fitted, and nothing was said."""
+    fake_jax(tmp_path, "jax-cuda13-plugin", "jax-cuda13-pjrt")
+    bridge = tmp_path / "jax" / "_src" / "xla_bridge.py"
+    bridge.write_text("_backends = {}\ndef backends(): return {'cuda': 1}\n")
+    (tmp_path / "jax" / "errors.py").write_text("class JaxRuntimeError(RuntimeError): pass\n")
+    run = oomph(CAUGHT)
+    assert run.status == 2 and "went on" not in run.out
+    [line] = run.err.splitlines()
+    assert "there is no ptxas" in line and "pip install nvidia-cuda-nvcc" in line
+
+
 def test_what_compiles_for_the_gpu_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(jax_setup, "_version", lambda package: "0.11.2")
     monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: False)
-    said = jax_setup.lacks(jax_setup.Jax("0.11.2", 13))
+    jax = jax_setup.Jax("0.11.2", 13)
+    said = jax_setup.lacks_assembler(jax)
     assert "there is no ptxas" in said and "pip install nvidia-cuda-nvcc." in said
+    assert jax_setup.missing_libraries(jax) == ["nvidia-cuda-nvcc"]
     monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: True)
-    assert jax_setup.lacks(jax_setup.Jax("0.11.2", 13)) is None
+    assert jax_setup.lacks_assembler(jax) is None
+    # Where nothing is there, one line names all.
+    monkeypatch.setattr(jax_setup, "_version", lambda package: None)
+    monkeypatch.setattr(jax_setup, "_has_ptxas", lambda: False)
+    missing = jax_setup.missing_libraries(jax)
+    assert missing[:2] == ["nvidia-cuda-nvcc", "nvidia-cublas"] and len(missing) == 10
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ TRAIN = """
 """
 
 
-def fake_torch(place, version, cuda):
-    """A torch that is nothing but its version file."""
+def fake_torch(place, version, cuda, imported=""):
+    """A torch that is nothing but its version file, and what its import does."""
     (place / "torch").mkdir()
-    (place / "torch" / "__init__.py").write_text("")
+    (place / "torch" / "__init__.py").write_text(imported)
     (place / "torch" / "version.py").write_text(
         f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
     )
@@ -116,6 +116,24 @@ def test_a_torch_without_cuda_is_refused(tmp_path):
     found = fake_torch(tmp_path, "2.11.0+cpu", None)
     assert found.returncode == 2 and "ran" not in found.stdout
     assert "built without CUDA" in found.stderr and "pip install torch" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ImportError("libcudnn.so.9: cannot open shared object file: No such file"), "libcudnn.so"),
+        (ValueError("libcublasLt.so.*[0-9] not found in the system path ['']"), "libcublasLt.so"),
+        (ImportError("libmine.so of this script is too old"), None),
+    ],
+)
+def test_a_torch_without_its_libraries_is_told_what_brings_them(tmp_path, error, said):
+    """Those of another release of CUDA may be there."""
+    found = fake_torch(tmp_path, "2.11.0+cu130", "13.0", f"raise {error!r}")
+    assert found.returncode == 1 and "ran" not in found.stdout
+    lines = [line for line in found.stderr.splitlines() if line.startswith("oomph: torch")]
+    assert bool(lines) == bool(said), found.stderr
+    for line in lines:
+        assert f"needs {said} for CUDA 13.0" in line and '"torch==2.11.0"' in line
 
 
 @pytest.mark.parametrize(("version", "cuda"), [("2.3.1+cu121", "12.1"), ("2.11.0+cu118", "11.8")])

@@ -33,6 +33,45 @@ def test_every_cuda_function_that_the_wheel_needs_is_defined():
     assert not needed - defined, f"missing: {sorted(needed - defined)}"
 
 
+ASKS = """
+    import ctypes, torch
+    kept = torch.ones(1 << 28, device="cuda")
+    if kept.sum() > 5 or kept.mean() > 5 or kept.max() > 5 or kept.std() > 5:
+        pass
+    at, status = ctypes.c_void_p(1), ctypes.c_int()
+    driver, runtime = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+    out = ctypes.byref(at), 12000, ctypes.c_uint64(0), ctypes.byref(status)
+    assert driver.cuGetProcAddress_v2(b"cuNobodyHasThis", *out) == 0 and (at.value, status.value) == (None, 1)
+    assert runtime.cudaGetDriverEntryPointByVersion(b"cuNorThis", *out) == 0 and not at.value
+    assert driver.cuGetProcAddress_v2(b"cuMemAlloc", *out) == 0 and at.value and status.value == 0
+    print("went on", hasattr(driver, "cuNorAnyOther"))
+    [driver.cuGetProcAddress_v2(b"cuAll%d" % of, *out) for of in range(MANY)]
+"""
+
+
+def test_a_function_that_is_not_there_is_named_at_the_end_of_the_run(oomph):
+    """It stood below the first three assumptions, which are all that is shown, and not at all where PyTorch runs."""
+    run = oomph(ASKS.replace("MANY", "0"))
+    assert run.status == 0 and "went on False" in run.out, run.err
+    said = "the virtual GPU lacks functions that the script asked for: cuNobodyHasThis, cuNorAnyOther, cuNorThis"
+    assert said in " ".join(run.out.split())
+    assert run.json["assumptions"][0]["what"] == said
+    # NVIDIA's bindings for Python ask for all that there is when they are imported.
+    run = oomph(ASKS.replace("MANY", "40"))
+    assert run.json["assumptions"][0]["what"].endswith("asked for: cuNorAnyOther")
+
+
+def test_a_product_of_halves_is_the_virtual_gpus(oomph):
+    """vLLM's kernels are linked to it. The installed library would look behind the handle."""
+    run = oomph("""
+        import ctypes, torch
+        handle = ctypes.c_uint64(torch.cuda.current_blas_handle())
+        cublas = ctypes.CDLL(f"libcublas.so.{torch.version.cuda.split('.')[0]}")
+        print("said", cublas.cublasHgemm(handle, 0, 0, 4, 4, 4, None, None, 4, None, 4, None, None, 4))
+    """)
+    assert run.status == 0 and "said 0" in run.out, run.err
+
+
 def test_a_140_gib_job_needs_no_memory_here(oomph):
     run = oomph(
         """

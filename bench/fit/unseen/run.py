@@ -58,6 +58,7 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
                     "stopped",
                     "runs",
                     "run_seconds",
+                    "plain_seconds",
                     "planning_seconds",
                     "floor",
                 )
@@ -102,9 +103,15 @@ def table(rows: list[dict]) -> str:
             seconds = sorted(row["seconds"] for row in some)
             planned = sum(bool(plan_of(row)) for row in some)
             median = f"{ratios[len(ratios) // 2]:.2f}" if ratios else "–"
+            short = sorted(row["seconds"] for row in some if row.get("plain_seconds", 11) <= 10)
             lines.append(
                 f"{share} % {split}: {planned} of {len(some)} have a plan, {len(same)} with the same results, slowdown "
                 f"{median} in the median, {seconds[len(seconds) // 2]:.0f} s in the median"
+                + (
+                    f", {short[len(short) // 2]:.0f} s of the {len(short)} whose plain run takes 10 s at most"
+                    if short
+                    else ""
+                )
             )
     for row in sorted(rows, key=lambda row: (-row["share"], row["job"])):
         chosen = plan_of(row)

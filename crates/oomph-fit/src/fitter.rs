@@ -274,6 +274,7 @@ impl<'a> Fitter<'a> {
             fit: Fit {
                 runs: self.runs,
                 run_seconds: self.run_seconds,
+                plain_seconds: self.plain_seconds,
                 planning_seconds: self.planning_seconds,
                 ..fit
             },

@@ -136,6 +136,7 @@ pub(crate) fn of_plain(wanted: &Wanted, plain: &Measurement) -> Fit {
         assumptions,
         runs: 0,
         run_seconds: 0.0,
+        plain_seconds: 0.0,
         planning_seconds: 0.0,
         plan_file: None,
         patch_file: None,

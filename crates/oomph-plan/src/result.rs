@@ -229,6 +229,8 @@ pub struct Fit {
     pub runs: u32,
     /// Seconds that those runs took.
     pub run_seconds: f64,
+    /// Seconds that the first of them took: the unchanged job, starting PyTorch included.
+    pub plain_seconds: f64,
     /// Seconds that planning took beside them.
     pub planning_seconds: f64,
     /// Where the plan was written.

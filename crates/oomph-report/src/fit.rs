@@ -615,6 +615,7 @@ mod tests {
             assumptions: Vec::new(),
             runs: 7,
             run_seconds: 30.0,
+            plain_seconds: 8.0,
             planning_seconds: 1.5,
             plan_file: None,
             patch_file: None,

@@ -126,20 +126,28 @@ fn what_jax_holds() {
 #[test]
 fn what_a_pool_held_when_it_found_no_room() {
     // Of JAX 0.11.2 on a virtual H200, in a pool of 4.2 GiB: the log, and the file of TF_BFC_MEMORY_DUMP.
-    // And a log of TensorFlow 2.21 there, in a pool of 4 GiB.
+    // And both of TensorFlow 2.21 there, in a pool of 4 GiB.
     for of in ["jax", "tensorflow"] {
         let name = format!("messages/bfc_{of}.log");
         let (messages, _) = text::read(fixture(&name), Path::new(&name)).unwrap();
         let found = explain_messages(&messages).unwrap();
         insta::assert_snapshot!(format!("pool_of_{of}_log"), plain(&explanation(&found, 80)));
     }
-    let name = Path::new("bfc_dump.pb");
-    let (content, _) = oomph_trace::read(fixture("messages/bfc_dump.pb"), name).unwrap();
-    let oomph_trace::Content::Pool(pool) = content else {
-        panic!("{content:?}")
-    };
-    let found = explain_pool(&pool);
-    insta::assert_snapshot!("pool_of_jax_file", plain(&explanation(&found, 80)));
+    for (of, name) in [
+        ("jax", "bfc_dump.pb"),
+        ("tensorflow", "bfc_dump_tensorflow.pb"),
+    ] {
+        let path = fixture(&format!("messages/{name}"));
+        let (content, _) = oomph_trace::read(path, Path::new(name)).unwrap();
+        let oomph_trace::Content::Pool(pool) = content else {
+            panic!("{content:?}")
+        };
+        let found = explain_pool(&pool);
+        insta::assert_snapshot!(
+            format!("pool_of_{of}_file"),
+            plain(&explanation(&found, 80))
+        );
+    }
 }
 
 #[test]

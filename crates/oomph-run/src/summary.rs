@@ -468,23 +468,9 @@ pub(crate) fn failure(record: &Record) -> Option<String> {
 
 fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-    let mut all: Vec<Assumption> = record
-        .assumptions
-        .iter()
-        .map(|found| Assumption {
-            kind: found.kind.clone(),
-            what: found.what.clone(),
-            location: some(&found.location),
-            count: found.count,
-        })
-        .collect();
-    all.extend(record.library.assumptions.iter().map(|found| Assumption {
-        kind: "library".to_owned(),
-        what: found.what.clone(),
-        location: some(&found.function),
-        count: found.count,
-    }));
-    if record.framework.is_some() && !record.library.missing.is_empty() {
+    let mut all = Vec::new();
+    if !record.library.missing.is_empty() {
+        // First, as a report shows the first three alone.
         all.push(Assumption {
             kind: "library".to_owned(),
             what: format!(
@@ -495,6 +481,18 @@ fn assumptions(record: &Record, trace: Option<&Trace>) -> Vec<Assumption> {
             count: record.library.missing.len() as u64,
         });
     }
+    all.extend(record.assumptions.iter().map(|found| Assumption {
+        kind: found.kind.clone(),
+        what: found.what.clone(),
+        location: some(&found.location),
+        count: found.count,
+    }));
+    all.extend(record.library.assumptions.iter().map(|found| Assumption {
+        kind: "library".to_owned(),
+        what: found.what.clone(),
+        location: some(&found.function),
+        count: found.count,
+    }));
     let engine = record.engine.as_ref().filter(|_| record.r#virtual);
     if let Some(what) = engine.and_then(Engine::not_compared) {
         all.push(Assumption {

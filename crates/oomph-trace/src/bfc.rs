@@ -185,6 +185,23 @@ mod tests {
     }
 
     #[test]
+    fn tensorflow_writes_the_same_file() {
+        // TensorFlow 2.21 on a virtual H200, in a pool of 4 GiB.
+        let file = include_bytes!("../../../fixtures/messages/bfc_dump_tensorflow.pb");
+        assert!(looks_like(file));
+        let pool = read_from(&file[..], Path::new("dump")).unwrap();
+        assert_eq!(pool.allocator, "GPU_0_bfc");
+        let sizes: Vec<(u64, u64)> = pool.held.iter().map(|((_, a), b)| (*a, *b)).collect();
+        assert_eq!(sizes, [(256, 3), (1280, 1), (1 << 30, 3)]);
+        assert_eq!(
+            (pool.in_use(), pool.peak),
+            (Bytes(3_221_227_520), pool.in_use())
+        );
+        assert_eq!(pool.free + pool.in_use(), Bytes::mib(4096));
+        assert_eq!(pool.largest_free, Bytes(1_071_644_672));
+    }
+
+    #[test]
     fn a_part_of_a_file_is_refused_or_has_less() {
         for end in 0..FILE.len() {
             if let Ok(pool) = read_from(&FILE[..end], Path::new("dump")) {

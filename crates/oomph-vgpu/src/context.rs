@@ -3,12 +3,15 @@
 //! A real GPU charges these lazily, at the first use of each thing. The amounts come with the
 //! configuration: measured for some GPUs, estimated for the others.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Config;
 use crate::sync::Mutex;
 use crate::{device, inner};
+
+/// Bytes of stack that each thread has from the start (`cudaLimitStackSize`); a context is measured with these.
+pub const STACK: u32 = 1024;
 
 /// A thing that costs device memory when it first happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -184,6 +187,8 @@ pub struct ContextCosts {
     charged: Mutex<HashSet<(u32, Charge)>>,
     /// Whether device 0 has run a kernel of PyTorch's, and another one.
     seen: [AtomicBool; 2],
+    /// Bytes of stack that a device's threads have, where that is more than [`STACK`].
+    stacks: Mutex<HashMap<u32, u32>>,
 }
 
 impl ContextCosts {
@@ -192,6 +197,7 @@ impl ContextCosts {
             bytes: Charge::ALL.map(|charge| charge.bytes(config)),
             charged: Mutex::new(HashSet::new()),
             seen: [const { AtomicBool::new(false) }; 2],
+            stacks: Mutex::new(HashMap::new()),
         }
     }
 
@@ -228,6 +234,36 @@ impl ContextCosts {
             charged.insert((device, Charge::Context));
         }
         created
+    }
+
+    /// Gives each thread that `device` can hold at least `bytes` of stack; false if there is no room.
+    ///
+    /// The driver keeps one piece of memory for all of them, however few a launch has, and it only ever grows (`bench/gpu/local_memory.py`).
+    pub fn make_stacks(&self, device: u32, bytes: u32) -> bool {
+        const GRANULE: u64 = 2 << 20;
+        const ALIGNMENT: u32 = 16;
+        let machine = device::machine();
+        let Some(gpu) = machine.devices.get(device as usize) else {
+            return true;
+        };
+        let properties = &machine.properties;
+        let threads = properties.sm_count as u64 * properties.max_threads_per_sm as u64;
+        let whole = |bytes: u32| u64::from(bytes) * threads / GRANULE * GRANULE;
+        let bytes = bytes.next_multiple_of(ALIGNMENT);
+        let mut stacks = self.stacks.lock();
+        let has = stacks.entry(device).or_insert(STACK);
+        if bytes > *has {
+            if !gpu.memory.lock().take_context(whole(bytes) - whole(*has)) {
+                return false;
+            }
+            *has = bytes;
+        }
+        true
+    }
+
+    /// Bytes of stack that each thread of `device` has.
+    pub fn stack(&self, device: u32) -> u32 {
+        self.stacks.lock().get(&device).copied().unwrap_or(STACK)
     }
 
     /// Whether `what` was charged to `device`.

@@ -162,6 +162,7 @@ macro_rules! typed_products {
 typed_products! {
     0 cublasSgemm_v2 cublasSgemmStridedBatched cublasSgemmBatched;
     1 cublasDgemm_v2 cublasDgemmStridedBatched cublasDgemmBatched;
+    2 cublasHgemm cublasHgemmStridedBatched cublasHgemmBatched;
     4 cublasCgemm_v2 cublasCgemmStridedBatched cublasCgemmBatched;
     5 cublasZgemm_v2 cublasZgemmStridedBatched cublasZgemmBatched;
 }

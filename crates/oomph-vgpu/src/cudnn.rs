@@ -420,7 +420,7 @@ export! {
             inner::call(|| unsafe { (real.finalize)(descriptor) })
         };
         if status == SUCCESS && !inner::is_inside() {
-            cudnn_costs::finalized(&machine().rates, descriptor, crate::loader::is_xla());
+            cudnn_costs::finalized(&machine().rates, descriptor, machine().is_xla);
         }
         status
     }

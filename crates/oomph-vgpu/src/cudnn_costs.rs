@@ -203,7 +203,7 @@ const IN_ORDER: &str = "XLA tries many of cuDNN's engines for a convolution; her
 /// Notes what a plan does.
 pub fn note(plan: u64) {
     let work = DESCRIBED.lock().plans.get(&plan).and_then(|plan| plan.1);
-    if matches!(work, Some(Work::Convolution { .. })) && crate::loader::is_xla() {
+    if matches!(work, Some(Work::Convolution { .. })) && crate::device::look().is_xla {
         crate::ledger::assume("cuDNN", IN_ORDER);
     }
     work::note(work.unwrap_or(Work::Moving {

@@ -112,6 +112,8 @@ pub struct Machine {
     pub rates: Rates,
     /// Host-to-device and device-to-device copies up to this many bytes move real bytes.
     pub copy_limit: u64,
+    /// Whether the program is XLA, by JAX.
+    pub is_xla: bool,
 }
 
 static MACHINE: OnceLock<Machine> = OnceLock::new();
@@ -151,6 +153,7 @@ pub fn look() -> &'static Machine {
         let costs = ContextCosts::new(&config);
         let rates = Rates::new(&config, &properties);
         let copy_limit = config.number("copy_limit_bytes", 64 << 10);
+        let is_xla = config.text("framework", "") == "jax";
         // SAFETY: registers a handler that only stores to an atomic.
         unsafe {
             libc::pthread_atfork(None, None, Some(mark_forked));
@@ -163,6 +166,7 @@ pub fn look() -> &'static Machine {
             costs,
             rates,
             copy_limit,
+            is_xla,
         }
     })
 }

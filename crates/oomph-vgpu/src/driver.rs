@@ -439,7 +439,7 @@ export! {
     fn cuCtxSynchronize() -> Status, or UNKNOWN; { runtime::cudaDeviceSynchronize() }
     fn cuCtxGetLimit(out: Out<usize>, limit: c_int) -> Status, or UNKNOWN; {
         let value = match limit {
-            0 => 1024,      // stack
+            0 => machine().costs.stack(device::current()) as usize,
             1 => 8_650_752, // what kernels print
             2 => 8 << 20,   // their heap
             4 => 2048,      // pending launches
@@ -635,8 +635,8 @@ export! {
         modules::unloaded(module);
         SUCCESS
     }
-    fn cuModuleGetFunction(out: Out<u64>, _module: u64, name: Text) -> Status, or UNKNOWN; {
-        out.put(crate::kernels::named(name));
+    fn cuModuleGetFunction(out: Out<u64>, module: u64, name: Text) -> Status, or UNKNOWN; {
+        out.put(crate::kernels::named(module, name));
         SUCCESS
     }
     fn cuModuleGetGlobal_v2(at: Out<u64>, size: Out<usize>, module: u64, name: Text) -> Status, or UNKNOWN; {
@@ -715,22 +715,22 @@ export! {
         out.put(LAZY);
         SUCCESS
     }
-    fn cuLibraryLoadData(out: Out<u64>) -> Status, or UNKNOWN; {
-        out.put(opaque_handle());
+    unsafe fn cuLibraryLoadData(out: Out<u64>, image: *const u8) -> Status, or UNKNOWN; {
+        // SAFETY: an image by the vendor's header.
+        out.put(unsafe { modules::loaded(image) });
         SUCCESS
     }
     fn cuLibraryLoadFromFile(out: Out<u64>) -> Status, or UNKNOWN; {
         out.put(opaque_handle());
         SUCCESS
     }
-    fn cuLibraryUnload(_library: u64) -> Status, or UNKNOWN; { SUCCESS }
+    fn cuLibraryUnload(library: u64) -> Status, or UNKNOWN; { cuModuleUnload(library) }
     fn cuLibraryGetModule(out: Out<u64>, library: u64) -> Status, or UNKNOWN; {
         out.put(library);
         SUCCESS
     }
-    fn cuLibraryGetKernel(out: Out<u64>, _library: u64, name: Text) -> Status, or UNKNOWN; {
-        out.put(crate::kernels::named(name));
-        SUCCESS
+    fn cuLibraryGetKernel(out: Out<u64>, library: u64, name: Text) -> Status, or UNKNOWN; {
+        cuModuleGetFunction(out, library, name)
     }
     fn cuKernelGetFunction(out: Out<u64>, kernel: u64) -> Status, or UNKNOWN; {
         out.put(kernel);
@@ -769,6 +769,9 @@ fn launched(
 ) -> Status {
     if crate::kernels::refusal(grid, block, shared as usize).is_some() {
         return INVALID_VALUE;
+    }
+    if !crate::kernels::make_stacks(function) {
+        return MEMORY_ALLOCATION;
     }
     crate::kernels::run_shape(function, grid, block, shared, stream);
     SUCCESS
@@ -839,10 +842,10 @@ export! {
 pub fn entry_point(symbol: Text, out: Out<*mut c_void>, status: Out<c_int>) -> Status {
     const FOUND: c_int = 0;
     const ABSENT: c_int = 1;
-    let Some(name) = symbol.get() else {
+    let Some(asked) = symbol.get() else {
         return INVALID_VALUE;
     };
-    let name = name.to_string_lossy();
+    let name = asked.to_string_lossy();
     let address = ["_v2", ""].iter().find_map(|suffix| {
         let candidate = std::ffi::CString::new(format!("{name}{suffix}")).ok()?;
         // This library comes first among the loaded ones.
@@ -850,6 +853,9 @@ pub fn entry_point(symbol: Text, out: Out<*mut c_void>, status: Out<c_int>) -> S
         let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, candidate.as_ptr()) };
         (!found.is_null()).then_some(found)
     });
+    if address.is_none() {
+        ledger::missed_in_driver(asked);
+    }
     out.put(address.unwrap_or(std::ptr::null_mut()));
     status.put(if address.is_some() { FOUND } else { ABSENT });
     SUCCESS

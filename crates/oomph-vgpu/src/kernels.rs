@@ -3,7 +3,8 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::arguments::{In, Out, Text};
@@ -15,7 +16,7 @@ use crate::moved::Moved;
 use crate::runtime::{Error, INVALID_VALUE, SUCCESS, UNKNOWN};
 use crate::sync::Mutex;
 use crate::work;
-use crate::{busy, inner, streams};
+use crate::{busy, context, inner, modules, streams};
 
 /// `dim3`.
 #[repr(C)]
@@ -59,8 +60,8 @@ thread_local! {
 type Variable = (usize, Option<u64>);
 
 /// Device variables by host address.
-static VARIABLES: std::sync::LazyLock<Mutex<HashMap<u64, Variable>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+static VARIABLES: LazyLock<Mutex<HashMap<u64, Variable>>> =
+    LazyLock::new(|| Mutex::new(HashMap::new()));
 
 impl From<Dim3> for [c_uint; 3] {
     fn from(from: Dim3) -> Self {
@@ -76,18 +77,38 @@ static REGISTERED: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 type Kernel = (Family, Moved, u32, bool);
 
 /// What is known of each kernel that was launched.
-static FAMILIES: std::sync::LazyLock<Mutex<HashMap<u64, Kernel>>> =
-    std::sync::LazyLock::new(|| Mutex::new(HashMap::new()));
+static FAMILIES: LazyLock<Mutex<HashMap<u64, Kernel>>> =
+    LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// Bytes of stack that each thread of a kernel needs, where that is more than any thread has from the start.
+static STACKS: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(|| Mutex::new(HashMap::new()));
+
+/// Whether [`STACKS`] has any, so that a launch does not look into it for nothing.
+static DEEP: AtomicBool = AtomicBool::new(false);
 
 /// A handle for a kernel that a module names.
-pub fn named(name: Text) -> u64 {
+pub fn named(module: u64, name: Text) -> u64 {
     let handle = streams::opaque_handle();
     if let Some(name) = name.get() {
         FAMILIES
             .lock()
             .insert(handle, of_name(&name.to_string_lossy(), false));
+        let stack = modules::stack(module, name);
+        if stack > context::STACK {
+            STACKS.lock().insert(handle, stack);
+            DEEP.store(true, Ordering::Relaxed);
+        }
     }
     handle
+}
+
+/// Makes room for the stacks of a kernel that is about to run; false if there is none.
+pub fn make_stacks(function: u64) -> bool {
+    if !DEEP.load(Ordering::Relaxed) || inner::is_inside() {
+        return true;
+    }
+    let stack = STACKS.lock().get(&function).copied();
+    stack.is_none_or(|stack| machine().costs.make_stacks(device::current(), stack))
 }
 
 fn of_name(name: &str, of_torch: bool) -> Kernel {

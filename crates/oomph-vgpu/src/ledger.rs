@@ -98,22 +98,42 @@ pub fn assumptions() -> BTreeMap<(&'static str, &'static str), u64> {
     ASSUMPTIONS.lock().clone()
 }
 
+/// Names of functions.
+type Names = Mutex<BTreeSet<String>>;
+
 /// Functions that programs asked for by name, and that neither this library nor the vendor's has.
-static MISSING: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static MISSING: Names = Mutex::new(BTreeSet::new());
+/// Those for which they asked the driver itself.
+static MISSING_IN_DRIVER: Names = Mutex::new(BTreeSet::new());
+/// Who asks the driver for more than these in vain asks for all that CUDA has, as NVIDIA's bindings for Python do when they are
+/// imported. They name the function themselves if it is called.
+const ASKS_FOR_ALL: usize = 16;
+
+fn insert(names: &Names, name: &CStr) {
+    // Names end up in JSON as they are.
+    let name = name.to_string_lossy();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if !name.is_empty() && name.bytes().all(is_plain) {
+        names.lock().insert(name.into_owned());
+    }
+}
 
 /// A program asked for function `name` in vain.
 pub fn missed(name: &CStr) {
-    // Names end up in JSON as they are.
-    let name = name.to_string_lossy();
-    if name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    {
-        MISSING.lock().insert(name.into_owned());
-    }
+    insert(&MISSING, name);
+}
+
+/// A program asked the driver for its function `name` in vain.
+pub fn missed_in_driver(name: &CStr) {
+    insert(&MISSING_IN_DRIVER, name);
 }
 
 /// What programs asked for in vain, by name.
 pub fn missing() -> BTreeSet<String> {
-    MISSING.lock().clone()
+    let mut all = MISSING.lock().clone();
+    let in_driver = MISSING_IN_DRIVER.lock();
+    if in_driver.len() <= ASKS_FOR_ALL {
+        all.extend(in_driver.iter().cloned());
+    }
+    all
 }

@@ -150,12 +150,6 @@ fn is_stateful(name: &CStr) -> bool {
         .any(|what| says(what))
 }
 
-/// Whether the program is XLA, by JAX. It asks for each function by name when it needs it, so those that nobody has fail when they are
-/// called; to other programs they are absent.
-pub fn is_xla() -> bool {
-    look().config.text("framework", "") == "jax"
-}
-
 /// Whether `name` is a second version, and the function without a number is here: some ask for a second version of every function,
 /// also where CUDA has none, before they ask for the first.
 ///
@@ -197,7 +191,9 @@ unsafe extern "C" fn choose_symbol(handle: *mut c_void, name: *const c_char) -> 
                 if !has_first_version(own, name) {
                     ledger::missed(name);
                 }
-                if handle != own && (is_xla() || !symbol_of(handle, name).is_null()) {
+                // XLA asks for each function by name when it needs it, so those that nobody has fail when they are called; to other
+                // programs they are absent.
+                if handle != own && (look().is_xla || !symbol_of(handle, name).is_null()) {
                     choice.found = lacking as *const () as usize;
                 }
             }

@@ -312,7 +312,15 @@ impl DeviceMemory {
     /// Creates the context, of `bytes`; false if what other processes hold leaves no room for it.
     pub fn create_context(&mut self, bytes: u64) -> bool {
         let alone = card::get().is_none_or(|cards| cards.held_by_others(self.index) == 0);
-        let fits = alone || self.hold(self.held() + bytes, self.limit);
+        if alone {
+            self.charge_context(bytes);
+        }
+        alone || self.take_context(bytes)
+    }
+
+    /// Charges `bytes` to the context; false if they do not fit.
+    pub fn take_context(&mut self, bytes: u64) -> bool {
+        let fits = self.hold(self.held() + bytes, self.limit);
         if fits {
             self.charge_context(bytes);
         }

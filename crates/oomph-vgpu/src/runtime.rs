@@ -235,10 +235,8 @@ export! {
     fn cudaDeviceEnablePeerAccess(_peer: c_int, _flags: c_uint) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaDeviceDisablePeerAccess(_peer: c_int) -> Error, or UNKNOWN; { SUCCESS }
     fn cudaDeviceSetLimit(_limit: c_int, _value: usize) -> Error, or UNKNOWN; { SUCCESS }
-    fn cudaDeviceGetLimit(value: Out<usize>, _limit: c_int) -> Error, or UNKNOWN; {
-        // The default stack size, the limit that programs ask for.
-        value.put(1024);
-        SUCCESS
+    fn cudaDeviceGetLimit(value: Out<usize>, limit: c_int) -> Error, or UNKNOWN; {
+        driver::cuCtxGetLimit(value, limit)
     }
     fn cudaDeviceGetAttribute(value: Out<c_int>, attribute: c_int, _device: c_int) -> Error, or UNKNOWN; {
         value.put(driver::attribute(attribute));

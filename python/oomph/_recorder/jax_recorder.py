@@ -15,7 +15,7 @@ from oomph._import_hooks import on_import
 from oomph._protocol import Refused, RunDirectory
 from oomph._recorder.framework_recorder import FrameworkRecorder
 from oomph._recorder.jax_advice import JaxAdvice
-from oomph._recorder.jax_setup import Jax, lacks, missing_libraries
+from oomph._recorder.jax_setup import Jax, lacks, lacks_assembler, missing_libraries
 from oomph._says import say
 from oomph._virtual_gpu import library
 
@@ -41,7 +41,11 @@ FULL = "RESOURCE_EXHAUSTED"
 
 def is_full(error: BaseException) -> bool:
     """Whether `error` is JAX's, and says that memory ran out."""
-    return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and FULL in str(error)
+    return _is_jax(error) and FULL in str(error)
+
+
+def _is_jax(error: BaseException) -> bool:
+    return type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError")
 
 
 class JaxRecorder(FrameworkRecorder):
@@ -90,13 +94,26 @@ class JaxRecorder(FrameworkRecorder):
         def backends() -> Any:
             found = original()
             if "cuda" not in found and os.getpid() == self.process:
-                self.fell_back = lacks(self._jax) or _why_not(bridge, self._jax)
-                if "torch" not in sys.modules:
-                    sys.stdout.flush()
-                    self._leave(self.directory.refuse(Refused(self.fell_back)))
+                self._cannot(lacks(self._jax) or _why_not(bridge, self._jax))
             return found
 
         bridge.backends = backends
+
+    def _cannot(self, why: str) -> None:
+        """JAX cannot use the GPU. Ends the run, unless PyTorch may be what it is about."""
+        self.fell_back = why
+        if "torch" not in sys.modules:
+            sys.stdout.flush()
+            self._leave(self.directory.refuse(Refused(why)))
+
+    def raises(self, error: BaseException) -> None:
+        """The thread that calls raises `error`. XLA opens the GPU without its assembler, and misses it when it compiles: no program
+        runs then, and its error names all the places. A script may catch it."""
+        super().raises(error)
+        if _is_jax(error) and "ptxas" in str(error):
+            missing = lacks_assembler(self._jax)
+            if missing is not None:
+                self._cannot(missing)
 
     def is_full(self, error: BaseException) -> bool:
         """Whether `error` is JAX's, and says that memory ran out."""
@@ -112,8 +129,7 @@ class JaxRecorder(FrameworkRecorder):
         """The script ended with `error`."""
         if "NOT_FOUND" in str(error) and "configs" in str(error):
             self.assumptions.add("compiler", NONE_WORKED, "")
-        # XLA opens the GPU without its assembler, and misses it when it compiles: its error names all the places.
-        missing = lacks(self._jax) if "ptxas" in str(error) else None
+        missing = lacks_assembler(self._jax) if "ptxas" in str(error) else None
         if missing is not None:
             say(missing)
         super().failed_with(error)

@@ -49,7 +49,7 @@ def installed_jax() -> Jax:
 
 
 def lacks(jax: Jax) -> str | None:
-    """What `jax` lacks to compile for a GPU, in one line with the package that is missing; None: nothing."""
+    """What `jax` itself lacks to use a GPU, in one line with the package that is missing; None: nothing."""
     if jax.cuda is None:
         newest = MAJORS[-1]
         return (
@@ -61,13 +61,22 @@ def lacks(jax: Jax) -> str | None:
             f"jax {jax.version} in {sys.prefix} cannot use a GPU: the package jax-cuda{jax.cuda}-pjrt is missing. "
             f"Install it: pip install jax-cuda{jax.cuda}-pjrt=={jax.version}."
         )
-    if not _has_ptxas():
-        package = "nvidia-cuda-nvcc" + ("-cu12" if jax.cuda == 12 else "")
-        return (
-            f"jax {jax.version} in {sys.prefix} cannot compile for a GPU: there is no ptxas, as the package {package} "
-            f"is missing. Install it: pip install {package}."
-        )
     return None
+
+
+def lacks_assembler(jax: Jax) -> str | None:
+    """That there is no `ptxas`, in one line with its package; None: there is one."""
+    if _has_ptxas():
+        return None
+    package = _assembler(jax)
+    return (
+        f"jax {jax.version} in {sys.prefix} cannot compile for a GPU: there is no ptxas, as the package {package} "
+        f"is missing. Install it: pip install {package}."
+    )
+
+
+def _assembler(jax: Jax) -> str:
+    return "nvidia-cuda-nvcc" + ("-cu12" if jax.cuda == 12 else "")
 
 
 def missing_libraries(jax: Jax) -> list[str]:
@@ -75,7 +84,8 @@ def missing_libraries(jax: Jax) -> list[str]:
     suffix = f"-cu{jax.cuda}"
     names = [name + (suffix if jax.cuda == 12 else "") for name in _LIBRARIES]
     names += [name + suffix for name in ("nvidia-cudnn", "nvidia-nccl")]
-    return [name for name in names if _version(name) is None]
+    assembler = [] if _has_ptxas() else [_assembler(jax)]
+    return assembler + [name for name in names if _version(name) is None]
 
 
 _LIBRARIES = (

@@ -20,13 +20,14 @@ from oomph._older_python import orig_argv
 from oomph._protocol import NET, File, Refused, RunDirectory, Settings
 from oomph._recorder import jax_setup, sources
 from oomph._recorder.black_box import BlackBox
+from oomph._recorder.cuda_releases import mixed
 from oomph._recorder.cupy_setup import installed_cupy
 from oomph._recorder.process_groups import (
     end_process_groups,
     settle_first_buckets,
     watch_ranks,
 )
-from oomph._recorder.torch_versions import Standing, Torch, check_torch, warning
+from oomph._recorder.torch_versions import Standing, Torch, check_torch, missing_library, warning
 from oomph._says import say
 from oomph._virtual_gpu.library import Unusable, library
 
@@ -53,6 +54,8 @@ class Session:
         self.box: BlackBox | None = None
         self.framework: Any = None
         """What records JAX or CuPy, once the script imports it on a virtual GPU."""
+        self._answers: int | None = None
+        """The release of CUDA as which the virtual GPU answers."""
         self._torch = Torch("", None)
         self.hard_exit = os._exit
         # One thread must finish writing the record before another ends the process.
@@ -86,7 +89,7 @@ class Session:
             except Unusable as error:
                 raise Refused(str(error)) from None
             major, minor = cuda.split(".")[:2]
-            self.directory.add_cuda_version(int(major), int(minor))
+            self._answer_as(int(major), int(minor))
         if settings.black_box:
             self.box = BlackBox(self.directory)
             launched = "oomph.launch" in orig_argv
@@ -110,6 +113,11 @@ class Session:
             # A virtual GPU's card knows the process, whatever program it becomes.
             self._watch_exec()
 
+    def _answer_as(self, major: int, minor: int = 0) -> None:
+        """The virtual GPU answers as this release of CUDA."""
+        self._answers = major
+        self.directory.add_cuda_version(major, minor)
+
     def _jax_begins(self) -> None:
         """The script imports JAX, on a virtual GPU."""
         from oomph._recorder.jax_recorder import JaxRecorder
@@ -125,7 +133,7 @@ class Session:
                 self.hard_exit(self.directory.refuse(Refused(str(error))))
             return
         if alone and jax.cuda is not None:
-            self.directory.add_cuda_version(jax.cuda, 0)
+            self._answer_as(jax.cuda)
             self.directory.add_framework("jax")
         self._begin(JaxRecorder(self.directory, jax, self.hard_exit), "JAX")
 
@@ -138,7 +146,7 @@ class Session:
         if self._is_alone("CuPy"):
             major = installed_cupy()
             if major is not None:
-                self.directory.add_cuda_version(major, 0)
+                self._answer_as(major)
             self.directory.add_framework("cupy")
             recorder = CupyRecorder(self.directory, self.hard_exit, self.settings.unknown)
             self._begin(recorder, "CuPy")
@@ -154,7 +162,7 @@ class Session:
         if not self.settings.levers and self._is_alone("Numba"):
             major = installed_bindings()
             if major is not None and self._torch.cuda is None:
-                self.directory.add_cuda_version(major, 0)
+                self._answer_as(major)
             self._begin(NumbaRecorder(self.directory, self.hard_exit), "Numba")
 
     def _onnx_begins(self) -> None:
@@ -178,7 +186,7 @@ class Session:
 
         if self._is_alone("TensorFlow"):
             # PyPI's builds are for CUDA 12.
-            self.directory.add_cuda_version(12, 9)
+            self._answer_as(12, 9)
             self.directory.add_framework("tensorflow")
             self._begin(TensorflowRecorder(self.directory, self.hard_exit), "TensorFlow")
 
@@ -372,6 +380,9 @@ class Session:
         with self._writing:
             writer, outcome = self._writer(outcome)
             if writer:
+                if self._answers is not None and (said := mixed(self._answers)):
+                    say(said)
+                    writer.assumptions.add("version", said, "")
                 try:
                     writer.finish(outcome)
                 except OSError as error:
@@ -412,6 +423,9 @@ class Session:
 
     def failed_with(self, error: BaseException) -> dict[str, Any]:
         """The outcome of a script that ended with `error`."""
+        missing = missing_library(self._torch, error)
+        if missing is not None:
+            say(missing)
         for recorder in filter(None, (self.recorder, self.framework)):
             recorder.failed_with(error)
         return dict(

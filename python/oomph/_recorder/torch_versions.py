@@ -102,3 +102,22 @@ def warning(torch: Torch) -> str:
         f"torch {torch.version} with CUDA {torch.cuda} is not among the versions that oomph was tested with "
         f"({OLDEST[0]}.{OLDEST[1]} to {newest[0]}.{newest[1]}); a short probe of it passed"
     )
+
+
+def missing_library(torch: Torch, error: BaseException) -> str | None:
+    """What `error` is for want of, if it ended the import of torch: one of NVIDIA's libraries, in a line."""
+    found, traceback = _NOT_FOUND.match(str(error)), error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_globals.get("__name__") != "torch":
+        traceback = traceback.tb_next
+    if found is None or traceback is None:
+        return None
+    name = found[1] + (f" for CUDA {torch.cuda}" if torch.cuda else "")
+    release = torch.version.partition("+")[0]
+    return (
+        f"torch {torch.version} in {sys.prefix} needs {name}, which is in none of the packages here. "
+        f'Install what is missing: pip install "torch=={release}".'
+    )
+
+
+_NOT_FOUND = re.compile(r"(lib\w+\.so)\S*(?: not found in the system path|: cannot open)")
+"""As torch says it, and as the loader does."""
