@@ -863,7 +863,12 @@ fn held_outside(message: &OomMessage, requested: Bytes) -> Vec<Cause> {
         id: "other_process",
         confidence: if outside.is_sure(message) { 0.85 } else { 0.6 },
         verdict: format!(
-            "the GPU is full although PyTorch holds only {reserved}: {} of {total} are held {}",
+            "the GPU is full{} {reserved}: {} of {total} are held {}",
+            if outside.is_own() && reserved.0 > total.0 / 2 {
+                ", and PyTorch holds"
+            } else {
+                " although PyTorch holds only"
+            },
             outside.held,
             outside.holders(message)
         ),
