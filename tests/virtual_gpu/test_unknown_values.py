@@ -199,3 +199,16 @@ assert float(out[0, 0]) == 1024
 """,
     )
     assert said == ["the script read a GPU value, which oomph does not compute: it got zero"] * 2
+
+
+def test_long_integers_that_follow_from_unknown_values_are_computed_up_to_a_limit(oomph):
+    """Weights that a script quantizes by hand and unpacks in each pass: all of a run's time went into them."""
+    said = check(oomph, """
+order = large.repeat(4, 1).argsort(1)
+for _ in range(260):
+    codes = order & 15
+for _ in range(3):
+    mask = (order > 7) & (codes > 3)
+    assert 0 < mask.sum() < mask.numel()
+""")  # fmt: skip
+    assert any("too many to compute" in what for what in said), said

@@ -64,6 +64,18 @@ pub(crate) fn pieces(message: &OomMessage) -> Option<String> {
     ))
 }
 
+/// Few chunks that are most of what is in use, as no activations of one batch are.
+pub(crate) fn giants(message: &OomMessage) -> Option<(u64, Bytes)> {
+    const FEW: u64 = 4;
+    const LARGE: Bytes = Bytes::gib(4);
+    let pool = message.pool.as_ref()?;
+    let (size, count) = (pool.held.iter())
+        .map(|((_, size), count)| (*size, *count))
+        .max_by_key(|(size, count)| size.saturating_mul(*count))?;
+    let most = size.saturating_mul(count) > pool.in_use().0 / 2;
+    (most && count <= FEW && size >= LARGE.0).then_some((count, Bytes(size)))
+}
+
 /// Explains the file that an allocator wrote when it found no room.
 pub fn explain_pool(pool: &Pool) -> Explanation {
     let (in_use, free) = (pool.in_use(), pool.free);

@@ -50,7 +50,7 @@ fn what_fails_while_ranks_are_joined_is_no_step() {
          dist._broadcast_coalesced(\n{FULL}"
     ));
     assert!(!verdict.contains("first of 20 steps"), "{verdict}");
-    assert!(verdict.contains("moved to the GPU"), "{verdict}");
+    assert!(verdict.contains("wrapped for the job's ranks"), "{verdict}");
 }
 
 #[test]

@@ -405,7 +405,8 @@ impl OomMessage {
             bytes(self.requested),
             bytes(self.total),
             bytes(self.free),
-            bytes(self.used()),
+            // As printed: what later words correct is no other figure.
+            bytes(self.printed_allocated.or(self.used())),
             bytes(self.this_process),
             bytes(self.reserved),
             self.device.map(u64::from),
@@ -457,6 +458,11 @@ impl OomMessage {
             at: whole.at,
             ..std::mem::replace(self, Self::new(whole.kind, whole.line, ""))
         };
+    }
+
+    /// Whether more sentences of PyTorch's message are to come.
+    fn goes_on(&self) -> bool {
+        self.kind == MessageKind::Native && self.requested.is_some() && self.reserved.is_none()
     }
 
     /// Whether a limit on its processes ended it: the machine's own memory says nothing then.
@@ -701,8 +707,12 @@ impl Log {
         self.parts += 1;
         if part.is_empty() && self.continues == 0 {
             self.before = None;
-            // Nothing wraps a text around an empty line.
-            self.open.take_if(|open| open.reader.is_some());
+            // Nothing wraps a text around an empty line, but programs set the sentences of PyTorch's apart.
+            let messages = &self.messages;
+            let set_apart =
+                |open: &Open| messages.get(open.message).is_some_and(OomMessage::goes_on);
+            self.open
+                .take_if(|open| open.reader.is_some() && !set_apart(open));
             return;
         }
         let plain = origin::plain(part);
@@ -813,6 +823,9 @@ impl Log {
                     let code = text.trim();
                     if last.code.is_empty() && !code.chars().all(|c| matches!(c, '^' | '~' | ' ')) {
                         last.code = cut(code, MAX_FRAME);
+                    } else if last.code.ends_with(['=', '(']) && last.code.len() < MAX_FRAME {
+                        // A statement of several lines.
+                        last.code = cut(&format!("{} {code}", last.code), MAX_FRAME);
                     }
                 }
             }
@@ -929,6 +942,7 @@ impl Log {
             message.take_figures(whole);
             message.last = self.parts;
             open.text = joined.swap_remove(number);
+            open.lines = 0;
             true
         } else {
             open.text = joined.swap_remove(0);
@@ -981,7 +995,10 @@ impl Log {
             .rev()
             .find_map(|line| origin::of_ray(line))
         {
-            message.pid = Some(pid);
+            // Its own message names the task that it ended, and not who waited for that.
+            if message.program != Program::Ray {
+                message.pid = Some(pid);
+            }
             message.host = host.or(message.host.take());
         }
         let near = || origin::of_frames(message.traceback.iter().map(|frame| frame.file.as_str()));
@@ -1039,7 +1056,14 @@ impl Log {
                         .then_some(inside)
                         .filter(another)
                 })
-                .or_else(|| (message.program == Program::Cuda).then(named).flatten());
+                .or_else(|| match message.program {
+                    Program::Cuda => named(),
+                    // They run on the same library as llama.cpp, and have other options.
+                    Program::LlamaCpp => named().filter(
+                        |program| matches!(program, Program::Named(named) if ["whisper.cpp", "stable-diffusion.cpp"].contains(&named.id)),
+                    ),
+                    _ => None,
+                });
         }
         for line in self.recent.iter().rev().map(String::as_str).chain([text]) {
             runs_in(message, line);
@@ -1267,6 +1291,22 @@ impl Log {
                 message.device = first.device;
             }
         }
+        // XLA lists what a program needs below the first of its errors alone.
+        let lists: Vec<OomMessage> = (self.messages.iter())
+            .filter(|message| message.program == Program::Jax && !message.parts.is_empty())
+            .cloned()
+            .collect();
+        for message in &mut self.messages {
+            let same = |list: &&OomMessage| {
+                list.requested.is_some() && list.requested == message.requested
+            };
+            if message.program == Program::Jax
+                && message.parts.is_empty()
+                && let Some(list) = lists.iter().find(same)
+            {
+                message.parts.clone_from(&list.parts);
+            }
+        }
     }
 
     /// Ranks of one job that ask for the same fail at the same line, though a log often has the traceback of one alone.
@@ -1299,7 +1339,7 @@ impl Log {
             if message.program == Program::Triton && signs.contains(&Sign::IgnoresChoice) {
                 message.handled = true;
             }
-            if message.program == Program::Pytorch && signs.contains(&Sign::WebInterface) {
+            if message.program.runs_inside() && signs.contains(&Sign::WebInterface) {
                 message.inside = message.inside.or(Some(Program::StableDiffusion));
             }
         }
@@ -1386,13 +1426,18 @@ impl Log {
             self.messages.push(grows);
         }
         // A text that no reader knows matters only if there is no other, which is not only a warning.
-        if self
-            .messages
-            .iter()
-            .any(|message| message.kind != MessageKind::Unknown && !message.handled)
-        {
+        let known = self.messages.iter();
+        let known: Vec<Memory> = known
+            .filter(|message| message.kind != MessageKind::Unknown && !message.handled)
+            .map(|message| message.memory)
+            .collect();
+        if !known.is_empty() {
+            // One of OpenCL's is of a GPU, whatever failed for want of the host's memory after it.
+            let apart = |message: &OomMessage| {
+                message.text.contains("CL_MEM_OBJECT") && !known.contains(&Memory::Device)
+            };
             self.messages
-                .retain(|message| message.kind != MessageKind::Unknown);
+                .retain(|message| message.kind != MessageKind::Unknown || apart(message));
         }
         // The kernel does not always name the group: SLURM's own words do.
         let slurm = self

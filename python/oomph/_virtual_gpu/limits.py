@@ -23,6 +23,14 @@ INTEGRAL_BYTES = 64 << 20
 """The largest integral tensor to compute, in bytes: a mask of 8192 x 8192 booleans."""
 
 
+LONG = 1 << 20
+"""A tensor of more integers than this takes its time, and the memory of its pages."""
+
+FOLLOWED_LIMIT = 1 << 30
+"""So many integers, of tensors that long, are computed from values that nobody knows and a rule chose: some seconds of a CPU. Masks
+are computed all the same, as sizes depend on them."""
+
+
 def small(t: torch.Tensor) -> bool:
     """Whether a tensor is so small that it is always computed."""
     if t.is_floating_point() or t.is_complex():

@@ -40,6 +40,8 @@ from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
+    FOLLOWED_LIMIT,
+    LONG,
     PRODUCT_LIMIT,
     WIDE_LIMIT,
     Budget,
@@ -90,6 +92,10 @@ class _Here(threading.local):
     only_memory = False
 
 
+NOT_FOLLOWED = "integers that follow from unknown values are zeros: there are too many to compute"
+"""Why tensors hold zeros that were given up."""
+
+
 class ValueLayer:
     """Computes small and integral tensors for real, forward and backward, in every thread it reaches.
 
@@ -135,6 +141,7 @@ class ValueLayer:
         # What nobody computed, and the storages of wide floats of which something was.
         self._contents = Contents()
         self._wide: set[int] = set()
+        self._followed = 0
         # A CPU multiplies integers one by one.
         self._refused: set[Any] = {_aten._int_mm.default}
         # Results of collectives that run when their group ends: by their address.
@@ -539,6 +546,17 @@ class ValueLayer:
         )
         return False
 
+    def _followed_enough(self, outs: list[torch.Tensor]) -> bool:
+        """Whether so much was computed of values that a rule chose that `outs` are not."""
+        if self._budget is not None:
+            return False
+        self._followed += sum(
+            t.numel() for t in outs if t.is_cuda and t.numel() > LONG and t.dtype != torch.bool
+        )
+        return self._followed > FOLLOWED_LIMIT and any(
+            t.numel() > LONG and t.dtype != torch.bool for t in outs
+        )
+
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
         changed = _changed(op, args, kwargs)
@@ -590,9 +608,14 @@ class ValueLayer:
                     and (t.numel() > WIDE_LIMIT or rules or not (inputs or op.mutated))
                 ):
                     all_computable = False
+        # What follows from zeros that stand for values must not look as if it were known: a comparison of them chooses by its rule.
+        given_up = NOT_FOLLOWED in rules or (
+            all_computable and bool(rules) and self._followed_enough(outs)
+        )
         if (
             all_computable
             and func not in self._refused
+            and not given_up
             and self._affords(func, op, args, outs)
             and self._compute(func, op, args, kwargs, out)
         ):
@@ -612,6 +635,9 @@ class ValueLayer:
         given = {base_pointer(t) for t in inputs if t.is_cuda}
         made = [t for t in made if not t.is_cuda or base_pointer(t) not in given]
         why, unwritten = self._filling.fill(func, op, args, kwargs, changed + made)
+        if given_up and why is None and not unwritten:
+            why = NOT_FOLLOWED
+            self.assumptions.add("value", why, user_line())
         self._lose(changed, False, why)
         self._lose(made, True, why)
         for t, fill in unwritten:

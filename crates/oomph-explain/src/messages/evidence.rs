@@ -199,6 +199,11 @@ pub(super) fn own_card(message: &OomMessage) -> Option<Card> {
         .or_else(|| (near.used.is_some() && near.total.is_some()).then_some(near))
 }
 
+/// Whether a table of the text shows the GPU of a message full.
+pub(super) fn is_full(message: &OomMessage) -> bool {
+    message.memory == Memory::Device && own_card(message).is_some_and(|card| card.is_full())
+}
+
 /// What the tables say of a GPU that a program found full, as the end of a sentence.
 pub(super) fn of_the_card(message: &OomMessage) -> Option<String> {
     if message.memory != Memory::Device || message.handled {

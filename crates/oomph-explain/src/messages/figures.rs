@@ -54,6 +54,17 @@ const USE: [&str; 19] = [
     "mapped",
     "mib /",
 ];
+/// Words for what is asked for.
+const ASKED: [&str; 8] = [
+    "to allocate",
+    "allocating",
+    "request",
+    "asked",
+    "pinning",
+    "required",
+    "requires",
+    "needs",
+];
 /// What a compiler plans for a program, and what was asked for: it holds nothing yet.
 const PLANNED: [&str; 3] = ["allocation:", "fragmentation:", "trying to allocate"];
 
@@ -83,6 +94,18 @@ fn has(figure: &Figure, words: &[&str]) -> bool {
 fn says_more(message: &OomMessage, figure: &Figure) -> bool {
     let asked = |size: &Bytes| message.requested.is_some_and(|asked| alike(asked, *size));
     !figure.sizes.is_empty() && !figure.sizes.iter().all(asked)
+}
+
+/// Whether the text has a figure of what was asked for, near the message.
+pub(super) fn says_request(message: &OomMessage) -> bool {
+    const NEAR: usize = 8;
+    let mut figures = message.tables.figures.iter();
+    figures.any(|figure| {
+        !figure.sizes.is_empty()
+            && figure.line.abs_diff(message.line) <= NEAR
+            && has(figure, &ASKED)
+            && !has(figure, &["total"])
+    })
 }
 
 /// Whether the text has a figure of all there is, or names a card that is known.
@@ -237,6 +260,11 @@ pub(super) fn remains(message: &OomMessage) -> Option<Bytes> {
 /// What TensorFlow's pool might still have taken of the GPU, where that is more than the request which it could not get: so it
 /// was the driver that refused.
 pub(super) fn room_to_grow(message: &OomMessage) -> Option<Bytes> {
+    // None left is no room, whatever the sizes behind it.
+    let mut figures = message.tables.figures.iter();
+    if figures.any(|figure| figure.text.contains("available bytes: 0")) {
+        return None;
+    }
     let room = stated(message, "available bytes: ")?;
     let whole = message.program == Program::Tensorflow && !message.handled;
     (whole && message.requested.is_some_and(|asked| asked <= room)).then_some(room)

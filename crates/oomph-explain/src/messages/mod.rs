@@ -300,7 +300,8 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
 /// The further processes that the same program ended.
 fn others_ended(messages: &[OomMessage], primary: &OomMessage) -> Option<String> {
     const SHOWN: usize = 8;
-    if primary.kind != MessageKind::Killed {
+    // Ray's driver relays the end of one task once for each that waited for it.
+    if primary.kind != MessageKind::Killed || primary.program == Program::Ray {
         return None;
     }
     let mut pids: Vec<u64> = messages
@@ -550,7 +551,14 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
     let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
+    let giants = crate::pool::giants(message).map(|(count, size)| {
+        format!(
+            "most of what is in use are {count} chunks of {size}: no activations of one batch, but a whole data set or copies of it, as when \
+             arrays are made tensors on the GPU at once, or an earlier model's"
+        )
+    });
     let told = (of_a_batch(message).into_iter())
+        .chain(giants)
         .chain(of_buffers(message))
         .chain(crate::pool::pieces(message))
         .chain(shapes::of_a_line(message).map(|shape| format!("that is {shape}")));
@@ -682,6 +690,16 @@ fn unintended(message: &OomMessage, requested: Bytes) -> Option<Cause> {
     let asked = request_evidence(message).pop()?;
     let place = asked.stack.first().cloned();
     let mut cause = huge_request::cause(requested.0, total.0, true, place.as_deref(), asked);
+    if other::is_nonsense(message) {
+        // What is asked for is no size of anything, so no smaller one helps.
+        cause.verdict = format!(
+            "{requested} were asked for by compiled code, {} times the whole GPU: no shape that is meant is so far off, so a count was computed \
+             wrongly (an extension built for another GPU, PyTorch or CUDA, an index that overflowed, values that are not finite)",
+            requested.0 / total.0.max(1)
+        );
+        cause.fixes.clear();
+        return Some(cause);
+    }
     cause
         .verdict
         .push_str(", or scores of all pairs (attention over n tokens or pixels keeps n×n of them)");
@@ -845,7 +863,12 @@ fn held_outside(message: &OomMessage, requested: Bytes) -> Vec<Cause> {
         id: "other_process",
         confidence: if outside.is_sure(message) { 0.85 } else { 0.6 },
         verdict: format!(
-            "the GPU is full although PyTorch holds only {reserved}: {} of {total} are held {}",
+            "the GPU is full{} {reserved}: {} of {total} are held {}",
+            if outside.is_own() && reserved.0 > total.0 / 2 {
+                ", and PyTorch holds"
+            } else {
+                " although PyTorch holds only"
+            },
             outside.held,
             outside.holders(message)
         ),
@@ -1167,6 +1190,14 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
             "model_too_large",
             "a model is read or moved whole, whatever the batch: its weights and what was there before do not fit",
         ),
+        Phase::Wrapping if message.tables.shows(Sign::Fsdp) => (
+            "model_too_large",
+            "FSDP joins the weights of each unit into one tensor before it shards them, beside the weights that are on the GPU already",
+        ),
+        Phase::Wrapping => (
+            "model_too_large",
+            "the weights are copied to all ranks, before the first batch: the model and what was there before fill the GPU",
+        ),
         Phase::Gathering => (
             "model_too_large",
             "each GPU holds its shard, and gathers the weights of one whole layer (or unit) at a time beside it: that did not fit",
@@ -1198,7 +1229,7 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
     );
     evidence.extend(too_few(message));
     evidence.extend(of_others(message));
-    let loads = matches!(message.during, Some(Phase::Loading | Phase::Moving));
+    let loads = message.during.is_some_and(Phase::is_of_weights);
     let weights = weights::of(message).filter(|_| loads);
     evidence.extend(
         weights.map(|weights| Evidence::new(format!("by its size: {}", weights.sentence()))),
@@ -1214,10 +1245,26 @@ fn of_phase(message: &OomMessage) -> Option<Cause> {
     Some(Cause {
         id,
         confidence: 0.8,
-        verdict: format!("{asked} could not be had while {clause}{figures}: {why}"),
+        verdict: format!(
+            "{asked} could not be had while {clause}{figures}: {why}{}",
+            if is_second_copy(message) {
+                "; the request is as large as all that is in use, so it is a second whole copy of it"
+            } else {
+                ""
+            }
+        ),
         evidence,
         fixes: Vec::new(),
     })
+}
+
+/// Whether one request is as large as all that tensors hold: a second whole copy of them, which no batch makes.
+fn is_second_copy(message: &OomMessage) -> bool {
+    let sizes = message.requested.zip(message.allocated);
+    is_pytorchs(message)
+        && sizes.is_some_and(|(asked, held)| {
+            held >= Bytes::gib(1) && asked.0.abs_diff(held.0) <= held.0 / 200
+        })
 }
 
 /// Whether one request, of more than half of the device, does not fit beside the tensors in use even on an empty one.
@@ -1418,14 +1465,8 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
     match done {
         _ if !trains => None,
-        // Before the first of them.
-        0 if matches!(
-            message.during,
-            Some(Phase::Moving | Phase::Loading | Phase::SettingUp)
-        ) =>
-        {
-            None
-        }
+        // Before the first of them, for all that the traceback shows.
+        0 if !(message.traceback.is_empty() || ran_a_step(message)) => None,
         0 => Some(format!(
             "it failed in the first of {all} steps: what one step needs does not fit, and nothing has grown yet"
         )),
@@ -1438,11 +1479,29 @@ fn by_progress(message: &OomMessage) -> Option<String> {
     }
 }
 
+/// Whether a traceback shows that a step ran: a pass through the model, or the optimizer's.
+fn ran_a_step(message: &OomMessage) -> bool {
+    const CALLS: [&str; 6] = [
+        "forward(",
+        "backward(",
+        "step(",
+        "call_impl(",
+        "__call__(",
+        "model(",
+    ];
+    let mut frames = message.traceback.iter();
+    !message.during.is_some_and(Phase::is_of_weights)
+        && frames.any(|frame| {
+            let called = format!("{} {}(", frame.code, frame.function);
+            CALLS.iter().any(|name| called.contains(name))
+        })
+}
+
 /// What fills a GPU by design where a server runs.
 fn of_a_server(message: &OomMessage) -> Option<String> {
     let server = message.inside.filter(|inside| inside.serves())?;
     match message.during {
-        Some(Phase::Loading | Phase::Moving) => None,
+        Some(phase) if phase.is_of_weights() => None,
         Some(Phase::Profiling) => Some(format!(
             "{} runs its largest batch once, before its cache of keys and values has a size: the weights and that batch{} did not fit",
             server.name(),
@@ -1594,6 +1653,8 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
              trained, beside the weights",
         ));
     } else if message.requested.is_some_and(|asked| asked >= ONE_TENSOR)
+        && !is_second_copy(message)
+        && !message.inside.is_some_and(Program::serves)
         && !held_little(message)
         && !known
     {
@@ -1642,15 +1703,20 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         ),
         (Some(used), Some(total), Some(asked), _) if one_request && asked <= total => format!(
             "one request of {asked} beside {used} that tensors held is more than the {total} that the GPU has, whatever else is \
-             on it: the request is what has to be smaller"
+             on it: the request is what has to be smaller{}",
+            if is_second_copy(message) {
+                ". It is as large as all that is in use: most likely a second whole copy of the weights, made as they are joined, cast, \
+                 moved or sharded"
+            } else {
+                ""
+            }
         ),
         (Some(used), Some(total), Some(asked), Some(free)) if buckets => format!(
             "DistributedDataParallel asked for {asked} for its buckets of gradients and found {free} free beside the {used} \
              that tensors (the weights first) held, of {total}"
         ),
         (Some(used), Some(total), Some(asked), Some(free)) if some_free => format!(
-            "one request of {asked} found {free} free beside the {used} that tensors held, of {total}: the message \
-             does not say what they are"
+            "one request of {asked} found {free} free beside the {used} that tensors held, of {total}"
         ),
         (Some(used), Some(total), Some(asked), _)
             if let Some(others) = others_are_enough(message) =>
@@ -1672,8 +1738,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             if used + asked > total && used.0 < total.0 / 2 =>
         {
             format!(
-                "one request of {asked} beside the {used} that tensors held is more than the {total} that there are: \
-                 the message does not say what it was for"
+                "one request of {asked} beside the {used} that tensors held is more than the {total} that there are"
             )
         }
         (Some(_), Some(total), Some(asked), free)
@@ -1690,26 +1755,29 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
             "memory was full: this job's tensors hold {used} of {total}, and {outside} {beside}"
         ),
         (Some(used), Some(total), ..) => format!(
-            "memory was full of tensors in use, {used} of {total}, all of this job: what it holds at once is more than the card has room \
+            "memory was full of tensors in use, {used} of {total}{}: what it holds at once is more than the card has room \
              for{}",
+            if message.reserved.is_none() && outside >= Bytes::gib(1) { "" } else { ", all of this job" },
             if unknown && progress.is_none() {
                 " (whether it was so from the first step on, the message does not say)"
             } else {
                 ""
             }
         ),
-        (Some(_), ..) => {
-            "memory was full of tensors in use; the message does not say why".to_owned()
+        (Some(_), ..) => "memory was full of tensors in use".to_owned(),
+        (None, ..) if message.setting == Some("no report") => {
+            "the GPU's memory ran out: PyTorch asks NVML who holds the GPU only to report that, and this system has no NVML (as on \
+             Jetson), so that the report failed and not the request alone"
+                .to_owned()
         }
         (None, _, Some(asked), _) if message.setting == Some("one allocation") => format!(
             "Metal, through which this Mac's GPU is used, allows no single buffer of {asked}: one tensor is that \
              large"
         ),
         (None, _, Some(asked), _) if asked >= ONE_TENSOR => format!(
-            "one request alone asked for {asked}, so one tensor is that large; the message does not say what \
-             was in use, or how much there is"
+            "one request alone asked for {asked}, so one tensor is that large"
         ),
-        (None, ..) => "memory ran out; the message does not say what was in use, or why".to_owned(),
+        (None, ..) => format!("{} ran out", next::memory_name(message)),
     };
     if let Some(progress) = progress {
         verdict = format!("{verdict}; {progress}");

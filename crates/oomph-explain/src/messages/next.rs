@@ -78,17 +78,9 @@ const MOST: usize = 3;
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = of_message(message);
-    if message.hardware == Hardware::Tpu {
-        // A TPU has neither a share that a process takes nor the host's memory behind it.
-        steps.retain(|step| {
-            let command = step.command.as_deref().unwrap_or_default();
-            !["XLA_PYTHON_CLIENT_", "TF_FORCE_UNIFIED"]
-                .iter()
-                .any(|name| command.starts_with(name))
-        });
-    }
-    let mut steps = without_filler(super::ways::kept(message, steps));
+    let mut steps = super::ways::kept(message, of_message(message));
+    let look = steps.iter().find(|step| is_look(step)).cloned();
+    steps = without_filler(steps);
     if let Some(tale) = super::told::of(message) {
         steps = [tale.steps, steps].concat();
     }
@@ -96,6 +88,7 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
     }
+    steps.retain(|step| !is_of_another(step, message.hardware));
     let mut steps = super::settings::beyond(steps, &message.settings);
     if super::settings::are_keywords(message) {
         for step in &mut steps {
@@ -110,6 +103,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         steps.insert(steps.len().min(1), before);
     }
     steps.truncate(MOST);
+    // Who holds the GPU is what such a text leaves open.
+    let own = |used: Bytes| used >= Bytes::gib(4);
+    let too_large =
+        super::figures::plan(message).is_some() || super::figures::never_fits(message).is_some();
+    if super::other::unsaid(message).contains(&super::other::OTHERS_HELD)
+        && !too_large
+        && !message.used().is_some_and(own)
+        && !steps.iter().any(is_look)
+    {
+        steps.extend(look);
+    }
     if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
         steps.truncate(MOST - 1);
         steps.push(advice(format!(
@@ -131,13 +135,44 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
 /// The steps without a look at what holds the memory behind two that need less of it: who looks there does so before.
 fn without_filler(mut steps: Vec<NextStep>) -> Vec<NextStep> {
     const FIRST: usize = 2;
-    let looks = |step: &NextStep| [OTHERS, FREE].contains(&step.what.as_str());
     let mut place = 0;
     steps.retain(|step| {
         place += 1;
-        place <= FIRST || !looks(step)
+        place <= FIRST || !is_look(step)
     });
     steps
+}
+
+/// Whether a step only looks at what holds the memory.
+fn is_look(step: &NextStep) -> bool {
+    [OTHERS, FREE].contains(&step.what.as_str())
+}
+
+/// Whether a step is a tool or a setting of NVIDIA's, which other hardware does not have; ROCm has some of the latter under other names.
+fn is_of_another(step: &NextStep, hardware: Hardware) -> bool {
+    const NVIDIA: [&str; 5] = [
+        "oomph run",
+        "oomph fit",
+        "nvidia-smi",
+        "TF_FORCE_UNIFIED_MEMORY",
+        "CUDA_LAUNCH_BLOCKING",
+    ];
+    const CUDA: [&str; 5] = [
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "CUDA_VISIBLE_DEVICES",
+        "cuda_malloc_async",
+        "torch.cuda.",
+        "GGML_CUDA",
+    ];
+    let command = step.command.as_deref().unwrap_or_default();
+    let has = |words: &[&str]| words.iter().any(|word| command.contains(word));
+    match hardware {
+        Hardware::Gpu | Hardware::Jetson => false,
+        Hardware::Amd => has(&NVIDIA),
+        // A TPU has no share that a process takes either.
+        Hardware::Tpu => has(&NVIDIA) || has(&CUDA) || has(&["XLA_PYTHON_CLIENT_"]),
+        _ => has(&NVIDIA) || has(&CUDA),
+    }
 }
 
 /// The step as Windows has it.
@@ -186,14 +221,19 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if message.memory == Memory::Host {
         return on_the_host(message);
     }
-    if super::other::absurd(message).is_some() {
+    if super::other::is_nonsense(message) {
         return vec![
             advice("print the shapes and the sizes at the line that asked, from the traceback"),
-            advice(if message.tables.shows(Sign::SharesGpu) {
+            advice(if super::other::is_compiled(message) {
+                "build the extension that the line calls again, for this GPU, this PyTorch and this CUDA: one that does not fit gives such counts"
+            } else if message.tables.shows(Sign::SharesGpu) {
                 "run one process alone, and one request at a time: whether use at the same time damages the size"
             } else {
                 "if it loads a file: check that the file is whole (its size, its checksum)"
             }),
+            advice(
+                "look for values in the input that are not finite or far off (NaN, infinity): counts are made of them",
+            ),
         ];
     }
     if super::sharing::of(message).is_none()
@@ -767,6 +807,12 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         vec![others, first, growth]
     } else if full {
         vec![smaller]
+    } else if crate::pool::giants(message).is_some() {
+        let data = step(
+            "with tf.device(\"CPU:0\"): data = tf.data.Dataset.from_tensor_slices(arrays).batch(32)",
+            "the data set in the host's memory, and on the GPU a batch at a time; tf.keras.backend.clear_session() and `del` for earlier models",
+        );
+        vec![data, smaller]
     } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
         // A tensor that the pool has no room for finds none in a pool that grows.
         vec![smaller, pieces, others]
@@ -1051,10 +1097,6 @@ fn rmm(message: &OomMessage) -> Vec<NextStep> {
     ];
     // Without figures, whether the GPU was free at all comes first: another kernel of a notebook is the usual holder.
     if message.requested.is_none() {
-        steps.insert(
-            1,
-            advice("end what holds it (other notebooks' kernels, an earlier run), or choose a GPU that is free; where nothing does, the versions: driver, CUDA, RAPIDS"),
-        );
         steps.rotate_right(1);
         steps.swap(1, 2);
     }
@@ -1186,6 +1228,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             if ["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
                 .iter()
                 .any(|status| message.text.contains(status))
+                && !super::evidence::is_full(message)
             {
                 steps.push(step(
                     "python -c \"import torch; print(torch.__version__, torch.version.cuda); torch.ones(2, 2).cuda() @ torch.ones(2, 2).cuda()\"",

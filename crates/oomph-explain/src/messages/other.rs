@@ -94,6 +94,17 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 message.free.unwrap_or_default()
             ),
         ),
+        MessageKind::Cublas | MessageKind::Cudnn
+            if !names_memory(message) && evidence::is_full(message) =>
+        (
+            "outside_allocator",
+            0.8,
+            format!(
+                "{} could not make its handle: its status does not name memory, but a handle needs some of it, and {}",
+                message.program.name(),
+                evidence::of_the_card(message).unwrap_or_else(|| "the text shows the GPU full".to_owned())
+            ),
+        ),
         MessageKind::Cublas | MessageKind::Cudnn if !names_memory(message) => (
             "outside_allocator",
             0.4,
@@ -251,14 +262,13 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
         // An earlier prompt ran, and models of it may still be there.
         MessageKind::Cuda
             if message.inside == Some(Program::ComfyUi)
-                && matches!(message.during, Some(Phase::Loading | Phase::Moving)) =>
+                && message.during.is_some_and(Phase::is_of_weights) =>
         (
             "device_memory",
             0.6,
             format!(
                 "{} had no room for the model that was to be loaded{}: what ComfyUI still keeps there of earlier steps and that model are \
-                 too much together (or memory of the host could not be pinned for what it keeps in RAM); the text does not say how much \
-                 was asked for",
+                 too much together (or memory of the host could not be pinned for what it keeps in RAM)",
                 device(message),
                 figures::remains(message).map_or_else(String::new, |held| format!(
                     " beside the {held} that its log says remained loaded"
@@ -489,6 +499,25 @@ pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)
             }
         ),
     ))
+}
+
+/// Whether a size was computed wrongly: no machine has so much, or compiled code asks for many times the whole GPU.
+pub(super) fn is_nonsense(message: &OomMessage) -> bool {
+    const TIMES: u64 = 64;
+    let far = |(asked, total): (Bytes, Bytes)| asked.0 / TIMES >= total.0;
+    absurd(message).is_some()
+        || (message.requested.zip(message.total).is_some_and(far) && is_compiled(message))
+}
+
+/// Whether the innermost line calls compiled code of an extension: `_C.rasterize(…)`.
+pub(super) fn is_compiled(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter().rev();
+    let calls = |code: &str| {
+        ["_C.", "_ext.", "_cuda.", "_backend."]
+            .iter()
+            .any(|name| code.contains(name))
+    };
+    frames.next().is_some_and(|frame| calls(&frame.code)) || calls(&message.text)
 }
 
 /// Whether a message says of both memories that they were full.
@@ -881,7 +910,12 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             id,
             0.9,
             format!(
-                "{sentence}: so little that it was full before, and what filled it matters more than this request"
+                "{sentence}: so little that it was full before{}, and what filled it matters more than this request",
+                if message.memory == Memory::Host {
+                    ", or a limit of the process was reached (ulimit -v, a container's, a batch job's)"
+                } else {
+                    ""
+                }
             ),
         );
     }
@@ -890,10 +924,18 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
 
 /// What a line near a message says was free, where that is much more than was asked for; it may be of another moment.
 pub(super) fn free_near_it(message: &OomMessage) -> Option<Bytes> {
+    // What was asked for is much less, or by its own plan the whole model is.
+    let fits = |free: &Bytes| {
+        let planned = || figures::stated(message, "memory.required.full=");
+        message.requested.map_or_else(
+            || planned().is_some_and(|whole| whole < *free),
+            |asked| free.0 / 2 > asked.0,
+        )
+    };
     let free = message
         .around
         .free
-        .filter(|free| *free >= MUCH && message.requested.is_none_or(|asked| free.0 / 2 > asked.0));
+        .filter(|free| *free >= MUCH && fits(free));
     // What llama.cpp's log says to be free is from before its weights were there.
     let later = matches!(message.during, Some(Phase::Cache | Phase::ComputeBuffers));
     free.filter(|_| {
@@ -923,7 +965,7 @@ pub(super) fn is_small(message: &OomMessage) -> bool {
         && message
             .allocator
             .as_deref()
-            .is_none_or(|name| name.ends_with("_bfc"))
+            .is_none_or(|name| name.ends_with("_bfc") || name == "DefaultCPUAllocator")
 }
 
 fn budget(message: &OomMessage) -> (&'static str, f64, String) {
@@ -1412,7 +1454,14 @@ fn killed(message: &OomMessage) -> String {
                 } else {
                     "the node's host memory (RAM) was nearly used up"
                 },
-                largest_holder(message).unwrap_or_default()
+                largest_holder(message)
+                    .or_else(|| {
+                        let (_, held) = largest_process(message)?;
+                        Some(format!(
+                            "; the task that it ended held the most of that, {held}"
+                        ))
+                    })
+                    .unwrap_or_default()
             )
         }
         Program::Unknown | Program::Named(_) if says_memory(message) => {
@@ -1534,6 +1583,9 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
     said.chain(listed).chain(cards).collect()
 }
 
+/// What a look at the GPU's processes tells.
+pub(super) const OTHERS_HELD: &str = "whether other processes held a part of it";
+
 /// What a reader may look for in the text, and does not find there.
 pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     if let MessageKind::Fault(fault) = message.kind {
@@ -1554,7 +1606,8 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         unsaid.push("whether memory was the reason: schedulers and people send signal 9, too");
     }
     let ended = message.kind == MessageKind::Killed;
-    if message.requested.is_none() && !ended && message.kind != MessageKind::Budget {
+    let asked = message.requested.is_some() || figures::says_request(message);
+    if !asked && !ended && message.kind != MessageKind::Budget {
         unsaid.push("how much was asked for");
     }
     let cards = &message.tables.cards;
@@ -1601,12 +1654,15 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         .any(|(name, _)| name.starts_with("process "));
     let told = message.tables.shows(Sign::SharesGpu) || message.tables.shows(Sign::SecondServer);
     if message.memory == Memory::Device && !known && message.others.is_empty() && !listed && !told {
-        unsaid.push("whether other processes held a part of it");
+        unsaid.push(OTHERS_HELD);
     }
     let all = message.total.or(message.around.total);
     let held = message.in_use.zip(all).filter(|_| message.pid.is_some());
     let by_itself = held.is_some_and(|(held, all)| held.0 >= all.0 / 2);
-    let lists = message.setting == Some("lists what holds it") || !message.parts.is_empty();
+    let lists = message.setting == Some("lists what holds it")
+        || !message.parts.is_empty()
+        || !message.tables.shapes.is_empty()
+        || message.pool.is_some();
     if ended && holds_little(message) && message.parts.is_empty() {
         unsaid.push("which processes held the rest");
     } else if message.allocated.is_some_and(|held| held.0 > 0) {

@@ -35,26 +35,26 @@ fn of_growth_on_the_host(message: &OomMessage) -> Option<Tale> {
         return None;
     }
     let loader = message.tables.shows(Sign::LoaderWorker);
-    let first = if loader {
-        advice(
-            "the data set's lists and dicts of Python objects as arrays (NumPy, Arrow, a file that is mapped): each worker that reads an object \
-             changes its count of references, and so copies the page that it is in, until every worker has a copy of all",
-        )
+    let steps = if loader {
+        vec![
+            advice(
+                "the data set's lists and dicts of Python objects as arrays (NumPy, Arrow, a file that is mapped): each worker that reads an \
+                 object changes its count of references, and so copies the page that it is in, until every worker has a copy of all",
+            ),
+            advice(
+                "until then fewer workers (num_workers): their copies are what grows; persistent_workers=False ends them after each epoch",
+            ),
+        ]
     } else {
-        of_growth(Memory::Host).swap_remove(0)
-    };
-    let less = if loader {
-        advice(
-            "until then fewer workers (num_workers): their copies are what grows; persistent_workers=False ends them after each epoch",
-        )
-    } else {
-        of_growth(Memory::Host).swap_remove(1)
+        let mut steps = of_growth(Memory::Host);
+        steps.truncate(2);
+        steps
     };
     Some(Tale {
         says: format!(
             "; line {line} tells that use grows as it runs: something is kept, and a larger limit only puts the end off"
         ),
-        steps: vec![first, less],
+        steps,
     })
 }
 

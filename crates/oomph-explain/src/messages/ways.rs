@@ -12,6 +12,10 @@ use crate::lever;
 pub(crate) enum Change {
     /// Samples at once, where it trains or infers.
     Batch,
+    /// The same of a job that trains, where a program does that, too.
+    TrainingBatch,
+    /// Requests or tokens that a server or an engine takes at once.
+    Requests,
     /// Samples at once, where it evaluates.
     EvaluationBatch,
     /// The size of a sample: a sequence, an image, a context.
@@ -77,14 +81,58 @@ enum Out {
 }
 
 /// Phases in which a program holds weights and states, and neither samples nor activations.
-const WITHOUT_SAMPLES: [Phase; 6] = [
+const WITHOUT_SAMPLES: [Phase; 7] = [
     Phase::Loading,
     Phase::Moving,
+    Phase::Wrapping,
     Phase::Saving,
     Phase::SettingUp,
     Phase::Context,
     Phase::Communicating,
 ];
+
+/// What the settings of commands change, by how they begin.
+const SETTINGS: [(Change, &[&str]); 3] = [
+    (
+        Change::Inputs,
+        &[
+            "-c ",
+            "--ctx-size",
+            "--max-model-len",
+            "--context-length",
+            "OLLAMA_CONTEXT_LENGTH",
+            "/set parameter num_ctx",
+        ],
+    ),
+    (
+        Change::Requests,
+        &[
+            "-ub ",
+            "--max-num-seqs",
+            "--max-num-batched-tokens",
+            "--max-running-requests",
+            "--chunked-prefill-size",
+            "--max-batch-prefill-tokens",
+            "/set parameter num_batch",
+            "beam_size",
+        ],
+    ),
+    (Change::CacheBits, &["--cache-type", "--kv-cache-dtype"]),
+];
+
+/// What the settings of a command change, where a text may rule that out.
+fn change_of(command: &str) -> Option<Change> {
+    let mut table = SETTINGS.iter();
+    let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
+    table.find_map(|(change, words)| begins(words).then_some(*change))
+}
+
+/// Whether the program of a message trains nothing.
+fn only_infers(message: &OomMessage) -> bool {
+    let trains = [Sign::Rollouts, Sign::TrainingRun];
+    (message.program.only_infers() || message.inside.is_some_and(Program::only_infers))
+        && !trains.iter().any(|sign| message.tables.shows(*sign))
+}
 
 /// Whether a setting of one of these names is on, and not for 32 bits.
 fn is_set(message: &OomMessage, names: &[&str]) -> bool {
@@ -123,6 +171,25 @@ const fn spoken(change: Change) -> &'static [&'static str] {
     }
 }
 
+/// Whether a change is one of jobs that train.
+const fn of_training(change: Change) -> bool {
+    matches!(
+        change,
+        Change::TrainingBatch
+            | Change::Recomputing
+            | Change::Graph
+            | Change::Trained
+            | Change::OptimizerBits
+            | Change::Temporaries
+    )
+}
+
+/// Whether one request alone is more than the GPU has, so that nothing else on it matters.
+pub(super) fn is_one_tensor(message: &OomMessage) -> bool {
+    let sizes = message.requested.zip(message.total);
+    sizes.is_some_and(|(asked, total)| asked > total)
+}
+
 /// What rules a change out, if anything does.
 fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     let shows = |sign| message.tables.shows(sign);
@@ -132,6 +199,10 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     let without_samples = during(&WITHOUT_SAMPLES);
     let evaluates = during(&[Phase::Evaluating, Phase::Collecting, Phase::Generating]);
     let budget = message.kind == MessageKind::Budget;
+    let of_weights = message.during.is_some_and(Phase::is_of_weights) && !budget;
+    if of_training(change) && only_infers(message) {
+        return Some(Out::Useless);
+    }
     if message.tables.told.in_vain(spoken(change)) {
         return Some(Out::Useless);
     }
@@ -143,6 +214,7 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                 || message.tables.told.no_batch_helps
                 || shows(Sign::BatchTried),
         ),
+        Change::Requests => useless(of_weights || during(&[Phase::Cache])),
         Change::EvaluationBatch => useless(
             shows(Sign::BatchTried)
                 || message.settings.iter().any(|setting| {
@@ -150,9 +222,9 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                         && setting.value.as_deref() == Some("1")
                 }),
         ),
-        Change::Inputs => useless(without_samples || during(&[Phase::Optimizing])),
-        Change::Tiles => useless(shows(Sign::Tiles)),
-        Change::SmallerTiles => useless(!shows(Sign::Tiles)),
+        Change::Inputs => useless((without_samples && !budget) || during(&[Phase::Optimizing])),
+        Change::Tiles => useless(shows(Sign::Tiles) || of_weights),
+        Change::SmallerTiles => useless(!shows(Sign::Tiles) || of_weights),
         Change::Temporaries => useless(!shows(Sign::MultiTensor)),
         Change::Halves => on(shows(Sign::Halves)
             || is_set(
@@ -163,7 +235,10 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
             message.program == Program::Tensorflow && shows(Sign::Sessions),
         )),
         Change::Singles => useless(!shows(Sign::Doubles)),
-        Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])),
+        // Fewer bits of the weights leave one tensor as large as it is.
+        Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])).or(useless(
+            message.program == Program::Pytorch && is_one_tensor(message) && !of_weights,
+        )),
         Change::Recomputing => {
             on(shows(Sign::Recomputes) || is_set(message, &["gradient_checkpointing"])).or(useless(
                 without_samples
@@ -181,8 +256,8 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         ),
         Change::Trained => on(shows(Sign::Adapters)),
         Change::OptimizerBits => on(shows(Sign::SmallOptimizer)),
-        Change::Attention => on(shows(Sign::AttendsInBlocks)),
-        Change::CacheBits => useless(shows(Sign::NoFlashAttention)),
+        Change::Attention => on(shows(Sign::AttendsInBlocks)).or(useless(of_weights)),
+        Change::CacheBits => useless(shows(Sign::NoFlashAttention) || of_weights),
         Change::Pieces => {
             let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
             // TensorFlow 1 has one allocator.
@@ -201,7 +276,7 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Processes => {
             useless(holds_all_by_itself(message) || is_too_much_by_itself(message))
         }
-        Change::Other => None,
+        Change::TrainingBatch | Change::Other => None,
     }
 }
 
@@ -231,7 +306,8 @@ fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
     /// Ways of a step; more are no advice.
     const SHOWN: usize = 4;
     if step.ways.is_empty() {
-        return Some(step);
+        let change = step.command.as_deref().and_then(change_of);
+        return (!change.is_some_and(|change| is_out(message, change))).then_some(step);
     }
     let (mut left, mut on): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
     for way in std::mem::take(&mut step.ways) {

@@ -176,7 +176,7 @@ fn is_early(message: &OomMessage) -> bool {
     };
     let mut frames = message.traceback.iter();
     match message.during {
-        Some(Phase::Loading | Phase::Moving | Phase::Context) => true,
+        Some(phase) if phase.is_of_weights() || phase == Phase::Context => true,
         None => words(message).is_some() && !frames.any(|frame| runs(&frame.function)),
         Some(_) => false,
     }

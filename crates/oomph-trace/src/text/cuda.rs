@@ -1,7 +1,7 @@
 //! CUDA's error 2 and the status codes of its libraries: no figures, often far from the allocation that failed.
 
 use super::facts::device;
-use super::program::{Memory, Program};
+use super::program::{Hardware, Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, integer, word};
 use super::{MessageKind, OomMessage};
@@ -98,6 +98,16 @@ pub(super) const READERS: &[Reader] = &[
             "temporary_buffer::allocate: get_temporary_buffer failed",
         ],
         read: |line, _, before| status(line, Program::Cuda, MessageKind::Cuda, before),
+    },
+    Reader {
+        // Of a Jetson, whose GPU takes its memory from the machine's: the kernel's error 12 says that there is none. The number is no size.
+        markers: &["NvMapMemAllocInternalTagged: "],
+        read: |line, _, before| {
+            line.from.trim_end().strip_suffix("error 12")?;
+            let mut message = line.message(Program::Cuda, MessageKind::Cuda);
+            message.hardware = Hardware::Jetson;
+            or_join(before, message)
+        },
     },
     Reader {
         // A call with its error, in whatever words a program has for it.

@@ -549,13 +549,13 @@ impl Elsewhere {
         }
     }
 
-    /// What a job of SLURM's gets that asks for memory by the core.
+    /// What a job of SLURM's gets that asks for memory by the core, where the text tells how many it has.
     fn of_each_core(&self) -> Option<Bytes> {
         let value = |name: &str| {
             let setting = self.settings.iter().find(|setting| setting.name == name)?;
             setting.value.as_deref()
         };
-        let cores = value("cpus_per_task").map_or(Some(1), integer)?;
+        let cores = value("cpus_per_task").and_then(integer)?;
         let each = job_memory(value("mem_per_cpu")?)?;
         Some(Bytes(each.0.checked_mul(cores)?))
     }
@@ -605,13 +605,19 @@ impl Elsewhere {
                 })
             })
             .collect();
+        // One that leaves no room beside it for what PyTorch holds is the one that holds that.
+        let whole = |other: &&OtherProcess| {
+            let held = message.reserved.filter(|held| held.0 > 0);
+            held.zip(message.total)
+                .is_some_and(|(held, total)| held + other.used > total)
+        };
         let own = message
             .others
             .iter()
             .find(named)
             .or(match alike.as_slice() {
                 [one] => Some(*one),
-                _ => None,
+                _ => message.others.iter().find(whole),
             });
         if let Some(own) = own.copied() {
             message.this_process = Some(own.used);

@@ -4,7 +4,7 @@
 
 use super::general::memory_of;
 use super::program::{Hardware, Memory, Program};
-use super::tables::ends_a_message;
+use super::tables::{below_a_picture, ends_a_message};
 use super::words::integer;
 use super::{Around, MessageKind, OomMessage};
 use crate::units::Bytes;
@@ -706,7 +706,13 @@ pub(super) fn near<'a>(
     for line in lines {
         // Tables are read wherever they stand.
         let list = line.contains(", ") && line.trim_end().ends_with("MiB");
-        if list || line.trim_start().starts_with("* ") || ends_a_message(line) {
+        if list
+            || line.trim_start().starts_with("* ")
+            || ends_a_message(line)
+            || below_a_picture(line).is_some()
+            // Its elements, and their sum.
+            || line.contains("CUDA calloc ")
+        {
             continue;
         }
         let lower = line.to_ascii_lowercase();

@@ -853,8 +853,9 @@ pub(super) fn memory_of(lower: &str) -> Memory {
                 "vector of size",
                 "openblas",
                 "realloc",
-                // C++'s own, unless a library of the GPU names itself.
+                // C++'s own, unless a library of the GPU names itself; Windows' word for it is the second.
                 "std::bad_alloc",
+                "bad allocation",
                 "worker tcp",
                 "mmap",
                 "fork",

@@ -26,6 +26,21 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // The second half of a line that was broken in two.
+        markers: &["anon-rss:"],
+        read: |line, _, before| {
+            let before = before.filter(|before| {
+                before.program == Program::Kernel
+                    && before.in_use.is_none()
+                    && line.part - before.last <= 1
+            })?;
+            if line.text.trim_start().starts_with("anon-rss:") {
+                before.in_use = held(line.text);
+            }
+            None
+        },
+    },
+    Reader {
         // Who asked for the memory; the line about what was killed follows.
         markers: &[
             " invoked oom-killer: ",
@@ -198,6 +213,15 @@ fn killed(
 }
 
 /// The same from the number of the process on.
+/// What a process held in all.
+fn held(text: &str) -> Option<Bytes> {
+    let parts: Vec<Bytes> = ["anon-rss:", "file-rss:", "shmem-rss:"]
+        .iter()
+        .filter_map(|name| size_after(text, name))
+        .collect();
+    (!parts.is_empty()).then(|| parts.into_iter().sum())
+}
+
 fn ended(
     line: &Line<'_>,
     rest: &str,
@@ -211,13 +235,7 @@ fn ended(
     message.memory = Memory::Host;
     message.pid = Some(pid);
     message.process = between(rest, "(", ")").and_then(word);
-    let parts: Vec<Bytes> = ["anon-rss:", "file-rss:", "shmem-rss:"]
-        .iter()
-        .filter_map(|name| size_after(rest, name))
-        .collect();
-    if !parts.is_empty() {
-        message.in_use = Some(parts.into_iter().sum());
-    }
+    message.in_use = held(rest);
     message.host = host(line.text);
     // An event of Kubernetes does not name the group.
     let event = noted

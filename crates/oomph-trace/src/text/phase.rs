@@ -34,8 +34,10 @@ pub enum Phase {
     Attending,
     /// Weights were read.
     Loading,
-    /// A model was moved to the accelerator, or wrapped there.
+    /// A model was moved to the accelerator.
     Moving,
+    /// A model was wrapped for the ranks of a job: made alike on all of them, or sharded.
+    Wrapping,
     /// The state of a sharded optimizer was made.
     SettingUp,
     /// The weights of a layer were gathered from their shards.
@@ -75,6 +77,7 @@ impl Phase {
             Self::Attending => "attention ran",
             Self::Loading => "weights were loaded",
             Self::Moving => "the model was moved to the GPU",
+            Self::Wrapping => "the model was wrapped for the job's ranks (DDP, FSDP)",
             Self::SettingUp => "the optimizer was set up",
             Self::Gathering => "a layer's weights were gathered from their shards",
             Self::Optimizing => "the optimizer stepped",
@@ -86,6 +89,11 @@ impl Phase {
             Self::Saving => "a checkpoint was gathered or written",
             Self::Serving => "it served requests",
         }
+    }
+
+    /// Whether weights are all that it makes: no batch, length or picture matters yet.
+    pub const fn is_of_weights(self) -> bool {
+        matches!(self, Self::Loading | Self::Moving | Self::Wrapping)
     }
 
     /// Whether another phase may stand around it, which tells more.
@@ -196,6 +204,9 @@ const CALLS: &[(Phase, &[&str])] = &[
             "oading weights",
             "loading model",
             "Exception during initialization",
+            "ctranslate2.models.",
+            "WhisperModel(",
+            "init_model(",
         ],
     ),
     (
@@ -244,12 +255,20 @@ const CALLS: &[(Phase, &[&str])] = &[
             "model.cuda(",
             "module.to(",
             "_configure_distributed_model",
-            "_sync_params_and_buffers",
-            "_sync_module_states",
             " _apply(",
             "_move_module_to_device",
-            "_init_param_handle",
             "dispatch_model",
+        ],
+    ),
+    (
+        Phase::Wrapping,
+        &[
+            "_sync_params_and_buffers",
+            "_sync_module_states",
+            "_init_param_handle",
+            "flatten_tensors",
+            "FullyShardedDataParallel(",
+            "DistributedDataParallel(",
         ],
     ),
     (

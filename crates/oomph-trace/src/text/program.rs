@@ -119,6 +119,29 @@ impl Program {
         )
     }
 
+    /// Whether it runs models and trains none.
+    pub fn only_infers(self) -> bool {
+        match self {
+            Self::Vllm
+            | Self::Sglang
+            | Self::TextGenerationInference
+            | Self::LlamaCpp
+            | Self::Ollama
+            | Self::ComfyUi
+            | Self::StableDiffusion
+            | Self::CTranslate2
+            | Self::OnnxRuntime
+            | Self::TensorRt => true,
+            Self::Named(named) => match named.uses {
+                Uses::Paints => true,
+                // These two train as well.
+                Uses::Chats => !matches!(named.id, "mlx" | "text-generation-webui"),
+                _ => named.id.starts_with("whisper"),
+            },
+            _ => false,
+        }
+    }
+
     /// Which memory its own words are about, where they do not say.
     pub(super) const fn memory(self) -> Memory {
         match self {

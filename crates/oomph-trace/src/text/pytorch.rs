@@ -71,6 +71,15 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // It asks NVML who holds the GPU for this very error, and a system without NVML fails there.
+        markers: &["NVML_SUCCESS == r INTERNAL ASSERT FAILED"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Pytorch, MessageKind::Native);
+            message.setting = Some("no report");
+            Some(message)
+        },
+    },
+    Reader {
         markers: &["attempting to recover from OOM"],
         read: |line, noted, _| {
             noted.recovers = Some(line.part);
@@ -189,6 +198,17 @@ pub(super) const READERS: &[Reader] = &[
             "unable to open shared memory object </torch_",
         ],
         read: shared,
+    },
+    Reader {
+        // A tensor that is shared between processes, as a file in memory.
+        markers: &["unable to mmap "],
+        read: |line, _, _| {
+            after(line.from, "</torch_")?;
+            let mut message = line.message(Program::Pytorch, MessageKind::Host);
+            message.memory = Memory::Host;
+            message.requested = size_after(line.from, "mmap ");
+            Some(message)
+        },
     },
     Reader {
         markers: &["is killed by signal: Killed"],

@@ -91,7 +91,7 @@ fn is_no_text(line: &str) -> bool {
     let line = line.trim_start();
     let row = line.starts_with(['|', '+']);
     let moves = [
-        "B/s", "it/s", "s/it", "█", "▕", "━", "ownload", "pulling ", "0%|",
+        "B/s", "it/s", "s/it", "█", "▕", "━", "ownload", "pulling ", "0%|", "NvMapMem",
     ];
     row || !line.bytes().any(|byte| byte.is_ascii_digit())
         || moves.iter().any(|word| line.contains(word))
@@ -148,12 +148,29 @@ fn parts(line: &str) -> Vec<&str> {
         let ends = matches!(bytes[at], b'.' | b';' | b',' | b']' | b'|')
             && matches!(bytes.get(at + 1), Some(b' ' | b'\t'));
         if ends || bytes[at] == b'\t' {
+            // A part that is a figure alone is named by what stands before it.
+            let next = line.get(at + 1..).unwrap_or_default();
+            let next = next
+                .split([';', ',', ']', '|', '\t'])
+                .next()
+                .unwrap_or_default();
+            if bytes[at] == b'|' && is_bare(next) {
+                continue;
+            }
             found.extend(line.get(from..at));
             from = at + 1;
         }
     }
     found.extend(line.get(from..));
     found
+}
+
+/// Whether a part is a figure alone, whose name stands in the part before it: `pinning | 1.15 GiB`.
+fn is_bare(part: &str) -> bool {
+    /// Letters of a unit.
+    const UNIT: usize = 5;
+    let letters = part.chars().filter(|c| c.is_alphabetic()).count();
+    letters <= UNIT && part.contains(|c: char| c.is_ascii_digit())
 }
 
 /// The end of a long part, which has the figure.

@@ -140,6 +140,8 @@ pub enum Sign {
     Resumes,
     /// Python code calls vLLM, whose settings are keywords there.
     CallsEngine,
+    /// llama.cpp would have fitted the layers to what is free, and a number that the user set kept it from that.
+    NotFitted,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -672,6 +674,7 @@ const WORDS: &[(Sign, &[&str])] = &[
             "-vl-",
         ],
     ),
+    (Sign::NotFitted, &["n_gpu_layers already set by user"]),
     (Sign::Pipelined, &["pipeline parallelism enabled"]),
     (
         Sign::SecondServer,
@@ -687,7 +690,6 @@ const WORDS: &[(Sign, &[&str])] = &[
             "both models",
             "2 instances",
             "multiple instances",
-            "expiring loaded models",
         ],
     ),
     (

@@ -8,7 +8,7 @@ use super::models::Model;
 use super::quoted::Figure;
 use super::signs::Sign;
 use super::told::Told;
-use super::words::{Vocabulary, after, index, integer, size};
+use super::words::{Vocabulary, after, index, integer, last_word, size};
 use crate::units::Bytes;
 
 /// Rows of one kind that are kept.
@@ -829,10 +829,29 @@ fn first_number(line: &str) -> Option<u32> {
         .flatten()
 }
 
+/// What web interfaces of Stable Diffusion print below a picture: `Sys VRAM: 5161/5166 MiB (99.9%)`, `A: 4.2 GB, R: 5 GB, Sys: 7.6/8 GB (95%)`.
+pub(super) fn below_a_picture(line: &str) -> Option<[Bytes; 2]> {
+    let rest = after(line, "Sys VRAM: ").or_else(|| after(line, " GB, Sys: "))?;
+    let (used, rest) = rest.split_once('/')?;
+    let (total, _) = rest.split_once(" (")?;
+    let unit = last_word(total);
+    Some([size(&format!("{used} {unit}"))?, size(total)?])
+}
+
+/// `RAM 4074/7608MB (lfb 4x4MB)` of `tegrastats`: the GPU has no other memory.
+fn of_a_jetson(line: &str) -> Option<[Bytes; 2]> {
+    let (sizes, _) = after(line, "RAM ")?.split_once("MB (lfb")?;
+    let (used, total) = sizes.split_once('/')?;
+    Some([integer(used)?, integer(total)?].map(Bytes::mib))
+}
+
 /// A card's figures: `|    100MiB / 12205MiB |`, `512/16376MiB`, `| 512 / 24576 MB |`.
 pub(super) fn card(line: &str) -> Option<[Bytes; 2]> {
     /// MiB that every card has.
     const LEAST: u64 = 128;
+    if let Some(sizes) = below_a_picture(line).or_else(|| of_a_jetson(line)) {
+        return Some(sizes);
+    }
     line.split('|').find_map(|cell| {
         let (head, rest) = cell.split_once('/')?;
         let head = head.trim_end();

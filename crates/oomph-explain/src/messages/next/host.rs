@@ -366,6 +366,17 @@ fn in_program(message: &OomMessage) -> Vec<NextStep> {
             advice("fewer DataLoader workers, a smaller prefetch_factor"),
             look_at_the_host(),
         ],
+        _ if messages::other::is_small(message) => vec![
+            look_at_the_host(),
+            step(
+                "ulimit -v; cat /sys/fs/cgroup/memory.max",
+                "limits of the process and of its container or job (of cgroup v1: memory/memory.limit_in_bytes), run in the same job: the \
+                 machine may have more",
+            ),
+            advice(
+                "a larger limit or request for memory, where one is set; otherwise what else holds the machine's memory",
+            ),
+        ],
         _ => less_on_the_host(),
     }
 }
@@ -462,13 +473,14 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
             "\"pin_memory\": false",
             "beside \"device\" in offload_optimizer and offload_param: the same memory, not pinned, which copies slower",
         ));
-    } else if message.during == Some(Phase::Pinning) {
+    } else if message.during == Some(Phase::Pinning) && super::is_perhaps_pytorch(message) {
         steps.push(advice(
             "do not pin at that line (pin_memory=False, no .pin_memory()), or keep what it moves on the GPU (no offload to the CPU)",
         ));
     } else {
         steps.push(advice(
-            "less pinned memory: smaller host buffers, fewer workers with pin_memory",
+            "less pinned memory: smaller host buffers, fewer of them (by the program's own settings, with pin_memory fewer workers), or other \
+             programs ended that hold the RAM",
         ));
     }
     if shows(Sign::Wsl) {
@@ -502,7 +514,8 @@ fn ray(message: &OomMessage) -> Vec<NextStep> {
         ),
         step(
             "RAY_memory_usage_threshold=0.98",
-            "let tasks use more of the node before Ray ends them (the default is 0.95)",
+            "let tasks use more of the node before Ray ends them (the default is 0.95); little is left above it before the kernel's OOM killer \
+             ends something",
         ),
         look_at_the_host(),
     ];
@@ -776,7 +789,7 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             ),
             step(
                 "cat /sys/fs/cgroup/memory.max",
-                "the limit, as a process in the container reads it",
+                "the limit, as a process in the container reads it (cgroup v1: memory/memory.limit_in_bytes)",
             ),
             advice(needs_less(message)),
         ];
@@ -808,10 +821,13 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
     vec![
         step(
             "cat /sys/fs/cgroup/memory.max",
-            "the limit of its group was reached, not that of the host: read it inside the container",
+            "the limit of its group was reached, not that of the host: read it inside the container (cgroup v1: memory/memory.limit_in_bytes)",
         ),
         step(
-            format!("docker run --memory={} …", more_than(message.total)),
+            format!(
+                "docker run --memory={} …",
+                more_than(message.total.or(message.in_use))
+            ),
             "a higher limit (SLURM: --mem, systemd: MemoryMax=)",
         ),
     ]

@@ -3,6 +3,7 @@
 use oomph_trace::Bytes;
 use oomph_trace::text::{Hardware, OomMessage, Phase, Program, Sign};
 
+use super::named::uses;
 use super::{NextStep, advice, others_on_the_gpu, step};
 use crate::messages;
 use crate::messages::ways::Change;
@@ -11,6 +12,10 @@ use crate::messages::ways::Change;
 const LARGE: Bytes = Bytes::gib(2);
 
 pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
+    // On the same library, with other options.
+    if let Some(Program::Named(named)) = message.inside {
+        return uses(named, message);
+    }
     if message.setting == Some("workspace") {
         return vec![
             advice(
@@ -202,24 +207,28 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
         _ if cache || large || one_buffer => 3,
         _ => 0,
     };
-    steps.insert(first, step("-ngl N", FEWER_LAYERS));
+    steps.insert(
+        first,
+        if message.tables.shows(Sign::NotFitted) {
+            step(
+                "-ngl auto",
+                "or no -ngl at all: by its log it would have fitted the layers to what is free, and the number that is set kept it from that",
+            )
+        } else {
+            step("-ngl N", FEWER_LAYERS)
+        },
+    );
     if fills || message.during == Some(Phase::Loading) {
         steps.insert(
             1,
-            advice("a smaller quantisation of the model: its weights fill the GPU"),
+            advice(if fills {
+                "a smaller quantisation of the model: its weights fill the GPU"
+            } else {
+                "a smaller quantisation of the model"
+            }),
         );
     }
     steps.push(others_on_the_gpu(message));
-    // Neither weights nor the cache depend on how many tokens are computed at once, and weights on no context.
-    let useless: &[&str] = match message.during {
-        Some(Phase::Loading) => &["-ub ", "-c ", "--cache-type"],
-        Some(Phase::Cache) => &["-ub "],
-        _ => &[],
-    };
-    steps.retain(|step| {
-        let command = step.command.as_deref().unwrap_or_default();
-        !useless.iter().any(|option| command.starts_with(option))
-    });
     steps
 }
 

@@ -37,7 +37,11 @@ pub(super) fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
     let on_the_gpu = message.memory == Memory::Device;
     if let Some(own) = own_settings(OWN, named, message) {
         let mut steps = listed(own);
-        steps.extend(on_the_gpu.then(|| others_on_the_gpu(message)));
+        steps.push(if message.memory == Memory::Host {
+            look_at_the_host()
+        } else {
+            others_on_the_gpu(message)
+        });
         return steps;
     }
     if named.uses == Uses::Spark && message.text.contains("memoryOverhead") {
@@ -101,7 +105,7 @@ fn by_use(named: &Named, message: &OomMessage) -> Vec<NextStep> {
                         Change::Inputs,
                         "a shorter context, and a smaller cache of keys and values",
                     ),
-                    (Change::Batch, "where it trains, a smaller batch"),
+                    (Change::TrainingBatch, "where it trains, a smaller batch"),
                 ],
             ),
             advice("a smaller model or quantisation, or fewer of its layers on the GPU"),
@@ -257,6 +261,18 @@ fn usual(uses: Uses, on_the_gpu: bool) -> Ways {
     }
 }
 
+/// Whether the largest buffers of a list are of all pairs of tokens: `f32[256,6321,6321]`, or both sides as one.
+fn of_pairs(message: &OomMessage) -> bool {
+    let mut shapes = message.tables.shapes.iter();
+    shapes.any(|(shape, _)| {
+        let sides = shape.split(['[', ']']).nth(1).unwrap_or_default();
+        let mut sides: Vec<u64> = sides.split(',').flat_map(str::parse).collect();
+        sides.sort_unstable();
+        let whole = sides.last().map_or(0, |most| most.isqrt());
+        sides.windows(2).any(|two| two[0] == two[1] && two[0] > 512) || whole > 2048
+    })
+}
+
 /// Of proteins: the pairs of all tokens decide.
 fn folds(message: &OomMessage) -> Vec<NextStep> {
     let third = |text: &str| {
@@ -270,6 +286,9 @@ fn folds(message: &OomMessage) -> Vec<NextStep> {
     vec![
         advice(if of_three {
             "fewer tokens: shorter chains, or the complex in parts (inputs are padded to the next of --buckets)"
+        } else if of_pairs(message) {
+            "fewer tokens: shorter chains, or the complex in parts. The largest buffers are of all pairs of them, so half as many need a \
+             quarter, and fewer rows of the alignment change little"
         } else {
             "fewer tokens: shorter chains, or the complex in parts; fewer rows of the alignment (max_msa_clusters, max_extra_msa; \
              colabfold_batch --max-msa 256:512), which multiply them"
@@ -524,6 +543,21 @@ const OWN: &[(&str, &str, Ways)] = &[
             (
                 "",
                 "a smaller table: fewer rows or features, or several models on parts of it; device_type=\"cuda\" has no such limit",
+            ),
+        ],
+    ),
+    (
+        "lightgbm",
+        "bad allocation",
+        &[
+            (
+                "",
+                "fewer bytes on the host: float32 in place of float64, fewer rows or columns at once, the data set made once \
+                 (save_binary), the original freed (free_raw_data=True)",
+            ),
+            (
+                "max_bin=63",
+                "fewer bins: smaller histograms, of which each leaf has a set (also a smaller num_leaves, histogram_pool_size=1024)",
             ),
         ],
     ),

@@ -75,6 +75,9 @@ pub(super) fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     if let Some(steps) = elsewhere.or_else(|| by_hardware(message)) {
         return steps;
     }
+    if message.setting == Some("no report") {
+        return vec![others_on_the_gpu(message), by_hand(message)];
+    }
     let mut steps = run_it(message);
     if let Some(training) = messages::weights::training(message) {
         let run = steps
@@ -103,6 +106,7 @@ pub(super) fn pytorch(message: &OomMessage) -> Vec<NextStep> {
         steps.splice(0..0, of_a_refusal(message, far));
     }
     if messages::asks_for_most(message)
+        && !messages::is_second_copy(message)
         && (message.during.is_none() || message.requested > message.total)
     {
         steps.insert(
@@ -147,7 +151,7 @@ fn inside(message: &OomMessage) -> Option<Vec<NextStep>> {
 /// The steps for a web interface of Stable Diffusion.
 fn web_interface(message: &OomMessage) -> Vec<NextStep> {
     let medium = messages::figures::setting(message, "medvram").is_some();
-    vec![
+    let mut steps = vec![
         if medium {
             step(
                 "--lowvram",
@@ -179,7 +183,12 @@ fn web_interface(message: &OomMessage) -> Vec<NextStep> {
             ],
         ),
         others_on_the_gpu(message),
-    ]
+    ];
+    // Whatever else leaves the GPU, one tensor stays as large.
+    if messages::ways::is_one_tensor(message) {
+        steps.remove(0);
+    }
+    steps
 }
 
 /// The steps where the hardware, or a model that is spread over devices, decides.
@@ -335,6 +344,21 @@ fn of_a_refusal(message: &OomMessage, far: bool) -> Vec<NextStep> {
 }
 
 fn comfy(message: &OomMessage) -> Vec<NextStep> {
+    // Its settings for little memory are of cards of their own.
+    if message.hardware == Hardware::Apple {
+        let mut steps = on_a_mac(message);
+        steps.insert(
+            0,
+            ways(
+                "",
+                &[(
+                    Change::Inputs,
+                    "a smaller picture, or fewer frames at once; where a picture or a film is decoded, the node VAE Decode (Tiled)",
+                )],
+            ),
+        );
+        return steps;
+    }
     let set = |name: &str| messages::figures::setting(message, name).is_some();
     let mut steps = vec![if set("lowvram") {
         step(
@@ -348,7 +372,7 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
         )
     }];
     // What is loaded is not there yet: no picture matters, but the models that are.
-    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+    if message.during.is_some_and(Phase::is_of_weights) {
         return vec![
             step(
                 "python main.py --disable-smart-memory",
@@ -382,14 +406,28 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
                 ),
             ],
         ));
+    } else if let Some((used, total)) = message.allocated.zip(message.total)
+        && used.0 > total.0 / 4 * 3
+    {
+        steps.push(step(
+            "curl -X POST -d '{\"unload_models\": true, \"free_memory\": true}' http://127.0.0.1:8188/free",
+            "what earlier prompts left on the GPU (or --disable-smart-memory, which keeps nothing there)",
+        ));
     } else {
         steps.push(step(
             "python main.py --reserve-vram 2",
             "leave so many GiB free beside the weights, for what sampling makes",
         ));
     }
-    steps.push(advice(
-        "a smaller image, fewer images or frames at once; a model in fewer bits (fp8, GGUF)",
+    steps.push(ways(
+        "",
+        &[
+            (
+                Change::Inputs,
+                "a smaller image, fewer images or frames at once",
+            ),
+            (Change::Bits, "a model in fewer bits (fp8, GGUF)"),
+        ],
     ));
     if message.requested.is_none() {
         steps.push(advice(
@@ -478,6 +516,7 @@ pub(in crate::messages) fn of_a_phase(message: &OomMessage) -> bool {
         Some(
             Phase::Loading
                 | Phase::Moving
+                | Phase::Wrapping
                 | Phase::SettingUp
                 | Phase::Gathering
                 | Phase::Saving
@@ -499,6 +538,10 @@ fn evaluates_in_trainer(message: &OomMessage) -> bool {
 
 /// To run the job on the virtual GPU where the text shows its script; what to change by hand in any case.
 fn run_it(message: &OomMessage) -> Vec<NextStep> {
+    // The virtual GPU stands in for CUDA's runtime, and ROCm has its own.
+    if message.hardware == Hardware::Amd {
+        return vec![by_hand(message)];
+    }
     // What the process may use, where it limited itself.
     let memory = message
         .allowed
@@ -691,6 +734,36 @@ fn framework_ways(message: &OomMessage) -> &'static [(Change, &'static str)] {
     }
 }
 
+/// What is wrapped for the ranks of a job lies whole on each GPU.
+const DATA_PARALLEL: &[(Change, &str)] = &[
+    (
+        Change::Other,
+        "the model sharded over the GPUs in place of a whole copy on each (FSDP, DeepSpeed's ZeRO-3)",
+    ),
+    (
+        Change::Other,
+        "parts that are not trained (a VAE, text encoders) in 16 bits, or on the CPU until they are needed",
+    ),
+    (
+        Change::Trained,
+        "fewer parameters that are trained (LoRA): gradients and the optimizer's state are still to come",
+    ),
+];
+
+/// What makes a second copy of all weights needless.
+const SECOND_COPY: &[(Change, &str)] = &[
+    (
+        Change::Other,
+        "look for the copy at that line (.to(dtype), .float(), torch.cat, a state dict that is joined): convert on the CPU, or layer by \
+         layer, and free each part before the next",
+    ),
+    (
+        Change::Other,
+        "split the weights over the GPUs, so that none holds them whole (FSDP, tensor parallelism, device_map=\"auto\")",
+    ),
+    (Change::Bits, "weights in fewer bits"),
+];
+
 /// What to change in a script of PyTorch's: the first of what helps then.
 fn by_hand(message: &OomMessage) -> NextStep {
     use Change::{
@@ -705,8 +778,10 @@ fn by_hand(message: &OomMessage) -> NextStep {
     );
     let shows = |sign| message.tables.shows(sign);
     let of_framework = framework_ways(message);
+    let copies = messages::is_second_copy(message) && !shows(Sign::Fsdp);
     let list: &[(Change, &str)] = match message.during {
-        Some(Phase::Loading | Phase::Moving) if message.tables.shows(Sign::Diffusers) => &[
+        None if copies => SECOND_COPY,
+        Some(phase) if phase.is_of_weights() && shows(Sign::Diffusers) => &[
             (
                 Other,
                 "pipe.enable_model_cpu_offload() in place of .to(\"cuda\"): one part of the pipeline on the GPU at a time",
@@ -715,23 +790,33 @@ fn by_hand(message: &OomMessage) -> NextStep {
             (Bits, "weights in 8 or 4 bits (quantization_config)"),
             (Other, "a smaller model"),
         ],
-        Some(Phase::Loading | Phase::Moving)
-            if message.tables.shows(Sign::DeepSpeed) || message.tables.shows(Sign::Fsdp) =>
-        {
-            &[
-                (
-                    Other,
-                    "load the weights on the CPU or in shards, so that no GPU holds them whole (ZeRO-3 with zero.Init or \
+        Some(Phase::Wrapping) if shows(Sign::Fsdp) => &[
+            (
+                Other,
+                "the model kept on the CPU, or on the device \"meta\", until FSDP has sharded it (no .to(\"cuda\") before; device_id, \
+                 sync_module_states=True)",
+            ),
+            (
+                Other,
+                "one unit for each layer (auto_wrap_policy): without it the whole model is one unit, which is copied whole",
+            ),
+            (Bits, "weights in fewer bits (torch_dtype)"),
+            (Other, "sharded weights on the CPU (CPUOffload)"),
+        ],
+        Some(phase) if phase.is_of_weights() && (shows(Sign::DeepSpeed) || shows(Sign::Fsdp)) => &[
+            (
+                Other,
+                "load the weights on the CPU or in shards, so that no GPU holds them whole (ZeRO-3 with zero.Init or \
                      low_cpu_mem_usage; FSDP: sync_module_states, device \"meta\" on other ranks)",
-                ),
-                (Bits, "weights in fewer bits (load_in_4bit, torch_dtype)"),
-                (
-                    Other,
-                    "more GPUs to shard over, or parameters on the CPU (offload_param)",
-                ),
-            ]
-        }
-        Some(Phase::Loading | Phase::Moving) => &[
+            ),
+            (Bits, "weights in fewer bits (load_in_4bit, torch_dtype)"),
+            (
+                Other,
+                "more GPUs to shard over, or parameters on the CPU (offload_param)",
+            ),
+        ],
+        Some(Phase::Wrapping) => DATA_PARALLEL,
+        Some(phase) if phase.is_of_weights() => &[
             (Halves, "weights in 16 bits (torch_dtype)"),
             (Bits, "weights in 8 or 4 bits (load_in_4bit)"),
             (

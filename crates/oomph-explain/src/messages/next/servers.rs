@@ -96,7 +96,7 @@ fn beside_holders(message: &OomMessage) -> Option<NextStep> {
 }
 
 pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
-    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+    if message.during.is_some_and(Phase::is_of_weights) {
         return vec![
             step(
                 "--tensor-parallel-size 2",
@@ -153,7 +153,7 @@ pub(super) fn inside_tgi(message: &OomMessage) -> Vec<NextStep> {
         step("--quantize bitsandbytes", "weights in fewer bits"),
         step("--num-shard", "split the model over more GPUs than now"),
     ];
-    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+    if message.during.is_some_and(Phase::is_of_weights) {
         steps.push(advice("a smaller model: its weights alone do not fit"));
         steps.push(others_on_the_gpu(message));
         return steps;
@@ -194,7 +194,7 @@ pub(super) fn inside_tgi(message: &OomMessage) -> Vec<NextStep> {
 }
 
 pub(super) fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
-    if matches!(message.during, Some(Phase::Loading | Phase::Moving)) {
+    if message.during.is_some_and(Phase::is_of_weights) {
         return vec![
             step(
                 "--tp 2",
