@@ -12,7 +12,7 @@ fuzz_target!(|text: &str| {
         return;
     };
     let summary = summarize(&record, None, Some(12 << 30));
-    let report = run_report(&summary, None, &[], Path::new("report"), 80, true);
+    let report = run_report(&summary, None, &[], Path::new("report"), 80, true, None);
     for character in anstream::adapter::strip_str(&harmless(&report)).flat_map(str::chars) {
         assert!(character == '\n' || !character.is_control());
     }
