@@ -219,6 +219,8 @@ class Settings:
     """The script ends after this many optimizer steps (or passes, for inference)."""
     fewer: Fewer | None
     """When it ends after fewer of them."""
+    every_optimizer: bool
+    """Whether it goes on after them until each of its optimizers has stepped, for some hundred more steps at most."""
     levers: list[dict[str, Any]]
     """What a plan changes in the script: each lever's name and parameters."""
     resize: dict[str, Any]

@@ -272,6 +272,7 @@ impl ScriptAttempts {
             recording: Recording {
                 steps: Some(request.steps),
                 fewer: request.fewer,
+                every_optimizer: !self.inference,
                 levers: request.levers.to_vec(),
                 resize: request.resize,
                 unknown: self.unknown.clone(),

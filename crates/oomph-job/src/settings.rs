@@ -69,6 +69,8 @@ pub struct Recording {
     pub steps: Option<u32>,
     /// When the script ends after fewer of them.
     pub fewer: Option<Fewer>,
+    /// Whether it goes on after them until each of its optimizers has stepped, for some hundred more steps at most.
+    pub every_optimizer: bool,
     /// What a plan changes in the script.
     pub levers: Vec<Lever>,
     /// Another job that is like this one; only `oomph fit` asks for it, and says so.
@@ -99,6 +101,7 @@ impl Default for Recording {
         Self {
             steps: None,
             fewer: None,
+            every_optimizer: false,
             levers: Vec::new(),
             resize: Resize::default(),
             unknown: UNKNOWN.to_owned(),

@@ -38,6 +38,7 @@ fn the_protocol_is_as_it_is_written_down() {
             first_bytes: 7,
             seconds: 0.5,
         }),
+        every_optimizer: true,
         levers: vec![Lever::Tf32(oomph_plan::parameters::Tf32 { enabled: true })],
         resize: Resize {
             batch: Some(1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +14,10 @@ from oomph._recorder.marks import Marks
 from oomph._recorder.outermost_models import OutermostModels
 from oomph._recorder.progress import MARKED_STEPS, OPTIMIZER, Moment, Progress
 from oomph._recorder.scopes import Scopes
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return (p for group in optimizer.param_groups for p in group["params"])
 
 
 class OptimizerSteps:
@@ -36,6 +41,18 @@ class OptimizerSteps:
         self._first: Moment | None = None
         """Where the last of these did."""
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._twice: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        """How often each has stepped, up to two: the first step makes its state, which the second one's pass has beside it."""
+
+    def some_wait(self, steps: int = 2) -> bool:
+        """Whether an optimizer that is there has not stepped so often yet, twice at most, nor have others for it: it may wrap one."""
+        made = list(self._made)
+        stepped = {
+            id(p) for one in made if self._twice.get(one, 0) >= steps for p in _parameters(one)
+        }
+        return any(p.requires_grad and id(p) not in stepped for one in made for p in _parameters(one))  # fmt: skip
 
     def forget(self, models: OutermostModels) -> None:
         """A part of the script begins: it trains if an optimizer is there already."""
@@ -137,6 +154,10 @@ class OptimizerSteps:
                     )  # its own first step ended one, too
             elif progress.is_recorded:
                 self._first = progress.here()
+        if (stepped := self._twice.get(optimizer, 0)) < 2:
+            self._twice[optimizer] = stepped + 1
         if self._main == id(optimizer):
             self._scopes.forget_graph()
             progress.end_step()
+        else:
+            progress.end_waiting()

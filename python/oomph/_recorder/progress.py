@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -40,6 +40,9 @@ _STEPS, _PASSES, _PASS_US, _PHASE, _PHASE_US, _INFERENCES, _RING = map(
 MARKED_STEPS = 6
 """Calls of modules, gradients and optimizer state are noted in so many steps; the stacks of later
 allocations tell what they are."""
+
+MOST_WAITED = 200
+"""Steps of any optimizer that a script goes on for, after those that were asked for, until each optimizer has stepped."""
 
 NEWEST_STEPS = 65
 """Steps whose ends are kept for the time of a step: the newest."""
@@ -78,7 +81,7 @@ class Progress:
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
         "_status", "_steps", "box", "differentiates", "fewer", "forwards", "functions", "gradients", "in_optimizer", "inferences", "last_step", "loading",
-        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "window", "words",
+        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "waited", "waits", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +132,10 @@ class Progress:
         """How many backward passes that make a graph (`create_graph=True`) are in progress, one inside the other."""
         self.loading = 0
         """How many functions that load weights are in progress, one inside the other."""
+        self.waits: Callable[[], bool] | None = None
+        """Whether an optimizer has yet to step, for which the script goes on after its last step; None: it does not."""
+        self.waited = 0
+        """Steps of any optimizer that it has gone on for."""
         self.window: Any = None
         """How long everything is recorded; None: as long as the script runs."""
         self.gradients = 0
@@ -233,9 +240,24 @@ class Progress:
         if self.is_recorded:
             self._cpu_ns.append(place.cpu)
         if self.last_step and (number >= self.last_step or self._are_enough(number)):
-            self.stopped = True
-            self.planned = planned_steps()
-            raise StepsDone
+            if not self._goes_on() or self._is_too_much(number):
+                self._stop()
+            self.waited += 1
+
+    def end_waiting(self) -> None:
+        """An optimizer has stepped whose steps are not the job's. Raise `StepsDone` if the script went on only for it."""
+        if self.waited:
+            self.waited += 1
+            if not self._goes_on():
+                self._stop()
+
+    def _goes_on(self) -> bool:
+        return self.waits is not None and self.waited < MOST_WAITED and self.waits()
+
+    def _stop(self) -> NoReturn:
+        self.stopped = True
+        self.planned = planned_steps()
+        raise StepsDone
 
     @property
     def cpu_ns(self) -> int:
@@ -244,12 +266,18 @@ class Progress:
         steps = sorted(after - before for before, after in pairwise(self._cpu_ns))
         return steps[len(steps) // 4] if steps else 0
 
+    def _is_too_much(self, number: int) -> bool:
+        """Whether the allocator holds more than a run is worth that holds so much."""
+        if self.fewer is None:
+            return False
+        most = self.fewer.first_bytes if number == 1 else self.fewer.bytes
+        return bool(torch.cuda.memory_reserved() > most)
+
     def _are_enough(self, number: int) -> bool:
         """Whether no further step is worth its time."""
         if self.fewer is None:
             return False
-        most = self.fewer.first_bytes if number == 1 else self.fewer.bytes
-        if torch.cuda.memory_reserved() > most:
+        if self._is_too_much(number):
             return True
         if number < max(self.fewer.steps, 2):
             return False

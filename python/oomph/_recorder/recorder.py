@@ -66,6 +66,7 @@ _COMPILED = "torch.compile is used: memory is not attributed to modules"
 _EXPORTED = (
     "a model is exported with strict=True: memory is not attributed to modules from there on"
 )
+_IDLE_OPTIMIZER = "an optimizer of the script had not stepped when the run was ended: what comes with its steps is not in the figures"
 _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not counted"
 
 
@@ -119,6 +120,8 @@ class Recorder:
         self._steps = OptimizerSteps(
             self._progress, self._scopes, self._marks, self._modules.models
         )
+        if settings.every_optimizer:
+            self._progress.waits = self._steps.some_wait
         self._hooked = False
         self._pass_hooks: list[Any] = []
         self.out_of_memory = OutOfMemory(
@@ -453,6 +456,8 @@ class Recorder:
         self.passes.finish()
         if self._facts.compiled and self._progress.trains and not self._progress.step:
             self.assumptions.add("attribution", _COMPILED_STEPS, "")
+        if self._progress.stopped and self._progress.trains and self._steps.some_wait(1):
+            self.assumptions.add("attribution", _IDLE_OPTIMIZER, "")
         found = []
         if used_cuda:
             self.out_of_memory.finish()
