@@ -44,8 +44,33 @@ pub(crate) fn is_in_pieces(message: &OomMessage) -> Option<bool> {
     Some(pool.is_in_pieces(asked(message)?))
 }
 
+/// What a pool had free by its map, and the most that the longest piece may have, where they are many small ones.
+pub(crate) fn scattered(message: &OomMessage) -> Option<[Bytes; 2]> {
+    const MUCH: u8 = 20;
+    let [free, longest] = message.pool.as_ref()?.map?;
+    let (total, used) = message.total.zip(message.in_use)?;
+    let hundredth = total.0 / 100;
+    // A cell is in use if any part of it is, so a piece may reach into its neighbours.
+    let most = Bytes(hundredth.saturating_mul(u64::from(longest) + 2));
+    let free_bytes = Bytes(hundredth.saturating_mul(u64::from(free)));
+    // A pool that has not grown to its limit has a map of less.
+    let sum = (used + free_bytes).0;
+    let whole = sum > total.0 / 4 * 3 && sum <= total.0.saturating_add(hundredth);
+    (whole && free >= MUCH && longest < free / 2).then_some([free_bytes, most])
+}
+
 /// What the free pieces of a message's pool say.
 pub(crate) fn pieces(message: &OomMessage) -> Option<String> {
+    if is_in_pieces(message).is_none()
+        && let (Some([free, most]), Some(asked)) = (scattered(message), asked(message))
+        && most < asked
+        && asked <= free
+    {
+        return Some(format!(
+            "by the map of the pool about {free} of it are free, and the longest piece has at most {most}: together that is enough for what was \
+             asked for, and no piece is: the pool is fragmented"
+        ));
+    }
     let (pool, asked) = (message.pool.as_ref()?, asked(message)?);
     let so = if is_in_pieces(message)? {
         "together that is enough for what was asked for, and no piece is: the pool is fragmented"

@@ -534,3 +534,329 @@ fn a_model_server_that_the_kernel_ended_needs_a_smaller_model() {
         &["nvidia-smi"],
     );
 }
+
+#[test]
+fn a_request_that_an_empty_gpu_could_not_serve_is_not_the_fault_of_others() {
+    check(
+        "Traceback (most recent call last):\n\
+         \x20 File \"/me/scripts/finetune.py\", line 99, in new_training_step\n\
+         \x20   return old_training_step(batch, batch_idx)\n\
+         \x20 File \"/usr/lib/python3.11/site-packages/nemo/collections/asr/modules/rnnt.py\", line 1724, in joint_after_projection\n\
+         \x20   res = self.joint_net(inp)  # [B, T, U, V + 1]\n\
+         torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 18.51 GiB. GPU 0 has a total capacity of 22.09 GiB of which 7.65 GiB is free. Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 4.80 GiB is allocated by PyTorch, and 22.38 MiB is reserved by PyTorch but unallocated.",
+        &[
+            "one request of 18.5 GiB beside 4.8 GiB",
+            "the request is what has to be smaller",
+            "of a transducer",
+        ],
+        &["held by other processes", "attention in blocks"],
+    );
+}
+
+#[test]
+fn a_process_of_0_bytes_is_one_that_the_driver_does_not_know() {
+    check(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 24.00 GiB of which 0.50 GiB is free. Including non-PyTorch memory, this process has 0 bytes memory in use. Of the allocated memory 14.00 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+        &["the message does not say which"],
+        &["by other processes (", "most likely by other processes"],
+    );
+}
+
+#[test]
+fn memory_that_ran_out_comes_before_the_fault_that_follows() {
+    let lines = [
+        "GPUassert: out of memory /home/me/src/relation.hip 559",
+        "GPUassert: invalid argument /home/me/src/relation.hip 561",
+        "Memory access fault by GPU node-3 (Agent handle: 0x10ab1a0) on address 0x2d000. Reason: Write access to a read-only page.",
+    ];
+    check(
+        &lines.join("\n"),
+        &["ran out of GPU memory", "that follows from it", "rocm-smi"],
+        &["no matter of memory"],
+    );
+    // Words of a person are no line of an error, and what comes after a fault does not precede it.
+    for order in [
+        [lines[2], lines[0]],
+        ["It runs out of memory, I think.", lines[2]],
+    ] {
+        check(&order.join("\n"), &["no matter of memory"], &[]);
+    }
+}
+
+#[test]
+fn the_kernel_says_of_which_nodes_the_memory_was_used_up() {
+    let killed = |heading: &str, row: &str, constraint: &str| {
+        format!(
+            "[ 1471.436027] Tasks state (memory values in pages):\n\
+             [ 1471.438518] [  pid  ]   uid  tgid total_vm      rss {heading} oom_score_adj name\n\
+             [ 1471.707912] [  12399]     0 12399  1311306  1311056 {row}             0 a.out\n\
+             [ 1471.721506] [  13295]     0 13295      597      0 {row}             0 sh\n\
+             [ 1471.734600] oom-kill:constraint={constraint},cpuset=/,mems_allowed=0-2,global_oom,task_memcg=/user.slice,task=a.out,pid=13135,uid=0\n\
+             [ 1471.742583] Out of memory: Killed process 13135 (a.out) total-vm:3148072kB, anon-rss:2697304kB, file-rss:1360kB, shmem-rss:0kB, UID:0 pgtables:5312kB oom_score_adj:0"
+        )
+    };
+    for (heading, row) in [
+        ("nr_ptes nr_pmds swapents", "20  3  0"),
+        ("pgtables_bytes swapents", "10534912  0"),
+        (
+            "rss_anon rss_file rss_shmem pgtables_bytes swapents",
+            "1311000 56 0 10534912  0",
+        ),
+    ] {
+        check(
+            &killed(heading, row, "CONSTRAINT_MEMORY_POLICY,nodemask=1"),
+            &[
+                "its memory policy allows",
+                "process 12399 (a.out) held the most, 5.0 GiB",
+                "numactl --preferred",
+            ],
+            &[
+                "the host's memory (RAM) was used up",
+                "13295",
+                "0 B",
+                "process 1471",
+            ],
+        );
+        check(
+            &killed(heading, row, "CONSTRAINT_CPUSET,nodemask=(null)"),
+            &["its cpuset allows", "cpuset.mems"],
+            &["the host's memory (RAM) was used up"],
+        );
+        check(
+            &killed(heading, row, "CONSTRAINT_NONE,nodemask=(null)"),
+            &["the host's memory (RAM) was used up"],
+            &["numactl"],
+        );
+    }
+}
+
+#[test]
+fn a_run_that_begins_at_step_0_is_not_resumed() {
+    let text = |line: &str| {
+        format!(
+            "(ignite.engine.engine.SupervisedTrainer:696) - {line}\n\
+             Exception: CUDA out of memory. Tried to allocate 128.00 MiB (GPU 0; 4.00 GiB total capacity; 2.68 GiB already allocated; 0 bytes free; 2.93 GiB reserved in total by PyTorch)"
+        )
+    };
+    check(
+        &text("Engine run resuming from iteration 0, epoch 0 until 50 epochs"),
+        &["held outside PyTorch's allocator"],
+        &["resumed"],
+    );
+    for line in [
+        "Engine run resuming from iteration 900, epoch 3 until 50 epochs",
+        "Resuming from checkpoint-4000",
+        "Resuming from the last checkpoint",
+    ] {
+        check(&text(line), &["when a run is resumed"], &[]);
+    }
+}
+
+#[test]
+fn a_size_that_is_a_square_is_a_matrix_of_all_pairs() {
+    let text = |bytes: &str| {
+        format!(
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating {bytes} bytes (allocated so far: 4,805,156,352 bytes)."
+        )
+    };
+    check(
+        &text("58,901,832,110,973,952"),
+        &["85806346 by 85806346 elements (float64)", "rowvar"],
+        &["damaged", "not finite"],
+    );
+    check(
+        &text("9,223,372,036,854,775,808"),
+        &["damaged"],
+        &["square matrix"],
+    );
+    check(&text("137,438,953,504"), &[], &["square matrix"]);
+    check(
+        &text("160,000,000,000"),
+        &["200000 by 200000 elements (float32)"],
+        &[],
+    );
+}
+
+#[test]
+fn the_map_of_a_pool_shows_pieces() {
+    let account = "2023-10-02 16:36:14.407831: I tensorflow/tsl/framework/bfc_allocator.cc:1107] Sum Total of in-use chunks: 561.92MiB\n\
+         2023-10-02 16:36:14.407841: I tensorflow/tsl/framework/bfc_allocator.cc:1109] Total bytes in pool: 3502964736 memory_limit_: 3502964736 available bytes: 0 curr_region_allocation_bytes_: 7005929472\n\
+         2023-10-02 16:36:14.407857: I tensorflow/tsl/framework/bfc_allocator.cc:1114] Stats: \n\
+         Limit:                      3502964736\n\
+         InUse:                       589212672\n\
+         MaxInUse:                   3288551168\n";
+    let bar = |cells: &str| {
+        format!(
+            "{account}\n2023-10-02 16:36:14.407887: W tensorflow/tsl/framework/bfc_allocator.cc:497] {cells}"
+        )
+    };
+    check(
+        &bar(
+            "*_______***************____________*___________***___**_______________*____________*________**______",
+        ),
+        &["fragmentation", "at most 567.9 MiB", "cuda_malloc_async"],
+        &["another moment"],
+    );
+    check(
+        &bar(&("*".repeat(17) + &"_".repeat(83))),
+        &["another moment"],
+        &["fragmentation"],
+    );
+}
+
+#[test]
+fn a_script_of_diffusers_that_trains_gets_advice_for_training() {
+    let text = |end: &str| {
+        format!(
+            "[rank0]: File \"/opt/lib/python3.10/site-packages/diffusers/models/attention_processor.py\", line 2365, in __call__\n\
+             [rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.56 GiB of which 15.88 MiB is free. Including non-PyTorch memory, this process has 23.54 GiB memory in use. Of the allocated memory 22.95 GiB is allocated by PyTorch, and 162.15 MiB is reserved by PyTorch but unallocated.\n\
+             {end}"
+        )
+    };
+    check(
+        &text("train.py FAILED"),
+        &["activation checkpointing"],
+        &["enable_model_cpu_offload"],
+    );
+    check(&text(""), &["enable_model_cpu_offload"], &[]);
+}
+
+#[test]
+fn vllm_under_ray_has_settings_of_its_own() {
+    let text = |file: &str| {
+        format!(
+            "Traceback (most recent call last):\n\
+             \x20 File \"{file}\", line 114, in _init_cache\n\
+             \x20   num_blocks = self._run_workers(\n\
+             ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory.\n\
+             Memory on the node (IP: 10.0.0.1, ID: 17) where the task (task ID: ff, name=Worker.__init__, pid=26332, memory used=4.54GB) was running was 31.27GB / 32.00GB (0.977298), which exceeds the memory usage threshold of 0.95.\n\
+             PID\tMEM(GB)\tCOMMAND\n26333\t4.60\tray::Worker.__init__\n26332\t4.54\tray::Worker.__init__\n"
+        )
+    };
+    check(
+        &text("/opt/app/vllm/engine/llm_engine.py"),
+        &["--swap-space", "2 processes held the most, about 4.6"],
+        &["@ray.remote", "look at process"],
+    );
+    check(&text("/opt/app/mine/engine.py"), &["@ray.remote"], &[]);
+}
+
+#[test]
+fn a_tpu_that_tensorflow_uses() {
+    let error = "Compilation failure: Ran out of memory in memory space hbm. Used 17.60G of 16.00G hbm. Exceeded hbm capacity by 1.60G.";
+    check(
+        &format!(
+            "Error recorded from infeed: Step was cancelled by an explicit call to `Session::Close()`.\n{error}"
+        ),
+        &["TensorFlow could not get 17.6 GiB", "tf.recompute_grad"],
+        &["jax"],
+    );
+    check(error, &["JAX (XLA) could not get"], &["tf."]);
+}
+
+#[test]
+fn a_buffer_of_llama_cpp_is_named_by_the_line_of_its_size() {
+    check(
+        "llama_new_context_with_model: n_ubatch   = 8192\n\
+         llama_kv_cache_init:      CUDA0 KV buffer size =  3499.90 MiB\n\
+         ggml_cuda_host_malloc: failed to allocate 3296.09 MiB of pinned memory: invalid argument\n\
+         llama_new_context_with_model:  CUDA_Host compute buffer size =  3296.09 MiB",
+        &["buffers for computing", "-ub 512"],
+        &["cache of keys and values", "-c 4096"],
+    );
+}
+
+#[test]
+fn ranks_that_cannot_meet_have_no_model_yet() {
+    let text = |caller: &str| {
+        format!(
+            "Traceback (most recent call last):\n\
+             \x20 File \"/me/megatron/initialize.py\", line 140, in {caller}\n\
+             \x20   torch.distributed.barrier()\n\
+             \x20 File \"/opt/lib/python3.8/site-packages/torch/distributed/distributed_c10d.py\", line 2420, in barrier\n\
+             \x20   work = default_pg.barrier(opts=opts)\n\
+             RuntimeError: CUDA error: out of memory"
+        )
+    };
+    check(
+        &text("_compile_dependencies"),
+        &[
+            "before there was a model",
+            "torch.cuda.set_device(local_rank)",
+        ],
+        &["micro-batch", "smaller batch"],
+    );
+    check(&text("save_checkpoint"), &[], &["before there was a model"]);
+}
+
+#[test]
+fn the_table_of_sycl_has_the_size_of_a_gpu() {
+    let text = "| 0| [level_zero:gpu:0]|                 Intel Iris Xe Graphics|   12.0|     96|     512|   32| 15370M|            1.3.29803|\n\
+         llama_kv_cache_init:      SYCL0 KV buffer size =  4389.00 MiB\n\
+         alloc: can't allocate 568118476 Bytes of memory on device/GPU";
+    let found = explain_messages(&text::find(text)).unwrap();
+    assert!(
+        !found
+            .message
+            .unwrap()
+            .unsaid
+            .contains(&"how much memory there is")
+    );
+}
+
+#[test]
+fn an_ordinary_array_on_a_full_host_is_no_wrong_shape() {
+    let error = |size: &str, shape: &str| {
+        format!(
+            "numpy.core._exceptions.MemoryError: Unable to allocate {size} for an array with shape ({shape}) and data type float64"
+        )
+    };
+    check(
+        &error("502. MiB", "512, 512, 251"),
+        &["what else holds the host's memory"],
+        &["is wrong makes such a shape"],
+    );
+    check(
+        &error("52.2 GiB", "7000, 1000, 1000"),
+        &["is wrong makes such a shape"],
+        &[],
+    );
+    check(
+        &format!(
+            "if context.dataset_type == \"CacheDataset\"\n{}",
+            error("502. MiB", "512, 512, 251")
+        ),
+        &["PersistentDataset"],
+        &[],
+    );
+}
+
+#[test]
+fn what_comfyui_does_already_is_not_advised() {
+    let text = |asked: &str| {
+        format!(
+            "Disabling smart memory management\nComfyUI version: 0.3.64\n\
+             torch.OutOfMemoryError: HIP out of memory. Tried to allocate {asked}. GPU 0 has a total capacity of 23.98 GiB of which 4.98 GiB is free. Of the allocated memory 18.13 GiB is allocated by PyTorch, and 343.84 MiB is reserved by PyTorch but unallocated."
+        )
+    };
+    check(
+        &text("77.52 GiB"),
+        &["(Tiled)", "--use-split-cross-attention"],
+        &["--lowvram", "--disable-smart-memory", "unload_models"],
+    );
+    check(
+        &text("6.00 GiB"),
+        &["--lowvram", "unload_models"],
+        &["--disable-smart-memory"],
+    );
+}
+
+#[test]
+fn a_server_of_models_reads_no_data() {
+    check(
+        "ImportError: CUDA is not available\n\
+         2023-07-05T19:55:21.347050Z ERROR text_generation_launcher: Shard process was signaled to shutdown with signal 9",
+        &["--quantize", "CUDA is not available"],
+        &["data read in parts", "DataLoader"],
+    );
+}

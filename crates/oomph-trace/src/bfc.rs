@@ -31,6 +31,8 @@ pub struct Pool {
     pub largest_free: Bytes,
     /// The most that was in use, where it says so.
     pub peak: Bytes,
+    /// Hundredths of the pool that are free by its map, a line of `*` and `_`, and how many of them the longest free piece has.
+    pub map: Option<[u8; 2]>,
 }
 
 impl Pool {
@@ -67,7 +69,9 @@ impl Pool {
         };
         let after = |words: &str| Some(text.split_once(words)?.1);
         let between = |from: &str, to: &str| Some(after(from)?.split_once(to)?.0.trim());
-        if text.contains("Bin (256): ") {
+        if let Some(map) = map(text) {
+            self.map = Some(map);
+        } else if text.contains("Bin (256): ") {
             *self = Self::default();
         } else if let Some(size) = after(" of size ").and_then(number)
             && after(" at ").is_some_and(|at| at.starts_with(|c: char| c.is_ascii_hexdigit()))
@@ -93,6 +97,17 @@ impl Pool {
             }
         }
     }
+}
+
+/// The free part of a map of a pool, and the longest piece of it: `bfc_allocator.cc:497] **__*_…`.
+fn map(text: &str) -> Option<[u8; 2]> {
+    const CELLS: usize = 100;
+    let cells = text.trim_end().rsplit(' ').next()?;
+    let is_map =
+        cells.len() == CELLS && cells.bytes().all(|cell| matches!(cell, b'*' | b'_' | b'x'));
+    let longest = cells.split(['*', 'x']).map(str::len).max()?;
+    let free = cells.bytes().filter(|cell| *cell == b'_').count();
+    is_map.then(|| [free, longest].map(|count| u8::try_from(count).unwrap_or(u8::MAX)))
 }
 
 fn sum<'a>(rows: impl IntoIterator<Item = (&'a u64, &'a u64)>) -> u64 {

@@ -1389,7 +1389,10 @@ impl Log {
             // Memory that is short stops threads, too.
             let alone = self.messages.is_empty();
             let says_most = alone || fault.kind != MessageKind::Fault(Fault::Threads);
-            if says_most && self.messages.iter().all(OomMessage::is_vague) {
+            if says_most
+                && self.messages.iter().all(OomMessage::is_vague)
+                && !faults::is_consequence(&fault, &mut self.messages)
+            {
                 self.messages.insert(0, *fault);
             }
         }

@@ -39,9 +39,22 @@ const LIBRARIES: u64 = 8 << 30;
 /// If others hold this share of the device, that is the cause.
 const FOREIGN: f64 = 0.2;
 
+/// Whether the driver counts less as this process's than its allocator holds (0 bytes under WSL, in containers): it does not
+/// know the process.
+fn is_not_counted(message: &OomMessage) -> bool {
+    message
+        .this_process
+        .zip(message.reserved)
+        .is_some_and(|(all, reserved)| all.0 < reserved.0 / 64 * 63)
+}
+
 /// What this process holds outside of PyTorch's allocator, if the message says.
 pub(crate) fn process_outside(message: &OomMessage) -> Option<u64> {
-    let outside = message.this_process?.saturating_sub(message.reserved?);
+    let (all, reserved) = message.this_process.zip(message.reserved)?;
+    if is_not_counted(message) {
+        return None;
+    }
+    let outside = all.saturating_sub(reserved);
     // Inside a container the driver may count another process as this one; more than any library
     // takes belongs to another process.
     (outside.0 <= 2 * LIBRARIES).then_some(outside.0)
@@ -557,7 +570,21 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
              arrays are made tensors on the GPU at once, or an earlier model's"
         )
     });
+    let broke = message.setting == Some("before a fault");
+    let consequence = broke.then(|| {
+        "a later line reports a fault of a kernel or of an access: that follows from it, as a program that goes on without the memory \
+         that it asked for reaches for a wrong address"
+            .to_owned()
+    });
     let told = (of_a_batch(message).into_iter())
+        .chain(consequence)
+        .chain(
+            other::square(message)
+                .filter(|_| message.program == Program::Cupy && other::absurd(message).is_none())
+                .map(|(n, kind)| {
+                    format!("that is exactly a square matrix of {n} by {n} elements ({kind})")
+                }),
+        )
         .chain(giants)
         .chain(of_buffers(message))
         .chain(crate::pool::pieces(message))
@@ -619,7 +646,8 @@ fn of_buffers(message: &OomMessage) -> Option<String> {
     } else {
         ""
     };
-    (message.program == Program::Jax).then(|| {
+    let is_xla = message.program == Program::Jax || message.hardware == Hardware::Tpu;
+    is_xla.then(|| {
         format!("the first buffers whose shape the text lists (XLA lists the largest first) have {shape}{several}{rounds}")
     })
 }
@@ -746,7 +774,7 @@ impl Outside {
     }
 
     fn is_sure(&self, message: &OomMessage) -> bool {
-        self.counted || (self.is_large() && !may_be_libraries(message))
+        self.counted || (self.is_large() && !is_not_counted(message) && !may_be_libraries(message))
     }
 
     /// Whether the driver counts far more as this process's than a context and libraries take.
@@ -855,7 +883,9 @@ fn held_outside(message: &OomMessage, requested: Bytes) -> Vec<Cause> {
         && message
             .allocated
             .is_some_and(|held| held.0 / 3 >= outside.held.0);
-    if !decisive || mostly_own || !full || requested > total || message.allowed.is_some() {
+    // Where an empty GPU would not do either, others are not the cause.
+    let by_itself = ways::is_too_much_by_itself(message);
+    if !decisive || mostly_own || !full || by_itself || message.allowed.is_some() {
         return Vec::new();
     }
     let evidence = outside.evidence(message);
@@ -921,6 +951,16 @@ fn fragmentation(message: &OomMessage, requested: Bytes, others: bool) -> Option
     }
     evidence.extend(request_evidence(message));
     evidence.extend(of_others(message));
+    let outside = message.outside_pytorch().filter(|outside| {
+        let total = message.total.unwrap_or_default();
+        !others && message.others.is_empty() && outside.0 as f64 > FOREIGN * total.0 as f64
+    });
+    evidence.extend(outside.map(|outside| {
+        Evidence::of(
+            outside.0,
+            "held outside PyTorch's allocator: its context and libraries, the desktop or other processes, which may be ended",
+        )
+    }));
     evidence.extend(before_settings(message).map(|versions| {
         Evidence::new(format!(
             "by its words this is PyTorch {versions}, which has no setting against that (1.10 has): a job that needs less, and \
@@ -1287,7 +1327,9 @@ fn of_its_size(message: &OomMessage) -> &'static str {
             "prediction_step" | "forward" | "_call_impl"
         )
     });
-    if own.is_some_and(|frame| vocabulary.iter().any(|word| frame.code.contains(word))) {
+    if own.is_some_and(|frame| vocabulary.iter().any(|word| frame.code.contains(word)))
+        || is_transducers(message)
+    {
         "scores over a vocabulary: batch times length times vocabulary (of a transducer, time times labels times vocabulary), once more \
          for each operation on them, so the longest samples of a batch decide; shorter ones, groups of like length, or a loss in \
          pieces make it smaller"
@@ -1298,6 +1340,18 @@ fn of_its_size(message: &OomMessage) -> &'static str {
         "tensors of that size are mostly attention scores, logits, or activations of a whole batch: shorter sequences, a smaller \
          resolution or batch, or attention in blocks (scaled_dot_product_attention) make it smaller"
     }
+}
+
+/// Whether a transducer's joint network asks, whose scores have a side for time, one for labels and one for the vocabulary.
+fn is_transducers(message: &OomMessage) -> bool {
+    let mut frames = message.traceback.iter();
+    frames.any(|frame| {
+        let file = frame.file.rsplit(['/', '\\']).next().unwrap_or_default();
+        ["rnnt", "transducer"]
+            .iter()
+            .any(|name| file.contains(name) || frame.function.contains(name))
+            && frame.function.contains("joint")
+    })
 }
 
 /// How many times smaller a request has to be, where half of it does not fit either.

@@ -23,7 +23,7 @@ use self::pytorch::{cuda_in_pytorch, is_perhaps_pytorch, load_on_the_cpu, pytorc
 use self::servers::{inside_sglang, inside_tgi, inside_vllm, sglang, vllm};
 use super::ways::{Change, Way, ways};
 
-pub(super) use self::pytorch::{of_a_phase, own_gpu_for_each_rank, script, who_holds_most};
+pub(super) use self::pytorch::{meets, of_a_phase, own_gpu_for_each_rank, script, who_holds_most};
 
 /// A step to take next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -220,6 +220,22 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     }
     if message.memory == Memory::Host {
         return on_the_host(message);
+    }
+    let of_arrays = message.program == Program::Cupy || super::other::absurd(message).is_some();
+    if of_arrays && super::other::square(message).is_some() {
+        return vec![
+            advice(
+                "no matrix of all pairs at the line of the traceback that asked: a covariance over features is as large as their number \
+                 squared, so rows and columns may be the wrong way round (rowvar), or one array holds all parameters at once",
+            ),
+            advice(
+                "the same result without it: a singular value decomposition of the smaller side (n samples: n by n), a truncated or \
+                 incremental one, distances in blocks",
+            ),
+            advice(
+                "fewer columns first: a sample of them, a random projection, one layer at a time",
+            ),
+        ];
     }
     if super::other::is_nonsense(message) {
         return vec![
@@ -734,6 +750,36 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
     };
     let growth = step("TF_FORCE_GPU_ALLOW_GROWTH=true", grow);
     let full = super::other::is_full_pool(message);
+    if message.hardware == Hardware::Tpu {
+        return vec![
+            advice(
+                "a smaller batch for each core (of a TPUEstimator train_batch_size is that of all cores together), or more cores",
+            ),
+            advice(
+                "layers computed again in the backward pass (tf.recompute_grad), and bfloat16 (tf.tpu.bfloat16_scope; Keras: \
+                 mixed_bfloat16)",
+            ),
+            advice(
+                "shapes that fill a TPU's tiles (8 by 128 on the last two sides): where the list has \"Extra memory due to padding\", most of that \
+                 buffer is nothing but padding",
+            ),
+        ];
+    }
+    if message.setting == Some("an account") && crate::pool::scattered(message).is_some() {
+        return vec![
+            step(
+                "TF_GPU_ALLOCATOR=cuda_malloc_async",
+                "an allocator that loses less to pieces (TensorFlow 2.5 or newer)",
+            ),
+            advice(
+                "no tensor as large as the largest that the account lists or that it asked for (MaxAllocSize): a smaller batch, or a data set that \
+                 stays in the host's memory (tf.data, with tf.device(\"CPU:0\")) and not on the GPU as one tensor",
+            ),
+            advice(
+                "the lines just above the account, which name the request that failed, and whether the program went on",
+            ),
+        ];
+    }
     if message.setting == Some("an account") && !full {
         return vec![
             advice(

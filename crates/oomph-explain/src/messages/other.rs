@@ -239,6 +239,15 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 })
             ),
         ),
+        MessageKind::Cuda if super::next::meets(message) => (
+            "other_process",
+            0.5,
+            format!(
+                "{} had no room for the little that ranks need to meet, before there was a model: it was full beforehand (another process, \
+                 several ranks on one GPU), or it is broken; which rank and which node the text does not say",
+                device(message)
+            ),
+        ),
         // Below a script, and without the words that later versions add.
         MessageKind::Cuda
             if !message.traceback.is_empty()
@@ -300,7 +309,12 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 let left = limit.saturating_sub(used);
                 format!(
                     "; its pool's limit is {limit}, and {used} of that were in use, so {}",
-                    if is_full_pool(message) {
+                    if let Some([free, most]) = crate::pool::scattered(message) {
+                        format!(
+                            "most of it was free, by the pool's map about {free}, but in pieces of which the longest has at most {most}: what \
+                             failed most likely found none that is large enough (fragmentation)"
+                        )
+                    } else if is_full_pool(message) {
                         "tensors in use fill it: neither pieces nor other processes are what is wrong".to_owned()
                     } else if left < used {
                         "what failed asked for more than could be had at once, or the account is of another moment".to_owned()
@@ -485,6 +499,17 @@ const MOST: u64 = 1 << 50;
 /// What no machine has is a size that was computed wrongly, whoever asked for it.
 pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)> {
     let requested = message.requested.filter(|requested| requested.0 > MOST)?;
+    if let Some((n, kind)) = square(message) {
+        return Some((
+            "huge_request",
+            0.9,
+            format!(
+                "{} bytes were asked for, more than any machine has: that is exactly a square matrix of {n} by {n} elements ({kind}), as of all \
+                 pairs of {n} things (a covariance, distances, a Gram matrix)",
+                requested.0
+            ),
+        ));
+    }
     Some((
         "huge_request",
         0.9,
@@ -499,6 +524,28 @@ pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)
             }
         ),
     ))
+}
+
+/// The side of a square matrix that has just as many bytes as were asked for, and the type of its elements, if that is no
+/// accident: an allocator adds less than a unit, and of numbers of that size hardly one is a square times the size of a type.
+pub(super) fn square(message: &OomMessage) -> Option<(u64, &'static str)> {
+    const UNIT: u64 = 512;
+    const TYPES: [(u64, &str); 3] = [(8, "float64"), (4, "float32"), (16, "complex128")];
+    // Below, a size within a unit of a square is no rare thing; a power of two is what a negative number gives.
+    let bytes = message.requested?.0;
+    let rounded = bytes.checked_next_multiple_of(UNIT)?;
+    if bytes < 1 << 36 || rounded.is_power_of_two() {
+        return None;
+    }
+    // A size in GiB is rounded.
+    if !message.text.replace(',', "").contains(&bytes.to_string()) {
+        return None;
+    }
+    TYPES.into_iter().find_map(|(size, kind)| {
+        let n = (bytes / size).isqrt();
+        // Such a side is that of other shapes as well.
+        (bytes - n * n * size < UNIT && !n.is_power_of_two()).then_some((n, kind))
+    })
 }
 
 /// Whether a size was computed wrongly: no machine has so much, or compiled code asks for many times the whole GPU.
@@ -1238,12 +1285,27 @@ fn largest_process(message: &OomMessage) -> Option<&(String, Bytes)> {
         .parts
         .iter()
         .filter(|(name, _)| name.starts_with("process "));
-    processes.max_by_key(|(_, held)| *held)
+    processes
+        .max_by_key(|(_, held)| *held)
+        .filter(|(_, held)| held.0 > 0)
 }
 
-/// Its name.
+/// Its name, if no other held about as much.
 pub(super) fn largest_part(message: &OomMessage) -> Option<&str> {
-    largest_process(message).map(|(name, _)| name.as_str())
+    largest_process(message)
+        .filter(|_| held_alike(message).is_none())
+        .map(|(name, _)| name.as_str())
+}
+
+/// How many processes held about as much as the largest, if it is not alone.
+fn held_alike(message: &OomMessage) -> Option<usize> {
+    let (_, most) = largest_process(message)?;
+    let alike = message
+        .parts
+        .iter()
+        .filter(|(name, held)| name.starts_with("process ") && held.0 > most.0 / 10 * 9)
+        .count();
+    (alike > 1).then_some(alike)
 }
 
 /// The process that held the most by a list of the text, if it is not the one that was ended, as the end of a sentence.
@@ -1252,7 +1314,27 @@ fn largest_holder(message: &OomMessage) -> Option<String> {
     let own = message
         .pid
         .is_some_and(|pid| name.starts_with(&format!("process {pid} ")));
+    if let Some(alike) = held_alike(message) {
+        return Some(format!(
+            "; by the text's list {alike} processes held the most, about {held} each"
+        ));
+    }
     (!own).then(|| format!("; by the text's list {name} held the most, {held}"))
+}
+
+/// What of the host was full, where the kernel says that only a part of it might be used.
+pub(super) fn of_nodes(message: &OomMessage) -> Option<&'static str> {
+    match message.setting? {
+        "a memory policy" => Some(
+            "the memory of those NUMA nodes was used up that its memory policy allows (CONSTRAINT_MEMORY_POLICY: numactl --membind, mbind), \
+             and other nodes may have had some free",
+        ),
+        "a cpuset" => Some(
+            "the memory of those NUMA nodes was used up that its cpuset allows (CONSTRAINT_CPUSET: cpuset.mems), and other nodes may have \
+             had some free",
+        ),
+        _ => None,
+    }
 }
 
 /// What the kernel's account says of the whole host, as the end of a sentence.
@@ -1361,7 +1443,8 @@ fn killed(message: &OomMessage) -> String {
                 ""
             };
             format!(
-                "the kernel's OOM killer {ended}: the host's memory (RAM) was used up{group}{}{}",
+                "the kernel's OOM killer {ended}: {}{group}{}{}",
+                of_nodes(message).unwrap_or("the host's memory (RAM) was used up"),
                 account(message).unwrap_or_default(),
                 largest_holder(message).unwrap_or_default()
             )
@@ -1632,6 +1715,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
             Memory::Host if ended && message.text.contains("global_oom") => {
                 "how much memory the machine has"
             }
+            Memory::Host if of_nodes(message).is_some() => "how much memory those nodes have",
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
         });
@@ -1662,7 +1746,10 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let lists = message.setting == Some("lists what holds it")
         || !message.parts.is_empty()
         || !message.tables.shapes.is_empty()
-        || message.pool.is_some();
+        || message
+            .pool
+            .as_ref()
+            .is_some_and(|pool| !pool.held.is_empty());
     if ended && holds_little(message) && message.parts.is_empty() {
         unsaid.push("which processes held the rest");
     } else if message.allocated.is_some_and(|held| held.0 > 0) {

@@ -331,8 +331,9 @@ impl Elsewhere {
             self.columns = ["ReqMem", "MaxRSS"].map(|name| column(line, name));
         }
         self.in_ray |= line.trim_start().starts_with("PID") && line.contains("MEM");
+        // The time of a line stands in brackets as well, before that of the process's number.
         if let Some((_, heading)) = line
-            .split_once(']')
+            .rsplit_once(']')
             .filter(|_| line.contains("oom_score_adj name"))
         {
             self.task_size = heading.split_whitespace().position(|name| name == "rss");
@@ -372,6 +373,13 @@ impl Elsewhere {
     pub(super) fn complete(&self, message: &mut OomMessage) {
         message.settings.clone_from(&self.settings);
         self.own_process(message);
+        // XLA's words are JAX's and TensorFlow's alike.
+        if message.program == Program::Jax
+            && message.hardware == Hardware::Tpu
+            && message.tables.shows(Sign::Tensorflow)
+        {
+            message.program = Program::Tensorflow;
+        }
         if matches!(message.program, Program::Jax | Program::OnnxRuntime) {
             message.inside = message.inside.or(self.application);
         }
@@ -445,6 +453,14 @@ impl Elsewhere {
                 .parts
                 .sort_by_key(|(_, held)| std::cmp::Reverse(*held));
             message.parts.truncate(LISTED_TASKS);
+        }
+        // A buffer is named below the line that says it could not be pinned.
+        let computes = message.tables.figures.iter().any(|figure| {
+            figure.text.contains("compute buffer size")
+                && figure.sizes.first() == message.requested.as_ref()
+        });
+        if message.program == Program::LlamaCpp && message.handled && computes {
+            message.during = Some(Phase::ComputeBuffers);
         }
         // The CUDA build of old pins the weights, and error 2 is the same for both memories.
         let whole = self
@@ -635,8 +651,16 @@ fn task(line: &str, place: usize) -> Option<(String, Bytes)> {
     let (head, row) = line.rsplit_once(']')?;
     let pid = integer(head.rsplit('[').next()?.trim())?;
     let words: Vec<&str> = row.split_whitespace().collect();
-    let pages = integer(words.get(place)?)?;
-    let name = words.last().filter(|_| words.len() > place + 2)?;
+    let is_number = |word: &&str| word.bytes().all(|byte| byte.is_ascii_digit());
+    let pages = integer(
+        words
+            .get(..=place)
+            .filter(|row| row.iter().all(is_number))?
+            .last()?,
+    )?;
+    let name = words
+        .last()
+        .filter(|_| words.len() > place + 2 && pages > 0)?;
     Some((
         format!("process {pid} ({name})"),
         Bytes(pages.checked_mul(4 << 10)?),

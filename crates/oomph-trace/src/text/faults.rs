@@ -442,6 +442,44 @@ pub(super) fn explain_away(messages: &mut Vec<OomMessage>, fault: &OomMessage) {
     }
 }
 
+/// Whether a line of an error said before it that memory ran out: a program that goes on without the memory it asked for
+/// reaches for a wrong address.
+pub(super) fn is_consequence(fault: &OomMessage, messages: &mut [OomMessage]) -> bool {
+    const OF_KERNELS: [MessageKind; 4] = [
+        MessageKind::Fault(Fault::IllegalAccess),
+        MessageKind::Fault(Fault::LaunchFailure),
+        MessageKind::Fault(Fault::LibraryCall),
+        MessageKind::Fault(Fault::Segfault),
+    ];
+    let first = messages.iter_mut().find(|message| {
+        message.kind == MessageKind::Unknown
+            && message.setting.is_none()
+            && !message.handled
+            && message.memory == Memory::Device
+            && message.line < fault.line
+            && says_so_as_an_error(&message.text)
+    });
+    match first {
+        Some(first) if OF_KERNELS.contains(&fault.kind) => {
+            first.setting = Some("before a fault");
+            if fault.hardware == Hardware::Amd {
+                first.hardware = Hardware::Amd;
+            }
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether a program prints it, and nobody tells it.
+fn says_so_as_an_error(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    ["error", "assert", "fatal", "exception"]
+        .iter()
+        .any(|word| lower.contains(word))
+        && lower.contains("memory")
+}
+
 impl OomMessage {
     /// Whether it may be what another error caused: a warning, a handle of a library that could not be made, words that
     /// no reader knows.

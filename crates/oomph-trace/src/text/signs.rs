@@ -142,6 +142,12 @@ pub enum Sign {
     CallsEngine,
     /// llama.cpp would have fitted the layers to what is free, and a number that the user set kept it from that.
     NotFitted,
+    /// ComfyUI moves models off the GPU as soon as they are not needed.
+    FreesModels,
+    /// TensorFlow runs what XLA compiled.
+    Tensorflow,
+    /// A data set is kept whole in the host's memory.
+    CachesData,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -396,7 +402,6 @@ const WORDS: &[(Sign, &[&str])] = &[
             "oom on resume",
             "resume training from",
             "resume from a checkpoint",
-            "resuming from",
         ],
     ),
     (Sign::Hosted, &["colab", "kaggle"]),
@@ -546,9 +551,32 @@ const WORDS: &[(Sign, &[&str])] = &[
             "optimizer.step(",
             "training_step(",
             "exception training",
+            "accelerator.prepare(",
+            "accelerator.backward(",
         ],
     ),
     (Sign::Asynchronous, &["asynchronously reported"]),
+    (
+        Sign::FreesModels,
+        &[
+            "disabling smart memory management",
+            "--disable-smart-memory",
+        ],
+    ),
+    (
+        Sign::Tensorflow,
+        &[
+            "`session::",
+            "recorded from infeed",
+            "tensorflow/python",
+            "tensorflow_estimator",
+            "tpuestimator",
+        ],
+    ),
+    (
+        Sign::CachesData,
+        &["cachedataset", "in _compute_cache", "in _fill_cache"],
+    ),
     (
         Sign::Sometimes,
         &[
@@ -878,6 +906,23 @@ pub(super) fn what_works(line: &str) -> Option<String> {
     )
 }
 
+/// Whether a line says that a run goes on from a checkpoint; one that begins at step 0 has no more than weights.
+fn resumes(line: &str) -> bool {
+    const WORDS: &str = "resuming from";
+    let Some(at) = line.to_ascii_lowercase().find(WORDS) else {
+        return false;
+    };
+    let rest = line.get(at + WORDS.len()..).unwrap_or_default();
+    let rest = rest.split(" until ").next().unwrap_or(rest);
+    let mut numbers = rest
+        .split(|c: char| !c.is_ascii_digit())
+        .filter(|number| !number.is_empty())
+        .peekable();
+    let from_the_start =
+        numbers.peek().is_some() && numbers.all(|number| number.trim_matches('0').is_empty());
+    !from_the_start
+}
+
 impl Sign {
     /// Adds what a line shows. `before_is_provider`: whether the heading that asks for the provider stands above.
     pub(super) fn read(line: &str, before_is_provider: &mut bool, found: &mut Vec<Self>) {
@@ -900,6 +945,13 @@ impl Sign {
         }
         if ran_epochs(line) {
             add(Self::RanEpochs);
+        }
+        if resumes(line) {
+            add(Self::Resumes);
+        }
+        // What a launcher says of its script.
+        if line.trim_end().ends_with(".py FAILED") && line.contains("train") {
+            add(Self::TrainingRun);
         }
         // The form of an issue: a heading, and the answer below.
         let text = line.trim().trim_start_matches(['#', ' ']);

@@ -515,7 +515,9 @@ impl Reader {
         }
         self.heading(line);
         let first = first_number(line);
-        if let Some([used, total]) = card(line).or_else(|| self.pair(line)) {
+        if let Some(card) = of_sycl(line) {
+            self.found.add_card(card);
+        } else if let Some([used, total]) = card(line).or_else(|| self.pair(line)) {
             let index = self.card.take().or(first);
             self.found.add_card(Card {
                 index,
@@ -843,6 +845,26 @@ fn of_a_jetson(line: &str) -> Option<[Bytes; 2]> {
     let (sizes, _) = after(line, "RAM ")?.split_once("MB (lfb")?;
     let (used, total) = sizes.split_once('/')?;
     Some([integer(used)?, integer(total)?].map(Bytes::mib))
+}
+
+/// A row of the table of SYCL's devices: `| 0| [level_zero:gpu:0]| Intel Iris Xe Graphics| 12.0| 96| 512| 32| 15370M| 1.3.29803|`.
+fn of_sycl(line: &str) -> Option<Card> {
+    let row = line.trim().strip_prefix('|')?;
+    if !["[level_zero:gpu:", "[opencl:gpu:"]
+        .iter()
+        .any(|kind| row.contains(kind))
+    {
+        return None;
+    }
+    let mut cells = row.split('|').map(str::trim);
+    let index = cells.next().and_then(index)?;
+    let mib = cells.find_map(|cell| cell.strip_suffix('M')?.parse().ok())?;
+    Some(Card {
+        index: Some(index),
+        used: None,
+        total: Some(Bytes::mib(mib)),
+        share: None,
+    })
 }
 
 /// A card's figures: `|    100MiB / 12205MiB |`, `512/16376MiB`, `| 512 / 24576 MB |`.

@@ -393,6 +393,8 @@ fn less_on_the_host() -> Vec<NextStep> {
 
 /// An array of NumPy's.
 fn numpy(message: &OomMessage) -> Vec<NextStep> {
+    /// A host that has no room for one ordinary array is full.
+    const ORDINARY: Bytes = Bytes::gib(1);
     if messages::other::is_small(message) {
         return vec![
             look_at_the_host(),
@@ -400,6 +402,31 @@ fn numpy(message: &OomMessage) -> Vec<NextStep> {
                 "what grows from step to step: a replay buffer, a list of results, a cache, workers' copies",
             ),
             step("numpy.memmap", "keep the large arrays in files"),
+        ];
+    }
+    let ordinary = message.requested.is_some_and(|asked| asked <= ORDINARY);
+    if message.tables.shows(Sign::CachesData) {
+        return vec![
+            step(
+                "PersistentDataset(…, cache_dir=…)",
+                "samples kept on the disk in place of CacheDataset, which keeps all of them in RAM (or cache_rate=0.5, cache_num=N)",
+            ),
+            advice(
+                "fewer workers that fill the cache (num_workers), and float32 in place of float64",
+            ),
+            look_at_the_host(),
+        ];
+    }
+    if ordinary && shape(message).is_some() {
+        return vec![
+            advice(
+                "what else holds the host's memory: one array of that size is no large one, so results, caches and workers' copies of the data \
+                 (and other programs) filled it before",
+            ),
+            advice(
+                "a smaller type (float32 in place of float64), the work in chunks, or numpy.memmap (large arrays in files)",
+            ),
+            look_at_the_host(),
         ];
     }
     if let Some(shape) = shape(message) {
@@ -429,10 +456,17 @@ fn llama_on_the_cpu(message: &OomMessage) -> Vec<NextStep> {
                 "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
             ),
             look_at_the_host(),
-            step(
-                "-c 4096",
-                "a shorter context has a smaller cache, if that was to be pinned",
-            ),
+            if message.during == Some(Phase::ComputeBuffers) {
+                step(
+                    "-ub 512",
+                    "a smaller physical batch has a smaller buffer for computing, which this is",
+                )
+            } else {
+                step(
+                    "-c 4096",
+                    "a shorter context has a smaller cache, if that was to be pinned",
+                )
+            },
             advice(
                 "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
             ),
@@ -497,6 +531,24 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
 }
 
 fn ray(message: &OomMessage) -> Vec<NextStep> {
+    let mut frames = message.traceback.iter();
+    if frames.any(|frame| frame.file.contains("/vllm/")) {
+        return vec![
+            step(
+                "--swap-space 1",
+                "GiB of the host's memory for each GPU (LLM(swap_space=1), in versions that have it; the default was 4): with tensor parallelism \
+                 that many times as much",
+            ),
+            step(
+                "--max-parallel-loading-workers 1",
+                "one worker after another reads the weights: each holds a copy of its files in the host's memory while it loads",
+            ),
+            advice(
+                "weights as safetensors, which are mapped and not read whole; a smaller model, or more RAM",
+            ),
+            look_at_the_host(),
+        ];
+    }
     let mut steps = vec![
         advice(match messages::other::largest_part(message) {
             Some(name) => format!(
@@ -570,6 +622,10 @@ pub(super) fn needs_less(message: &OomMessage) -> &'static str {
     if message.tables.shows(Sign::Ray) {
         return "fewer trials or actors at once, and what Ray keeps bounded: ray.init(num_cpus=4, object_store_memory=8 * 1024**3), a smaller \
                 replay buffer; Ray's own errors (an actor that died) are what follows";
+    }
+    if message.text.contains("text_generation_launcher") {
+        return "a smaller model, or one in fewer bits (--quantize), or more memory for the container; where its log says that CUDA is not \
+                available, that first (docker run --gpus all): the whole model is read into RAM without a GPU";
     }
     let of_llama = |name: &str| name.contains("llama");
     if message.tables.shows(Sign::Ollama) || message.process.as_deref().is_some_and(of_llama) {
@@ -728,6 +784,24 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             Some("java") => "a smaller heap (java -Xmx…) or fewer such processes; more RAM or swap",
             _ => needs_less(message),
         });
+        if messages::other::of_nodes(message).is_some() {
+            let bound = if message.setting == Some("a cpuset") {
+                advice("more nodes in its cpuset (cpuset.mems; docker run --cpuset-mems=0,1)")
+            } else {
+                step(
+                    "numactl --preferred=N …",
+                    "in place of --membind=N: node N first, and then others (--interleave=all: all alike)",
+                )
+            };
+            return vec![
+                step(
+                    "numactl --hardware; numastat -m",
+                    "how much each NUMA node has, and how much of that is free",
+                ),
+                bound,
+                less,
+            ];
+        }
         if messages::other::holds_little(message) {
             return vec![table, less, look_at_the_host()];
         }

@@ -241,7 +241,7 @@ fn one_model() -> NextStep {
 
 /// What helps where a number of layers is set, whose right value no text gives.
 const FEWER_LAYERS: &str =
-    "fewer layers on the GPU than its log has there; count down until it loads";
+    "fewer layers on the GPU than its log has there; count down until it runs";
 
 /// Whether llama.cpp is a library of another program, which has options of its own.
 fn is_embedded(message: &OomMessage) -> bool {

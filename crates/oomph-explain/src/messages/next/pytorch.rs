@@ -107,6 +107,7 @@ pub(super) fn pytorch(message: &OomMessage) -> Vec<NextStep> {
     }
     if messages::asks_for_most(message)
         && !messages::is_second_copy(message)
+        && !messages::is_transducers(message)
         && (message.during.is_none() || message.requested > message.total)
     {
         steps.insert(
@@ -360,6 +361,34 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     }
     let set = |name: &str| messages::figures::setting(message, name).is_some();
+    let frees = message.tables.shows(Sign::FreesModels);
+    // No memory that is freed makes room for more than the whole GPU.
+    if message
+        .requested
+        .zip(message.total)
+        .is_some_and(|(asked, total)| asked > total)
+    {
+        return vec![
+            ways(
+                "",
+                &[
+                    (
+                        Change::Inputs,
+                        "a smaller image, fewer images or frames at once",
+                    ),
+                    (
+                        Change::Tiles,
+                        "where a VAE asks, the nodes VAE Decode (Tiled) and VAE Encode (Tiled)",
+                    ),
+                ],
+            ),
+            step(
+                "python main.py --use-split-cross-attention",
+                "where attention asks: in pieces (or --use-quad-cross-attention)",
+            )
+            .changing(Change::Attention),
+        ];
+    }
     let mut steps = vec![if set("lowvram") {
         step(
             "python main.py --novram",
@@ -411,7 +440,11 @@ fn comfy(message: &OomMessage) -> Vec<NextStep> {
     {
         steps.push(step(
             "curl -X POST -d '{\"unload_models\": true, \"free_memory\": true}' http://127.0.0.1:8188/free",
-            "what earlier prompts left on the GPU (or --disable-smart-memory, which keeps nothing there)",
+            if frees {
+                "what earlier prompts left on the GPU"
+            } else {
+                "what earlier prompts left on the GPU (or --disable-smart-memory, which keeps nothing there)"
+            },
         ));
     } else {
         steps.push(step(
@@ -1040,6 +1073,19 @@ pub(super) fn cuda_in_pytorch(message: &OomMessage) -> Vec<NextStep> {
         frame.file.ends_with("nn/modules/module.py")
             && matches!(frame.function.as_str(), "__call__" | "_call_impl")
     });
+    if meets(message) {
+        return vec![
+            others_on_the_gpu(message),
+            step(
+                "torch.cuda.set_device(local_rank)",
+                "before the first collective operation: without it all ranks of a node make their context on GPU 0",
+            ),
+            advice(
+                "which rank and which node it was, by each rank's own log: a node whose GPU is full or broken before the job begins is left out \
+                 (sbatch --exclude=NODE)",
+            ),
+        ];
+    }
     let known = phase || (message.during.is_none() && (forward || shows(Sign::Trains)));
     let mut steps: Vec<NextStep> = load_on_the_cpu(message).into_iter().collect();
     if !steps.is_empty() {
@@ -1056,6 +1102,19 @@ pub(super) fn cuda_in_pytorch(message: &OomMessage) -> Vec<NextStep> {
         )
     }));
     steps
+}
+
+/// Whether ranks meet there for the first time, before there is a model.
+pub(in crate::messages) fn meets(message: &OomMessage) -> bool {
+    let meeting = ["barrier", "init_process_group", "new_group"];
+    let beginning = ["init", "setup", "compile"];
+    let mut frames = message.traceback.iter();
+    let last = message.traceback.last();
+    message.kind == MessageKind::Cuda
+        && last.is_some_and(|frame| meeting.contains(&frame.function.as_str()))
+        && frames.any(|frame| {
+            is_users_own(&frame.file) && beginning.iter().any(|word| frame.function.contains(word))
+        })
 }
 
 /// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
