@@ -61,6 +61,19 @@ def test_a_function_that_is_not_there_is_named_at_the_end_of_the_run(oomph):
     assert run.json["assumptions"][0]["what"].endswith("asked for: cuNorAnyOther")
 
 
+def test_what_pytorch_asks_the_driver_for_ahead_is_lacking_only_where_it_is_called(oomph):
+    """It asks for all that it knows of the driver when memory runs out, and each job that did not fit was said to lack eight functions."""
+    run = oomph("import torch; torch.empty(1 << 40, device='cuda')")
+    assert run.status == 3 and not run.json["assumptions"], run.out
+    run = oomph("""
+        import ctypes, torch
+        torch.ones(1, device="cuda")
+        print("said", ctypes.CDLL("libcuda.so.1").cuMulticastCreate(None, None))
+    """)
+    assert "said 801" in run.out, run.err
+    assert run.json["assumptions"][0]["what"].endswith("asked for: cuMulticastCreate")
+
+
 def test_a_product_of_halves_is_the_virtual_gpus(oomph):
     """vLLM's kernels are linked to it. The installed library would look behind the handle."""
     run = oomph("""

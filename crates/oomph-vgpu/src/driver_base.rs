@@ -14,7 +14,7 @@ use crate::runtime::{
     UNKNOWN,
 };
 use crate::sync::Mutex;
-use crate::{export, inner, modules, pools};
+use crate::{export, inner, ledger, modules, pools};
 
 /// What a program has called when a stream has come so far: with the stream, a status, and data of its own.
 type StreamCallback = unsafe extern "C" fn(u64, Status, *mut c_void);
@@ -347,4 +347,22 @@ export! {
     fn cuMemPrefetchAsync() -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxEnablePeerAccess(_context: u64, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxDisablePeerAccess(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+}
+
+/// Parts of the driver that are not modelled. They are here, as PyTorch asks for all of them at once, when memory runs out at the
+/// latest: only who calls one needs it.
+macro_rules! lacking {
+    ($($name:ident)*) => { export! {$(
+        fn $name() -> Status, or UNKNOWN; {
+            if let Ok(name) = CString::new(stringify!($name)) {
+                ledger::missed(&name);
+            }
+            NOT_SUPPORTED
+        }
+    )*} };
+}
+
+lacking! {
+    cuCtxFromGreenCtx cuDeviceGetDevResource cuDevResourceGenerateDesc cuDevSmResourceSplitByCount
+    cuGreenCtxCreate cuGreenCtxDestroy cuGreenCtxStreamCreate cuMulticastCreate
 }
