@@ -347,6 +347,12 @@ export! {
     fn cuMemPrefetchAsync() -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxEnablePeerAccess(_context: u64, _flags: c_uint) -> Status, or UNKNOWN; { SUCCESS }
     fn cuCtxDisablePeerAccess(_context: u64) -> Status, or UNKNOWN; { SUCCESS }
+    /// The driver's log stays empty.
+    fn cuLogsRegisterCallback(_function: usize, _data: usize, out: Out<usize>) -> Status, or UNKNOWN; {
+        out.put(1);
+        SUCCESS
+    }
+    fn cuLogsUnregisterCallback(_registered: usize) -> Status, or UNKNOWN; { SUCCESS }
 }
 
 /// Parts of the driver that are not modelled. They are here, as PyTorch asks for all of them at once, when memory runs out at the
