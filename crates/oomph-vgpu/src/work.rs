@@ -317,6 +317,12 @@ export! {
         log.add(Work::Modules(std::array::from_fn(|at| now[at].saturating_sub(before[at]))));
         log.end_step();
     }
+    /// The steps until now were passes of a script that trains: they are none.
+    fn oomph_vgpu_forget_steps() -> (), or (); {
+        let mut log = LOG.lock();
+        log.steps.clear();
+        log.kept = 0;
+    }
     /// What the newest steps did, as JSON. Returns the length; writes it if there is room for all of it.
     unsafe fn oomph_vgpu_work(out: *mut c_char, room: usize) -> usize, or 0; {
         let text = LOG.lock().json();

@@ -78,7 +78,7 @@ def _by_framework(frame: FrameType) -> int | None:
 def _loops(frame: FrameType) -> list[ast.For]:
     """The loops of this function that are running now, which go on to their ends."""
     code = frame.f_code
-    tree = _function(code.co_filename, code.co_firstlineno, code.co_name)
+    tree = function_at(code.co_filename, code.co_firstlineno, code.co_name)
     if tree is None:
         if code.co_filename.startswith("<"):
             return []  # generated code: a wrapper
@@ -86,7 +86,8 @@ def _loops(frame: FrameType) -> list[ast.For]:
     return _around(tree, frame.f_lineno)
 
 
-def _function(path: str, line: int, name: str) -> ast.AST | None:
+def function_at(path: str, line: int, name: str) -> ast.AST | None:
+    """The source of the function `name` that begins in `line` of a file, or of the whole file; None if there is none."""
     lines = linecache.getlines(path)
     try:
         tree = ast.parse("".join(lines))

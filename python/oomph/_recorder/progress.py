@@ -42,7 +42,8 @@ MARKED_STEPS = 6
 allocations tell what they are."""
 
 MOST_WAITED = 200
-"""Steps of any optimizer that a script goes on for, after those that were asked for, until each optimizer has stepped."""
+"""Steps of any optimizer that a script goes on for, after those that were asked for, until each optimizer has stepped; passes that it
+goes on for until it trains."""
 
 NEWEST_STEPS = 65
 """Steps whose ends are kept for the time of a step: the newest."""
@@ -79,9 +80,9 @@ class Progress:
     """What the script is doing, as the recorder's other parts note it here and read it."""
 
     __slots__ = (
-        "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_horizon", "_log_step", "_nodes", "_probes", "_reserved",
-        "_status", "_steps", "box", "differentiates", "fewer", "forwards", "functions", "gradients", "in_optimizer", "inferences", "last_step", "loading",
-        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "waited", "waits", "window", "words",
+        "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_forget_work", "_horizon", "_log_step", "_nodes", "_probes",
+        "_reserved", "_status", "_steps", "ahead", "box", "differentiates", "fewer", "forwards", "functions", "gradients", "in_optimizer", "inferences", "last_step", "loading",
+        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "unseen", "waited", "waits", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -92,9 +93,10 @@ class Progress:
         busy: Any,
         log_step: Any,
         box: Any = None,
+        forget_work: Any = None,
     ) -> None:
-        """`horizon`, `busy` and `log_step` are the virtual GPU's clocks and its log of work, None on a real one; `box` is the black
-        box, if there is one."""
+        """`horizon`, `busy`, `log_step` and `forget_work` are the virtual GPU's clocks and its log of work, None on a real one; `box`
+        is the black box, if there is one."""
         self.box = box
         self.words = memoryview(bytearray(2048)).cast("q") if box is None else box.words
         """The black box's: written ahead, should the process be killed."""
@@ -136,6 +138,10 @@ class Progress:
         """Whether an optimizer has yet to step, for which the script goes on after its last step; None: it does not."""
         self.waited = 0
         """Steps of any optimizer that it has gone on for."""
+        self.ahead: Callable[[], bool] | None = None
+        """Whether the script has still to train, so that its passes until then are no steps; None: nobody asks."""
+        self.unseen = False
+        """Whether the script was ended before it trained."""
         self.window: Any = None
         """How long everything is recorded; None: as long as the script runs."""
         self.gradients = 0
@@ -145,6 +151,7 @@ class Progress:
         self._nodes = self._probes = 0
         """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
+        self._forget_work = forget_work
         self._clock: list[tuple[int, int, int]] = []
         self._clock_calls: list[int] = []
         self._cpu_ns: list[int] = []
@@ -178,9 +185,19 @@ class Progress:
         """The main optimizer has stepped: now, or `at` the newest of `here`. Not `logged`, the work until now is the next
         step's. Raise `StepsDone` after the last step that was asked for."""
         self.step += 1
+        if self.step == 1 and self.inferences:
+            self._forget_passes()
         if at is not None:
             self._steps[self.part] = self.step
         self._end("step", self.step, at, logged)
+
+    def _forget_passes(self) -> None:
+        """A script trains that inferred before: its steps are the optimizer's alone."""
+        self.inferences = 0
+        for kept in (self._clock, self._clock_calls, self._cpu_ns, self._ends):
+            kept.clear()
+        if self._forget_work is not None:
+            self._forget_work()
 
     def here(self) -> Moment:
         """This moment, at which a step may turn out to have ended: what follows is another part."""
@@ -240,9 +257,18 @@ class Progress:
         if self.is_recorded:
             self._cpu_ns.append(place.cpu)
         if self.last_step and (number >= self.last_step or self._are_enough(number)):
-            if not self._goes_on() or self._is_too_much(number):
+            if self._is_too_much(number) or not (
+                self._trains_later(number) if what == "inference" else self._goes_on()
+            ):
                 self._stop()
-            self.waited += 1
+            self.waited += what == "step"
+
+    def _trains_later(self, number: int) -> bool:
+        """Whether the script is to train, and this pass is not yet too many before that."""
+        if self.ahead is None or not self.ahead():
+            return False
+        self.unseen = number >= (self.last_step or 0) + MOST_WAITED
+        return not self.unseen
 
     def end_waiting(self) -> None:
         """An optimizer has stepped whose steps are not the job's. Raise `StepsDone` if the script went on only for it."""

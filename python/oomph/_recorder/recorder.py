@@ -40,6 +40,7 @@ from oomph._recorder.progress import Progress
 from oomph._recorder.reads import Reads
 from oomph._recorder.scopes import Scopes
 from oomph._recorder.sources import go_backward, sources, use_checkpointing
+from oomph._recorder.training_ahead import training_ahead
 from oomph._recorder.updates import Updates
 from oomph._recorder.window import EVENTS, LongWindow, Window, allocations
 from oomph._user_code import user_line
@@ -67,6 +68,9 @@ _EXPORTED = (
     "a model is exported with strict=True: memory is not attributed to modules from there on"
 )
 _IDLE_OPTIMIZER = "an optimizer of the script had not stepped when the run was ended: what comes with its steps is not in the figures"
+_NOT_TRAINED = (
+    "the script had not begun to train when the run was ended: what it trains is not in the figures"
+)
 _COMPILED_STEPS = "the optimizer steps within compiled code: its steps are not counted"
 
 
@@ -107,7 +111,8 @@ class Recorder:
         busy = library.busy() if self.virtual else None
         horizon = library.library().oomph_vgpu_horizon if self.virtual else None
         step = library.library().oomph_vgpu_step if self.virtual else None
-        self._progress = Progress(directory, settings.steps, horizon, busy, step, box)
+        forget = library.library().oomph_vgpu_forget_steps if self.virtual else None
+        self._progress = Progress(directory, settings.steps, horizon, busy, step, box, forget)
         self._progress.fewer = settings.fewer
         self._progress.time_on_cpu = lambda: self.layer.cpu_ns
         self._facts = Facts()
@@ -122,6 +127,8 @@ class Recorder:
         )
         if settings.every_optimizer:
             self._progress.waits = self._steps.some_wait
+        if not settings.inference:
+            self._progress.ahead = training_ahead
         self._hooked = False
         self._pass_hooks: list[Any] = []
         self.out_of_memory = OutOfMemory(
@@ -458,6 +465,8 @@ class Recorder:
             self.assumptions.add("attribution", _COMPILED_STEPS, "")
         if self._progress.stopped and self._progress.trains and self._steps.some_wait(1):
             self.assumptions.add("attribution", _IDLE_OPTIMIZER, "")
+        if self._progress.unseen:
+            self.assumptions.add("attribution", _NOT_TRAINED, "")
         found = []
         if used_cuda:
             self.out_of_memory.finish()
