@@ -22,8 +22,12 @@ const SAFER: f64 = 1.2;
 const CLOSE: f64 = 1.04;
 /// So many plans of least memory are tried one after the other, as long as each promises less than all before.
 const MOST_LEAST: u32 = 3;
-/// How many times what is too much goes to the host, the cheapest first: some of it is under way when memory is fullest.
-const PART_MARGINS: [f64; 2] = [1.15, 1.6];
+/// How many times what is too much goes to the host: some of it is under way when memory is fullest.
+const PART_MARGIN: f64 = 1.15;
+/// And if that was not enough, how many times what it then takes by the run's own figures.
+const NEXT_MARGIN: f64 = 1.03;
+/// So many parts are tried.
+const MOST_PARTS: usize = 3;
 /// Where all plans take so many times the plain step, others are looked for: tensors in host memory took 1.18 and 1.09 times for two jobs
 /// whose functions took 1.5 times when computed again.
 pub(crate) const DEAR: f64 = 1.3;
@@ -138,14 +142,14 @@ impl Fitter<'_> {
         if all.used > self.options.budget || missing == 0 {
             return Ok(());
         }
-        for margin in PART_MARGINS {
-            let most = (missing as f64 * margin) as u64;
+        let mut most = (missing as f64 * PART_MARGIN) as u64;
+        let mut time_of_a_byte = (all.time_ratio - nothing.time_ratio) / saved as f64;
+        for _ in 0..MOST_PARTS {
             if most >= saved {
                 break;
             }
-            let part = most as f64 / saved as f64;
             let mut less = all.clone();
-            less.time_ratio = nothing.time_ratio + (all.time_ratio - nothing.time_ratio) * part;
+            less.time_ratio = nothing.time_ratio + time_of_a_byte * most as f64;
             less.used = nothing.used - most;
             less.reserved = nothing.reserved.saturating_sub(most);
             for lever in &mut less.levers {
@@ -162,6 +166,15 @@ impl Fitter<'_> {
             if self.verified.len() > known {
                 break;
             }
+            let missed = self.too_large.iter().rev();
+            let missed = missed.chain(self.tight.iter().map(|(plan, _)| plan));
+            let mut missed = missed.filter(|plan| plan.levers == less.levers);
+            let spared = missed.next().map(|plan| {
+                time_of_a_byte = (plan.time_ratio - nothing.time_ratio) / most as f64;
+                nothing.used.saturating_sub(plan.used)
+            });
+            let more = missing as f64 / spared.filter(|&spared| spared > 0).unwrap_or(most) as f64;
+            most = (most as f64 * more.max(1.0) * NEXT_MARGIN) as u64;
         }
         Ok(())
     }

@@ -1118,6 +1118,40 @@ fn only_as_much_goes_to_the_host_as_is_too_much() {
     );
 }
 
+/// Of what goes to the host less may count than was thought: the next part is as large as that run says.
+#[test]
+fn a_part_that_was_not_enough_says_how_much_is() {
+    let wanted = Wanted {
+        allow: Some(["save_on_cpu".to_owned()].into()),
+        ..wanted()
+    };
+    let most = |made: &Made| {
+        made.levers.iter().find_map(|lever| match lever {
+            Lever::SaveOnCpu(save) => save.most,
+            _ => None,
+        })
+    };
+    const COUNTS: f64 = 0.7;
+    let (found, made) = found(wanted, |made| {
+        if made.levers.is_empty() {
+            return None;
+        }
+        let went = most(made).map_or(PLAIN.used_bytes() / 8 * 7, |most| {
+            (most as f64 * COUNTS) as u64
+        });
+        Some(through(made, Some(PLAIN.used_bytes() - went)))
+    });
+    assert!(chosen(&found).what.contains("up to "));
+    let missing = (PLAIN.used_bytes() - budget()) as f64 / COUNTS;
+    let mut went: Vec<u64> = made.iter().filter_map(most).collect();
+    went.dedup();
+    assert_eq!(went.len(), 2, "{went:?}");
+    assert!(
+        (1.0..1.1).contains(&(went[1] as f64 / missing)),
+        "{went:?} of {missing}"
+    );
+}
+
 /// What the model says of a lever that is made for any job may be far too much: a run of it tells, before nothing is
 /// said to fit.
 #[test]
