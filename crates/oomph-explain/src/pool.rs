@@ -59,8 +59,22 @@ pub(crate) fn scattered(message: &OomMessage) -> Option<[Bytes; 2]> {
     (whole && free >= MUCH && longest < free / 2).then_some([free_bytes, most])
 }
 
+/// How much of a pool is in use by its map, in hundredths, where that is nearly all of it.
+pub(crate) fn full(message: &OomMessage) -> Option<u8> {
+    const NEARLY: u8 = 95;
+    let [free, _] = message.pool.as_ref()?.map?;
+    Some(100 - free.min(100)).filter(|used| *used >= NEARLY)
+}
+
 /// What the free pieces of a message's pool say.
 pub(crate) fn pieces(message: &OomMessage) -> Option<String> {
+    if message.used().is_none()
+        && let Some(used) = full(message)
+    {
+        return Some(format!(
+            "by the map of the pool about {used} % of it are in use"
+        ));
+    }
     if is_in_pieces(message).is_none()
         && let (Some([free, most]), Some(asked)) = (scattered(message), asked(message))
         && most < asked
@@ -87,18 +101,6 @@ pub(crate) fn pieces(message: &OomMessage) -> Option<String> {
     Some(format!(
         "the pool has {free} free, the largest piece {largest}: {so}"
     ))
-}
-
-/// Few chunks that are most of what is in use, as no activations of one batch are.
-pub(crate) fn giants(message: &OomMessage) -> Option<(u64, Bytes)> {
-    const FEW: u64 = 4;
-    const LARGE: Bytes = Bytes::gib(4);
-    let pool = message.pool.as_ref()?;
-    let (size, count) = (pool.held.iter())
-        .map(|((_, size), count)| (*size, *count))
-        .max_by_key(|(size, count)| size.saturating_mul(*count))?;
-    let most = size.saturating_mul(count) > pool.in_use().0 / 2;
-    (most && count <= FEW && size >= LARGE.0).then_some((count, Bytes(size)))
 }
 
 /// Explains the file that an allocator wrote when it found no room.

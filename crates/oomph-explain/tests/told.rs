@@ -68,18 +68,6 @@ fn more_ranks_than_gpus() {
 }
 
 #[test]
-fn a_run_that_is_resumed() {
-    check(
-        &format!(
-            "A fresh run is fine, but after resuming from step 4000 it ends with this:\n{FULL}"
-        ),
-        "when a run is resumed",
-        "map_location=\"cpu\"",
-        &[],
-    );
-}
-
-#[test]
 fn slots_of_a_server_have_a_context_each() {
     check(
         "ollama[77]: llama_context: n_ctx_per_seq (16384) < n_ctx_train (32768) -- the full capacity of the model will not be utilized\n\
@@ -150,22 +138,6 @@ fn a_share_of_a_server_leaves_what_others_hold() {
 }
 
 #[test]
-fn growth_without_a_failure() {
-    check(
-        "The RAM of the worker grows with each request that it answers, here are the numbers.\nrequest 1: fine",
-        "no line of the text says that memory ran out; line 1 tells that use of the host's memory (RAM) grows",
-        "RssAnon",
-        &["nvidia-smi"],
-    );
-    check(
-        "VRAM usage grows with each picture until I restart the program, which is tiresome.",
-        "the GPU's memory",
-        "torch.cuda.memory_allocated()",
-        &["free -h"],
-    );
-}
-
-#[test]
 fn an_integrated_gpu_has_what_the_bios_gives_it() {
     check(
         "HIP out of memory. Tried to allocate 128.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of which 17179869184.00 GiB is free. Of the allocated memory 900.00 MiB is allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated.",
@@ -213,14 +185,6 @@ fn one_buffer_of_llama_cpp_that_is_larger_than_the_card() {
         "-c 4096",
         &["--cache-type-k"],
     );
-}
-
-#[test]
-fn a_newer_version_is_compared_with_the_one_before() {
-    let (_, steps) = answer(&format!(
-        "This began after upgrading, with the same data.\nloss.backward()\n{FULL}"
-    ));
-    assert!(steps.iter().any(|step| step.contains("the version before")));
 }
 
 #[test]
@@ -293,17 +257,6 @@ fn what_a_listing_does_last_is_what_ran() {
 }
 
 #[test]
-fn objects_that_workers_copy_grow() {
-    check(
-        "RAM usage goes up all the time until the machine is full, with num_workers=12.\n\
-         RuntimeError: DataLoader worker (pid 2144) is killed by signal: Killed.",
-        "line 1 tells that use grows",
-        "count of references",
-        &["nvidia-smi"],
-    );
-}
-
-#[test]
 fn tensorflow_began_on_a_gpu_that_was_full() {
     check(
         "I tensorflow/core/common_runtime/gpu/gpu_device.cc:1613] Created device /job:localhost/replica:0/task:0/device:GPU:0 with 310 MB memory:  -> device: 0, name: NVIDIA GeForce RTX 3080\n\
@@ -334,15 +287,5 @@ fn a_model_in_a_heading_is_no_size() {
     assert!(
         verdict.contains("27.6 GiB") || !verdict.contains("70 B"),
         "{verdict}"
-    );
-}
-
-#[test]
-fn ranks_that_are_all_on_the_first_gpu() {
-    check(
-        "nvidia-smi shows 4 processes on GPU 0.\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'",
-        "on one GPU",
-        "torch.cuda.set_device(local_rank)",
-        &[],
     );
 }

@@ -248,6 +248,8 @@ pub struct OomMessage {
     pub kind: MessageKind,
     /// Whether it is a warning after which the program went on.
     pub handled: bool,
+    /// Whether somebody tells of it in a sentence of his own, and no program prints it.
+    pub told: bool,
     /// The line of the log, counted from 1.
     pub line: usize,
     /// The message itself.
@@ -334,6 +336,7 @@ impl OomMessage {
             progress: None,
             kind,
             handled: false,
+            told: false,
             line,
             text: cut(text, MAX_MESSAGE),
             versions: None,
@@ -653,8 +656,6 @@ struct Log {
     gpus: Vec<(usize, String)>,
     /// The models whose size it tells.
     models: Vec<Model>,
-    /// What it says works, with its line.
-    works: Option<(usize, String)>,
     /// What people tell.
     told: Told,
     /// Whether the last line with words asks for ONNX Runtime's provider.
@@ -728,9 +729,6 @@ impl Log {
             self.gpus.push((number, name));
         }
         models::read(text, number, &mut self.models);
-        if self.works.is_none() {
-            self.works = signs::what_works(text).map(|words| (number, words));
-        }
         self.told.read(text, number);
         Sign::read(text, &mut self.provider, &mut self.signs);
         Framework::read(text, &mut self.framework);
@@ -805,12 +803,14 @@ impl Log {
                 self.open = None;
             }
             Found::Nothing { .. } => {
-                if let Some(fault) = faults::read(text, &place) {
+                let ends = !self.traceback.is_empty();
+                let stated = || faults::stated(text, &place).filter(|_| ends);
+                if let Some(fault) = faults::read(text, &place).or_else(stated) {
                     self.keep_fault(fault);
                 }
                 // One of CUDA's says more than a later line of the program's.
                 let weak = |text: &str| !is_of_cuda(text);
-                if self.messages.is_empty()
+                if self.messages.iter().all(|message| message.told)
                     && reports_an_error(text)
                     && (is_of_cuda(text)
                         || self.error.as_ref().is_none_or(|(_, error)| weak(error)))
@@ -1057,7 +1057,7 @@ impl Log {
                         .filter(another)
                 })
                 .or_else(|| match message.program {
-                    Program::Cuda => named(),
+                    Program::Cuda | Program::Cublas => named(),
                     // They run on the same library as llama.cpp, and have other options.
                     Program::LlamaCpp => named().filter(
                         |program| matches!(program, Program::Named(named) if ["whisper.cpp", "stable-diffusion.cpp"].contains(&named.id)),
@@ -1122,6 +1122,11 @@ impl Log {
         fault.inside = lines
             .find_map(|line| origin::inside(line))
             .filter(|inside| inside.serves() || inside.starts_others());
+        if fault.program == Program::Unknown {
+            let files = fault.traceback.iter().map(|frame| frame.file.as_str());
+            fault.program = origin::of_frames(files).unwrap_or(Program::Unknown);
+            fault.inside = fault.inside.filter(|inside| *inside != fault.program);
+        }
         faults::keep(&mut self.fault, fault);
     }
 
@@ -1339,6 +1344,9 @@ impl Log {
             if message.program == Program::Triton && signs.contains(&Sign::IgnoresChoice) {
                 message.handled = true;
             }
+            if message.program == Program::Shell && signs.contains(&Sign::Ollama) {
+                message.inside = message.inside.or(Some(Program::Ollama));
+            }
             if message.program.runs_inside() && signs.contains(&Sign::WebInterface) {
                 message.inside = message.inside.or(Some(Program::StableDiffusion));
             }
@@ -1386,9 +1394,16 @@ impl Log {
         self.take_traceback_below();
         if let Some(fault) = self.fault.take() {
             faults::explain_away(&mut self.messages, &fault);
-            // Memory that is short stops threads, too.
-            let alone = self.messages.is_empty();
-            let says_most = alone || fault.kind != MessageKind::Fault(Fault::Threads);
+            let says_most = match fault.kind {
+                // Memory that is short stops threads, too.
+                MessageKind::Fault(Fault::Threads) => self.messages.is_empty(),
+                // It is no matter of its own, but what somebody tells of memory is no part of it.
+                MessageKind::Fault(Fault::Stated) => {
+                    let told = self.messages.iter().all(|message| message.told);
+                    told && !self.messages.is_empty()
+                }
+                _ => true,
+            };
             if says_most
                 && self.messages.iter().all(OomMessage::is_vague)
                 && !faults::is_consequence(&fault, &mut self.messages)
@@ -1405,28 +1420,6 @@ impl Log {
             facts::near(self.recent.iter().map(String::as_str), &ended, &mut around);
             ended.around = around;
             self.messages.push(*ended);
-        }
-        // No failure, but people tell of use that grows.
-        if self.messages.is_empty()
-            && self.error.is_none()
-            && let Some((line, words)) = self.told.grows.clone()
-        {
-            let mut grows = OomMessage::new(MessageKind::Unknown, line, &words);
-            let lower = words.to_ascii_lowercase();
-            let gpu = ["vram", "gpu", "cuda"]
-                .iter()
-                .any(|word| lower.contains(word));
-            let host = [" ram", "rss", "cpu"]
-                .iter()
-                .any(|word| lower.contains(word));
-            grows.memory = match (gpu, host) {
-                (true, false) => Memory::Device,
-                (false, true) => Memory::Host,
-                _ => Memory::Unknown,
-            };
-            grows.setting = Some("grows");
-            grows.handled = true;
-            self.messages.push(grows);
         }
         // A text that no reader knows matters only if there is no other, which is not only a warning.
         let known = self.messages.iter();
@@ -1464,11 +1457,7 @@ impl Log {
         tables.signs = signs;
         tables.framework = self.framework.take();
         tables.gpus = std::mem::take(&mut self.gpus);
-        tables.works = self.works.take();
         tables.told = std::mem::take(&mut self.told);
-        if tables.told.grows.is_some() && !tables.signs.contains(&Sign::Grows) {
-            tables.signs.push(Sign::Grows);
-        }
         tables.model = models::chosen(&self.models).cloned();
         tables.signs.extend(self.elsewhere.signs());
         let tables = Arc::new(tables);

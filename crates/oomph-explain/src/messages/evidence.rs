@@ -378,6 +378,13 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
 
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.
 pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
+    let near = message.around.free.zip(message.around.total);
+    if let Some((free, total)) = near.filter(|(free, total)| free.0 >= total.0 / 2) {
+        return Some(format!(
+            "; a line near it has {free} of {total} free, which speaks against it, unless that is of another moment or a container's limit was \
+             reached"
+        ));
+    }
     let host = message.tables.available().zip(message.tables.host.total);
     if let Some((free, total)) = host.filter(|(free, total)| free.0 < total.0 / 20) {
         return Some(format!(

@@ -1,17 +1,51 @@
 //! Errors that are no matter of memory: what they are, and what to do next.
 
-use oomph_trace::text::{Bound, Fault, Hardware, OomMessage};
+use oomph_trace::text::{Bound, Fault, Hardware, OomMessage, Program, Sign};
 
+use super::figures::QUOTED;
 use super::next::{NextStep, advice, script, step};
+use super::ways::{Change, ways};
 
 /// What happened, in a sentence.
 pub(super) fn verdict(message: &OomMessage, fault: Fault) -> String {
+    if fault == Fault::Stated {
+        return format!(
+            "the error that the text shows is none of memory: {} (line {}); that memory ran out somebody tells, and no line of a program",
+            message.quote(QUOTED),
+            message.line
+        );
+    }
+    let unchecked = is_unchecked(message, fault);
     format!(
-        "no matter of memory: {}{} (line {})",
+        "{}: {}{} (line {})",
+        if unchecked {
+            "an error that does not name memory"
+        } else {
+            "no matter of memory"
+        },
         what(fault),
-        figures(message, fault).unwrap_or_default(),
+        if unchecked {
+            "; a program that does not check each call goes on without the memory that an earlier one did not get, and then fails like that, too"
+                .to_owned()
+        } else {
+            figures(message, fault).unwrap_or_default()
+        },
         message.line
     )
+}
+
+/// Calls that a program does not check fail without a word, and what it does then may fail.
+fn is_unchecked(message: &OomMessage, fault: Fault) -> bool {
+    fault == Fault::IllegalAccess && !message.tables.shows(Sign::Python)
+}
+
+/// How sure it is that memory is no matter of it.
+pub(super) fn confidence(message: &OomMessage, fault: Fault) -> f64 {
+    if fault == Fault::Stated || is_unchecked(message, fault) {
+        0.6
+    } else {
+        0.9
+    }
 }
 
 /// What the tables of the text say of a limit.
@@ -74,8 +108,7 @@ const fn what(fault: Fault) -> &'static str {
              vocabulary, a label beyond the classes, a position beyond the maximum), or probabilities that are NaN"
         }
         Fault::IllegalAccess => {
-            "a kernel read or wrote outside of its memory: a bug in a kernel or a library, or an index out of range, and \
-             no shortage"
+            "a kernel read or wrote outside of its memory: a bug in a kernel or a library, or an index out of range"
         }
         Fault::LaunchFailure => {
             "a kernel ended with an error that the driver does not name: mostly an access outside of its memory, or a \
@@ -144,6 +177,10 @@ const fn what(fault: Fault) -> &'static str {
             "a process read or wrote memory that is not its own (SIGSEGV): a bug in a native library, or libraries that do \
              not fit together"
         }
+        Fault::Refused => {
+            "CUDA refused what one of its calls was given (invalid argument): a bug, or versions that do not fit; no line says that memory was short"
+        }
+        Fault::Stated => "",
     }
 }
 
@@ -156,6 +193,7 @@ pub(super) fn unsaid(fault: Fault) -> Vec<&'static str> {
         Fault::CollectiveTimeout => vec!["which rank was late, and why"],
         Fault::Rendezvous => vec!["which process was missing, and why"],
         Fault::PeerGone => vec!["why the other process ended"],
+        Fault::Stated => vec!["what the program itself said when memory ran out, if it did"],
         _ => Vec::new(),
     }
 }
@@ -287,7 +325,8 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             step(
                 "python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",
                 "what PyTorch was built for, and what the GPU is",
-            ),
+            )
+            .changing(Change::Torch),
             advice(
                 "a newer build for a new GPU, an older one for an old GPU; extensions built again with TORCH_CUDA_ARCH_LIST",
             ),
@@ -309,13 +348,46 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 step("AMD_LOG_LEVEL=3", "which kernels ran last")
             } else {
                 step(
-                    "compute-sanitizer --tool memcheck python …",
+                    "compute-sanitizer --tool memcheck PROGRAM …",
                     "which kernel it is, and which address",
                 )
             },
+            if message.tables.shows(Sign::Python) {
+                ways(
+                    "{}; `dmesg` for an Xid of the driver",
+                    &[
+                        (Change::Other, "another version of the library whose kernel it is"),
+                        (
+                            Change::Torch,
+                            "or that kernel switched off (torch.backends.cudnn.enabled = False)",
+                        ),
+                    ],
+                )
+            } else {
+                advice(
+                    "the status of each call looked at, of cudaMalloc first, and a smaller problem: whether it then runs",
+                )
+            },
+        ],
+        Fault::Refused => vec![
             advice(
-                "another version of the library whose kernel it is, or that kernel switched off \
-                 (torch.backends.cudnn.enabled = False); `dmesg` for an Xid of the driver",
+                "the versions (nvidia-smi, and what the program was built with): what one version of NCCL, CUDA or the driver refuses another one takes",
+            ),
+            if message.program == Program::Nccl {
+                advice(
+                    "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells; a larger /dev/shm \
+                     only to try",
+                )
+            } else {
+                one_by_one(message)
+            },
+        ],
+        Fault::Stated => vec![
+            advice(
+                "the log of the run in which memory ran out: what the program itself says there has the figures, and `oomph explain LOG` reads it",
+            ),
+            advice(
+                "for this error: the settings of before, or another version of the program; what a step of it gave in place of a value stands above",
             ),
         ],
         Fault::LaunchResources => vec![
@@ -337,8 +409,16 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 "ldd FILE | grep 'not found'",
                 "which library the file that the message names lacks",
             ),
-            advice(
-                "the extension built again for this torch, or all from one release in a fresh environment",
+            ways(
+                "",
+                &[
+                    (Change::Torch, "the extension built again for this torch"),
+                    (
+                        Change::Other,
+                        "a build of the program for the CUDA that is installed, or that library's own version on LD_LIBRARY_PATH",
+                    ),
+                    (Change::Python, "all from one release in a fresh environment"),
+                ],
             ),
         ],
         Fault::DiskFull => vec![
@@ -354,9 +434,20 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                     script(message).as_deref().unwrap_or("YOUR_SCRIPT.py")
                 ),
                 "the Python line at which it ended",
-            ),
-            advice(
-                "libraries of one release (torch, its extensions, CUDA's packages) in a fresh environment",
+            )
+            .changing(Change::Python),
+            ways(
+                "",
+                &[
+                    (
+                        Change::Python,
+                        "libraries of one release (torch, its extensions, CUDA's packages) in a fresh environment",
+                    ),
+                    (
+                        Change::Other,
+                        "`coredumpctl gdb` or `gdb PROGRAM core`: the line of native code at which it ended",
+                    ),
+                ],
             ),
         ],
     }
@@ -370,7 +461,7 @@ fn one_by_one(message: &OomMessage) -> NextStep {
         } else {
             "CUDA_LAUNCH_BLOCKING=1"
         },
-        "set it and run the job again: the traceback then ends at the call that fails",
+        "set it and run the job again: the error then stands at the call that fails",
     )
 }
 
@@ -438,7 +529,8 @@ fn about_the_driver(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             step(
                 "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())'",
                 "None: a build of PyTorch for the CPU",
-            ),
+            )
+            .changing(Change::Torch),
         ],
     }
 }

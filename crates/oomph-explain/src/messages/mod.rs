@@ -13,9 +13,7 @@ mod ways;
 mod weights;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{
-    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign,
-};
+use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
 
 pub(crate) use figures::listed;
 pub use next::NextStep;
@@ -138,7 +136,12 @@ pub(crate) fn report(message: &OomMessage) -> MessageReport {
             ),
             Some(cached) => format!(
                 "every such message has the hint about fragmentation; here the {cached} that are reserved and \
-                 unused would have been enough together with what was free, so it may help"
+                 unused would have been enough together with what was free, so it {}",
+                if ways::is_out(message, ways::Change::Pieces) {
+                    "would help if it took effect: by the text it is followed already"
+                } else {
+                    "may help"
+                }
             ),
             None => "every such message has the hint about fragmentation; it does not apply here"
                 .to_owned(),
@@ -199,7 +202,11 @@ pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
             | Program::Ray
             | Program::Systemd,
         ) => 3,
-        (MessageKind::Killed, Program::Unknown) if other::says_memory(message) => 3,
+        (MessageKind::Killed, Program::Unknown | Program::Named(_))
+            if other::says_memory(message) =>
+        {
+            3
+        }
         (MessageKind::Unknown | MessageKind::Warning | MessageKind::Killed, _) => 1,
         _ => 2,
     };
@@ -289,7 +296,7 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
     let budget = primary.kind == MessageKind::Budget;
     let during = primary.during.filter(|_| !said_already && !budget);
     said.extend(during.map(|phase| format!("while {}", phase.clause())));
-    let goes_on = !matches!(primary.setting, Some("cache flushes" | "grows"));
+    let goes_on = primary.setting != Some("cache flushes");
     if primary.handled && is_pytorchs(primary) && goes_on {
         said.push("the program says that it tries to go on after it".to_owned());
     }
@@ -470,9 +477,6 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
     if let Some(verdict) = other::absurd(message) {
         return vec![simple(message, verdict)];
     }
-    if message.setting == Some("grows") {
-        return vec![simple(message, other::verdict(message))];
-    }
     if let Some(weights) = weights::never_fit(message) {
         let sentence = format!("the model can never fit so: {}", weights.sentence());
         return vec![simple(message, ("model_too_large", 0.9, sentence))];
@@ -564,12 +568,6 @@ pub(crate) fn causes(message: &OomMessage) -> Vec<Cause> {
 
 fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, String)) -> Cause {
     let figure = |(bytes, what): (Bytes, String)| Evidence::of(bytes.0, what);
-    let giants = crate::pool::giants(message).map(|(count, size)| {
-        format!(
-            "most of what is in use are {count} chunks of {size}: no activations of one batch, but a whole data set or copies of it, as when \
-             arrays are made tensors on the GPU at once, or an earlier model's"
-        )
-    });
     let broke = message.setting == Some("before a fault");
     let consequence = broke.then(|| {
         "a later line reports a fault of a kernel or of an access: that follows from it, as a program that goes on without the memory \
@@ -578,14 +576,6 @@ fn simple(message: &OomMessage, (id, confidence, verdict): (&'static str, f64, S
     });
     let told = (of_a_batch(message).into_iter())
         .chain(consequence)
-        .chain(
-            other::square(message)
-                .filter(|_| message.program == Program::Cupy && other::absurd(message).is_none())
-                .map(|(n, kind)| {
-                    format!("that is exactly a square matrix of {n} by {n} elements ({kind})")
-                }),
-        )
-        .chain(giants)
         .chain(of_buffers(message))
         .chain(crate::pool::pieces(message))
         .chain(shapes::of_a_line(message).map(|shape| format!("that is {shape}")));
@@ -1464,16 +1454,6 @@ fn held_little(message: &OomMessage) -> bool {
     message.free.is_none() && (held + asked).0 <= total.0 / 4 * 3
 }
 
-/// Whether a program finds objects in pictures.
-fn detects(message: &OomMessage) -> bool {
-    matches!(
-        message.tables.framework,
-        Some(
-            Framework::Detectron2 | Framework::OpenMmLab | Framework::Ultralytics | Framework::Yolo
-        )
-    )
-}
-
 /// What the steps that were done before tell of a job that trains.
 fn by_progress(message: &OomMessage) -> Option<String> {
     /// So many are alike, unless something grows or samples differ.
@@ -1481,17 +1461,12 @@ fn by_progress(message: &OomMessage) -> Option<String> {
     if let Some(said) = by_summary(message) {
         return Some(said);
     }
-    let crowded = if detects(message) {
-        "; where objects are found, a picture with very many of them needs far more than others (matching them to anchors, masks), \
-         so each new record raises the peak: limit the objects of a picture, or crop it"
-    } else {
-        ""
-    };
     if message.tables.shows(Sign::Grows) {
-        return Some(format!(
+        return Some(
             "by the text use grows as it runs, which no batch size cures: something is kept from step to step (losses or \
-             outputs with their graph, lists of predictions), or samples differ in size{crowded}"
-        ));
+             outputs with their graph, lists of predictions), or samples differ in size"
+                .to_owned(),
+        );
     }
     let shows = |sign| message.tables.shows(sign);
     let own = message
@@ -1509,16 +1484,12 @@ fn by_progress(message: &OomMessage) -> Option<String> {
         return Some(
             "by the text some epochs had gone well, so one step fits: either something grows (losses or outputs that are kept with \
              their graph, logged without .detach(), lists of results), or the job is at the edge of the GPU and one batch was larger"
-                .to_owned()
-                + crowded,
+                .to_owned(),
         );
     }
     let (done, all) = message.progress?;
-    let trains = message.tables.shows(Sign::Trains)
-        || (message.tables.framework.is_some() && !message.tables.shows(Sign::Infers))
-        || matches!(message.during, Some(Phase::Backward | Phase::Optimizing));
     match done {
-        _ if !trains => None,
+        _ if !ways::trains(message) => None,
         // Before the first of them, for all that the traceback shows.
         0 if !(message.traceback.is_empty() || ran_a_step(message)) => None,
         0 => Some(format!(
@@ -1746,6 +1717,7 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
          (`oomph run` does both)",
         )
     }));
+    let in_pieces = in_pieces(message);
     let mut verdict = match (
         message.allocated,
         message.total,
@@ -1808,6 +1780,17 @@ pub(crate) fn not_enough_evidence(message: &OomMessage) -> Cause {
         (Some(used), Some(total), ..) if outside.0 >= total.0 / 8 => format!(
             "memory was full: this job's tensors hold {used} of {total}, and {outside} {beside}"
         ),
+        (Some(used), Some(total), Some(asked), _)
+            if let Some(cached) =
+                in_pieces.filter(|cached| {
+                    *cached >= asked && cached.0 >= total.0 / 32 && message.inside.is_none()
+                }) =>
+        {
+            format!(
+                "memory was full of tensors in use, {used} of {total}, and of pieces: the {cached} that PyTorch kept free beside them are in \
+                 pieces too small for {asked}, so at this edge of the card the pieces decide"
+            )
+        }
         (Some(used), Some(total), ..) => format!(
             "memory was full of tensors in use, {used} of {total}{}: what it holds at once is more than the card has room \
              for{}",

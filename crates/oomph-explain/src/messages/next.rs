@@ -49,7 +49,7 @@ impl NextStep {
     }
 
     /// The same, with what it changes.
-    fn changing(mut self, change: Change) -> Self {
+    pub(super) fn changing(mut self, change: Change) -> Self {
         self.ways = ways("", &[(change, "")]).ways;
         self
     }
@@ -78,7 +78,12 @@ const MOST: usize = 3;
 
 /// The steps for a message, the one that helps most first, beyond what its text has set already.
 pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = super::ways::kept(message, of_message(message));
+    let mut all = of_message(message);
+    // What fitted for some epochs fits: whether use grows comes first.
+    if message.tables.shows(Sign::RanEpochs) && all.len() > 1 && all[0].has(Change::Batch) {
+        all.swap(0, 1);
+    }
+    let mut steps = super::ways::kept(message, all);
     let look = steps.iter().find(|step| is_look(step)).cloned();
     steps = without_filler(steps);
     if let Some(tale) = super::told::of(message) {
@@ -89,18 +94,11 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         steps.insert(0, step);
     }
     steps.retain(|step| !is_of_another(step, message.hardware));
-    let mut steps = super::settings::beyond(steps, &message.settings);
+    let mut steps = super::settings::beyond(steps, &super::settings::shown(message));
     if super::settings::are_keywords(message) {
         for step in &mut steps {
             step.command = step.command.as_deref().map(super::settings::as_keywords);
         }
-    }
-    if message.tables.shows(Sign::NewVersion) && !message.handled {
-        let before = advice(
-            "the version before, with the same data and settings: by the text it began with a newer one, and if the older one runs it is that \
-             version's fault, and known there by then",
-        );
-        steps.insert(steps.len().min(1), before);
     }
     steps.truncate(MOST);
     // Who holds the GPU is what such a text leaves open.
@@ -113,12 +111,6 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         && !steps.iter().any(is_look)
     {
         steps.extend(look);
-    }
-    if let Some((line, words)) = message.tables.works.as_ref().filter(|_| !message.handled) {
-        steps.truncate(MOST - 1);
-        steps.push(advice(format!(
-            "line {line} tells what works: \"{words}\"; the difference to that is where to look"
-        )));
     }
     if message.tables.shows(Sign::Windows) {
         steps = steps.into_iter().map(on_windows).collect();
@@ -197,9 +189,6 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
     }
-    if message.setting == Some("grows") {
-        return super::told::of_growth(message.memory);
-    }
     if message.handled
         && message.memory == Memory::Device
         && message.setting.is_none()
@@ -221,22 +210,6 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if message.memory == Memory::Host {
         return on_the_host(message);
     }
-    let of_arrays = message.program == Program::Cupy || super::other::absurd(message).is_some();
-    if of_arrays && super::other::square(message).is_some() {
-        return vec![
-            advice(
-                "no matrix of all pairs at the line of the traceback that asked: a covariance over features is as large as their number \
-                 squared, so rows and columns may be the wrong way round (rowvar), or one array holds all parameters at once",
-            ),
-            advice(
-                "the same result without it: a singular value decomposition of the smaller side (n samples: n by n), a truncated or \
-                 incremental one, distances in blocks",
-            ),
-            advice(
-                "fewer columns first: a sample of them, a random projection, one layer at a time",
-            ),
-        ];
-    }
     if super::other::is_nonsense(message) {
         return vec![
             advice("print the shapes and the sizes at the line that asked, from the traceback"),
@@ -257,7 +230,30 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     {
         return super::weights::steps(message, &weights);
     }
+    if message.during.is_some_and(Phase::is_of_weights)
+        && message.memory == Memory::Device
+        && matches!(message.program, Program::Jax | Program::Tensorflow)
+        && message.inside.is_none()
+    {
+        let model = advice("a smaller model, or its weights in fewer bits; a GPU with more memory");
+        let mut steps = vec![others_on_the_gpu(message), model];
+        if crate::pool::full(message).is_some() {
+            steps.swap(0, 1);
+        } else if message.requested.or(message.used()).is_none() {
+            steps.insert(1, advice(ABOVE));
+        }
+        return steps;
+    }
     let mut steps = of_program(message);
+    if super::other::is_alone(message) {
+        steps.insert(
+            0,
+            advice(
+                "where that size comes from, at the line that asked: hardly anything else was in use, so the shape is wrong (a bug, a build or a \
+                 file that is damaged) or far too large; the same on the CPU, or with another version of the library, tells which",
+            ),
+        );
+    }
     if super::other::free_near_it(message).is_some() {
         steps.insert(
             0,
@@ -288,6 +284,10 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     steps
 }
 
+/// Where the allocator of XLA and TensorFlow says more.
+const ABOVE: &str = "the allocator's own lines above it (\"ran out of memory trying to allocate …\"): the request that failed, the figures, and \
+                     whether the program went on";
+
 /// What most programs need less for.
 const SMALLER: [(Change, &str); 2] = [
     (Change::Batch, "a smaller batch"),
@@ -316,6 +316,9 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
                 "on a TPU, a kernel may take more than XLA gives it by itself",
             ),
         ],
+        Program::Jax if message.setting == Some("an account") => {
+            vec![advice(ABOVE), others_on_the_gpu(message)]
+        }
         Program::Jax => jax(message),
         Program::Tensorflow => tensorflow(message),
         Program::OnnxRuntime => onnxruntime(message),
@@ -359,7 +362,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             ),
             step(
                 "--mem-fraction-static 0.92",
-                "a larger share has a larger cache (the default is about 0.88)",
+                "a larger share has a larger cache",
             ),
         ],
         Program::Sglang => sglang(message),
@@ -372,7 +375,7 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Nccl if message.inside == Some(Program::Jax) => vec![
             step(
                 "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
-                "a smaller share for JAX (the default is 0.75) leaves NCCL what it needs beside it",
+                "a smaller share for JAX leaves NCCL what it needs beside it",
             ),
             ways(
                 "",
@@ -445,31 +448,46 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
 
 /// A kernel of Triton's that wants more of the chip than it has.
 fn triton(message: &OomMessage) -> Vec<NextStep> {
-    let mut steps = if message.text.contains("flex_attention") {
-        vec![step(
+    let flex = message.text.contains("flex_attention").then(|| {
+        step(
             "flex_attention(…, kernel_options={\"BLOCK_M\": 32, \"BLOCK_N\": 32, \"num_stages\": 1})",
             "smaller blocks and fewer stages; also 16 bits in place of 32, or a smaller head",
-        )]
-    } else {
-        vec![
-            step(
-                "num_stages=2",
-                "fewer stages of the pipeline keep fewer blocks on the chip",
-            ),
-            advice(
-                "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
-            ),
-        ]
-    };
+        )
+    });
+    // The search has chosen stages and blocks itself.
     if message.handled {
-        steps.insert(
-            0,
-            advice(
-                "see whether the run goes on: the search leaves out this variant and takes another, and then nothing has to be done",
-            ),
+        let see = advice(
+            "see whether the run goes on: the search leaves out this variant and takes another, and then nothing has to be done",
         );
+        let otherwise = ways(
+            "if it does not: {}",
+            &[
+                (
+                    Change::Torch,
+                    "no search (torch.compile without mode=\"max-autotune\")",
+                ),
+                (
+                    Change::Other,
+                    "products in 16 bits or TF32, whose blocks have half the bytes; another version of Triton",
+                ),
+            ],
+        );
+        return vec![see, flex.unwrap_or(otherwise)];
     }
-    steps
+    flex.map_or_else(
+        || {
+            vec![
+                step(
+                    "num_stages=2",
+                    "fewer stages of the pipeline keep fewer blocks on the chip",
+                ),
+                advice(
+                    "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
+                ),
+            ]
+        },
+        |flex| vec![flex],
+    )
 }
 
 fn relion(message: &OomMessage) -> Vec<NextStep> {
@@ -575,7 +593,8 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
     let recompute = step(
         "jax.checkpoint",
         "recompute activations in the backward pass instead of keeping them",
-    );
+    )
+    .changing(Change::Recomputing);
     let profile = step(
         "jax.profiler.save_device_memory_profile(\"memory.prof\")",
         "what holds the memory, by line: oomph explain memory.prof",
@@ -624,11 +643,7 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
             "jax.live_arrays()",
             "just before that line: what is alive already, as of an earlier run in the same notebook (restart its runtime; `del` arrays)",
         );
-        let trained = step(
-            "jax.checkpoint",
-            "if it trains: recompute activations in the backward pass instead of keeping them",
-        );
-        return vec![alive, batch, trained, profile];
+        return vec![alive, batch, recompute, profile];
     }
     if message.hardware == Hardware::Tpu {
         return vec![recompute, batch, profile];
@@ -707,10 +722,9 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         return steps;
     }
     let share = if message.memory == Memory::Unknown {
-        "if JAX ran on the GPU: let it take more of it (the default is 0.75); if on the CPU, the host's \
-         memory was used up"
+        "if JAX ran on the GPU: let it take more of it, where its share is smaller; if on the CPU, the host's memory was used up"
     } else {
-        "let JAX take more of the GPU (the default is 0.75)"
+        "let JAX take more of the GPU, where its share is smaller (the default depends on the version)"
     };
     let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
     if message.tables.shows(Sign::Trains) {
@@ -732,10 +746,7 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
                 ],
             ),
             share,
-            step(
-                "jax.checkpoint",
-                "if it trains: recompute activations in the backward pass instead of keeping them",
-            ),
+            recompute,
             profile,
         ]
     }
@@ -775,17 +786,12 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
                 "no tensor as large as the largest that the account lists or that it asked for (MaxAllocSize): a smaller batch, or a data set that \
                  stays in the host's memory (tf.data, with tf.device(\"CPU:0\")) and not on the GPU as one tensor",
             ),
-            advice(
-                "the lines just above the account, which name the request that failed, and whether the program went on",
-            ),
+            advice(ABOVE),
         ];
     }
     if message.setting == Some("an account") && !full {
         return vec![
-            advice(
-                "the lines just above the account, which name the request that failed (\"ran out of memory trying to allocate …\"), \
-                 and those below it",
-            ),
+            advice(ABOVE),
             advice(
                 "if the limit is below what the GPU has: a larger share for TensorFlow's pool (per_process_gpu_memory_fraction, \
                  set_logical_device_configuration), or less for what asked (TensorRT: max_workspace_size_bytes)",
@@ -853,15 +859,13 @@ fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
         vec![others, first, growth]
     } else if full {
         vec![smaller]
-    } else if crate::pool::giants(message).is_some() {
-        let data = step(
-            "with tf.device(\"CPU:0\"): data = tf.data.Dataset.from_tensor_slices(arrays).batch(32)",
-            "the data set in the host's memory, and on the GPU a batch at a time; tf.keras.backend.clear_session() and `del` for earlier models",
-        );
-        vec![data, smaller]
     } else if message.program == Program::Tensorflow && message.kind == MessageKind::Allocation {
         // A tensor that the pool has no room for finds none in a pool that grows.
-        vec![smaller, pieces, others]
+        let mut steps = vec![smaller, pieces, others];
+        if message.requested.is_none() && message.used().is_none() {
+            steps.rotate_right(1);
+        }
+        steps
     } else {
         vec![growth, others, smaller, pieces]
     }
@@ -983,7 +987,7 @@ fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
         return vec![
             step(
                 "kv_cache_config.free_gpu_memory_fraction=0.7",
-                "a smaller cache of keys and values (the default is 0.9 of what is free)",
+                "a smaller cache of keys and values",
             ),
             split,
             step(
@@ -1101,7 +1105,18 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
          is no cure: CuPy calls it itself before it fails",
     );
     let mut steps = Vec::from_iter(limit);
-    steps.extend([smaller, grows]);
+    if message.program == Program::Cupy {
+        steps.extend([smaller, grows]);
+    } else {
+        steps.extend([
+            step(
+                "cupy.get_default_memory_pool().free_all_blocks()",
+                "before that call: the library asks beside CuPy's pool, which keeps what was deleted and gives it back by itself for its own \
+                 requests alone (newer versions of CuPy do so for cuFFT)",
+            ),
+            smaller,
+        ]);
+    }
     // So little is no GPU, so that something else holds the rest.
     let little = message
         .used()
@@ -1217,7 +1232,7 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Jax) if message.program == Program::Cuda => vec![
             step(
                 "XLA_PYTHON_CLIENT_MEM_FRACTION=0.6",
-                "a smaller share for JAX (the default is 0.75) leaves the driver and libraries what they need",
+                "a smaller share for JAX leaves the driver and libraries what they need",
             ),
             step(
                 "XLA_PYTHON_CLIENT_PREALLOCATE=false",

@@ -3,7 +3,7 @@
 use oomph_bytes::format_gib;
 use oomph_trace::Bytes;
 use oomph_trace::text::{
-    Memory, MessageKind, OomMessage, Phase, Program, SHORT_OF_SHARE, Sign, Tokens,
+    Memory, MessageKind, OomMessage, Phase, Program, SHORT_OF_SHARE, Sign, Tokens, Uses,
 };
 
 use super::next::{held_by_others, memory_name, program_name};
@@ -12,21 +12,6 @@ use super::{evidence, figures, sharing, weights};
 
 /// The cause that such a message shows, how sure that is, and one sentence.
 pub(super) fn verdict(message: &OomMessage) -> (&'static str, f64, String) {
-    if message.setting == Some("grows") {
-        let whose = match message.memory {
-            Memory::Device => "the GPU's memory",
-            Memory::Host => "the host's memory (RAM)",
-            _ => "memory",
-        };
-        return (
-            "not_enough_evidence",
-            0.9,
-            format!(
-                "no line of the text says that memory ran out; line {} tells that use of {whose} grows as it runs",
-                message.line
-            ),
-        );
-    }
     if let Some(stopped) = evidence::bound(message) {
         return ("memory_budget", 0.7, evidence::sentence(message, stopped));
     }
@@ -68,7 +53,11 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                 device(message)
             ),
         ),
-        MessageKind::Fault(fault) => ("not_memory", 0.9, super::faults::verdict(message, fault)),
+        MessageKind::Fault(fault) => (
+            "not_memory",
+            super::faults::confidence(message, fault),
+            super::faults::verdict(message, fault),
+        ),
         MessageKind::Killed => ("host_memory", killed_confidence(message), killed(message)),
         MessageKind::Budget => budget(message),
         MessageKind::OnChip => ("on_chip_memory", 0.95, on_chip(message)),
@@ -215,9 +204,13 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             "device_memory",
             0.8,
             format!(
-                "{inside} could not get {} of {} (CUDA's error 2){}",
+                "{inside} could not get {} of {}{}{}",
                 asked(message, "what it asked for"),
                 message.memory.name(),
+                status(message).map_or_else(
+                    || " (CUDA's error 2)".to_owned(),
+                    |(status, library)| format!(" for {library}, which asks beside its pool ({status})")
+                ),
                 place(message)
             ),
         ),
@@ -297,13 +290,15 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             "not_enough_evidence",
             1.0,
             format!(
-                "line {} begins an account of memory, as {} prints it after a request failed: the line of the failure \
+                "line {} is of an account of memory, as {} prints it after a request failed: the line of the failure \
                  itself is not in this text",
                 message.line,
                 if message.text.contains("cgroup") || message.text.contains("asks state") {
                     "the kernel (for a group of processes or the whole host)"
+                } else if message.text.contains("CUDA OOMs") {
+                    "PyTorch (torch.cuda.memory_summary)"
                 } else {
-                    "TensorFlow's allocator"
+                    "the allocator of TensorFlow and of XLA (JAX)"
                 }
             ) + &message.total.zip(message.in_use).map_or_else(String::new, |(limit, used)| {
                 let left = limit.saturating_sub(used);
@@ -371,6 +366,21 @@ fn names_memory(message: &OomMessage) -> bool {
     !["NOT_INITIALIZED", "STATUS_INTERNAL_ERROR"]
         .iter()
         .any(|status| message.text.contains(status))
+}
+
+/// The status of a library that asks by itself, and the library: `CUFFT_ALLOC_FAILED`.
+fn status(message: &OomMessage) -> Option<(&str, &'static str)> {
+    const LIBRARIES: [(&str, &str); 4] = [
+        ("CUFFT_", "cuFFT"),
+        ("CURAND_", "cuRAND"),
+        ("CUSOLVER_", "cuSOLVER"),
+        ("CUSPARSE_", "cuSPARSE"),
+    ];
+    LIBRARIES.into_iter().find_map(|(prefix, library)| {
+        let status = message.text.get(message.text.find(prefix)?..)?;
+        let ends = |c: char| !(c.is_ascii_uppercase() || c == '_');
+        Some((status.split(ends).next()?, library))
+    })
 }
 
 /// `6.9 GiB`, or a word for it.
@@ -499,17 +509,6 @@ const MOST: u64 = 1 << 50;
 /// What no machine has is a size that was computed wrongly, whoever asked for it.
 pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)> {
     let requested = message.requested.filter(|requested| requested.0 > MOST)?;
-    if let Some((n, kind)) = square(message) {
-        return Some((
-            "huge_request",
-            0.9,
-            format!(
-                "{} bytes were asked for, more than any machine has: that is exactly a square matrix of {n} by {n} elements ({kind}), as of all \
-                 pairs of {n} things (a covariance, distances, a Gram matrix)",
-                requested.0
-            ),
-        ));
-    }
     Some((
         "huge_request",
         0.9,
@@ -526,34 +525,21 @@ pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)
     ))
 }
 
-/// The side of a square matrix that has just as many bytes as were asked for, and the type of its elements, if that is no
-/// accident: an allocator adds less than a unit, and of numbers of that size hardly one is a square times the size of a type.
-pub(super) fn square(message: &OomMessage) -> Option<(u64, &'static str)> {
-    const UNIT: u64 = 512;
-    const TYPES: [(u64, &str); 3] = [(8, "float64"), (4, "float32"), (16, "complex128")];
-    // Below, a size within a unit of a square is no rare thing; a power of two is what a negative number gives.
-    let bytes = message.requested?.0;
-    let rounded = bytes.checked_next_multiple_of(UNIT)?;
-    if bytes < 1 << 36 || rounded.is_power_of_two() {
-        return None;
-    }
-    // A size in GiB is rounded.
-    if !message.text.replace(',', "").contains(&bytes.to_string()) {
-        return None;
-    }
-    TYPES.into_iter().find_map(|(size, kind)| {
-        let n = (bytes / size).isqrt();
-        // Such a side is that of other shapes as well.
-        (bytes - n * n * size < UNIT && !n.is_power_of_two()).then_some((n, kind))
-    })
-}
-
 /// Whether a size was computed wrongly: no machine has so much, or compiled code asks for many times the whole GPU.
 pub(super) fn is_nonsense(message: &OomMessage) -> bool {
     const TIMES: u64 = 64;
     let far = |(asked, total): (Bytes, Bytes)| asked.0 / TIMES >= total.0;
     absurd(message).is_some()
         || (message.requested.zip(message.total).is_some_and(far) && is_compiled(message))
+}
+
+/// Whether one request is more than there is although next to nothing else is in use.
+pub(super) fn is_alone(message: &OomMessage) -> bool {
+    const PART: u64 = 64;
+    let sizes = message.requested.zip(message.total).zip(message.used());
+    !message.handled
+        && message.memory == Memory::Device
+        && sizes.is_some_and(|((asked, total), used)| asked > total && used.0 < total.0 / PART)
 }
 
 /// Whether the innermost line calls compiled code of an extension: `_C.rasterize(…)`.
@@ -822,8 +808,12 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             "huge_request",
             0.9,
             format!(
-                "{sentence}: too much by itself, however empty it is, so only a smaller program (smaller shapes, less that \
-                 is kept) or more devices help{}",
+                "{sentence}: too much by itself, however empty it is, so {}{}",
+                if is_alone(message) {
+                    "the size is wrong (a shape that nobody meant), or only smaller shapes or more devices help"
+                } else {
+                    "only a smaller program (smaller shapes, less that is kept) or more devices help"
+                },
                 if message.setting == Some("lists what holds it") {
                     "; the lines below the message list what is largest"
                 } else {
@@ -1482,10 +1472,18 @@ fn killed(message: &OomMessage) -> String {
                     .map_or_else(|| process.clone(), |name| format!("container {name}"))
             )
         }
-        Program::Systemd if message.setting.is_some() => format!(
-            "systemd-oomd ended {process}: the host's memory (RAM) was short for too long, though perhaps not \
-             used up"
-        ),
+        _ if let Some(watcher) = watcher(message) => {
+            let around = &message.around;
+            format!(
+                "{watcher} ended {process}{held}: the host's memory (RAM) was short, though perhaps not used up{}",
+                around
+                    .free
+                    .zip(around.total)
+                    .map_or_else(String::new, |(free, total)| format!(
+                        " ({free} of {total} could still be had)"
+                    ))
+            )
+        }
         Program::Systemd => format!(
             "a process of {process} was ended by the kernel's OOM killer: the host's memory (RAM) was used up, \
              or the unit's limit reached"
@@ -1606,6 +1604,15 @@ pub(super) fn reached_a_threshold(message: &OomMessage) -> bool {
         && figures.is_some_and(|(used, total)| used.0 < total.0 / 10 * 9)
 }
 
+/// What ends processes before the host's memory is used up, if it was that.
+pub(super) fn watcher(message: &OomMessage) -> Option<&'static str> {
+    match message.program {
+        Program::Systemd => message.setting,
+        Program::Named(named) if named.uses == Uses::Watches => Some(named.name),
+        _ => None,
+    }
+}
+
 /// Before 4.20 the kernel says whom it chose, and may end a child in its place.
 fn or_child(message: &OomMessage) -> &'static str {
     let chosen =
@@ -1712,7 +1719,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     let total = message.total.or(message.around.total).is_some() || figures::says_total(message);
     if !total && !sized && !bounded {
         unsaid.push(match message.memory {
-            Memory::Host if ended && message.text.contains("global_oom") => {
+            Memory::Host if ended && message.setting == Some("the whole system") => {
                 "how much memory the machine has"
             }
             Memory::Host if of_nodes(message).is_some() => "how much memory those nodes have",
@@ -1722,7 +1729,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
     }
     let around = message.around.in_use.or(message.around.free);
     let measured = ended && !message.parts.is_empty();
-    let used = figures::says_use(message);
+    let used = figures::says_use(message) || crate::pool::full(message).is_some();
     let told = message.used().or(message.free).or(around).is_some() || used;
     if !told && !filled && !bounded && !measured {
         unsaid.push("how much was in use");
@@ -1775,7 +1782,11 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
     };
     let free = match message.kind {
         MessageKind::Budget if message.total.is_none() && message.memory == Memory::Device => {
-            "left for keys and values"
+            if message.in_use.is_some() {
+                "left beside the weights"
+            } else {
+                "left for keys and values"
+            }
         }
         _ => "free",
     };

@@ -14,6 +14,21 @@ const RAISED: [&str; 6] = [
     "THRESHOLD",
 ];
 
+/// What the text sets, and the GPUs that a server's ranks in its lines show it to use.
+pub(super) fn shown(message: &OomMessage) -> Vec<Setting> {
+    let mut set = message.settings.clone();
+    let name = canonical("tensor_parallel_size");
+    let ranks = message.ranks.len();
+    if message.program.serves() && ranks > 1 && !set.iter().any(|setting| setting.name == name) {
+        set.push(Setting {
+            written: name.clone(),
+            name,
+            value: Some(ranks.to_string()),
+        });
+    }
+    set
+}
+
 /// The steps without what is on already, with values beyond those that are set; what was left out is said last.
 pub(super) fn beyond(steps: Vec<NextStep>, set: &[Setting]) -> Vec<NextStep> {
     let mut left_out = Vec::new();

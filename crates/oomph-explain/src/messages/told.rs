@@ -2,7 +2,7 @@
 //! have a whole context.
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, OomMessage, Program, Sign};
+use oomph_trace::text::{Hardware, Memory, OomMessage, Program};
 
 use super::figures;
 use super::next::{NextStep, advice, step};
@@ -22,40 +22,8 @@ pub(super) fn of(message: &OomMessage) -> Option<Tale> {
     of_slots(message)
         .or_else(|| of_ranks(message))
         .or_else(|| of_processes(message))
-        .or_else(|| of_resuming(message))
         .or_else(|| of_a_carve_out(message))
-        .or_else(|| of_growth_on_the_host(message))
         .or_else(|| of_tensorflows_start(message))
-}
-
-/// The host's memory is used up by a process that grows.
-fn of_growth_on_the_host(message: &OomMessage) -> Option<Tale> {
-    let (line, _) = message.tables.told.grows.as_ref()?;
-    if message.memory != Memory::Host || message.setting == Some("grows") {
-        return None;
-    }
-    let loader = message.tables.shows(Sign::LoaderWorker);
-    let steps = if loader {
-        vec![
-            advice(
-                "the data set's lists and dicts of Python objects as arrays (NumPy, Arrow, a file that is mapped): each worker that reads an \
-                 object changes its count of references, and so copies the page that it is in, until every worker has a copy of all",
-            ),
-            advice(
-                "until then fewer workers (num_workers): their copies are what grows; persistent_workers=False ends them after each epoch",
-            ),
-        ]
-    } else {
-        let mut steps = of_growth(Memory::Host);
-        steps.truncate(2);
-        steps
-    };
-    Some(Tale {
-        says: format!(
-            "; line {line} tells that use grows as it runs: something is kept, and a larger limit only puts the end off"
-        ),
-        steps,
-    })
 }
 
 /// TensorFlow takes nearly all that is free when it begins: where that is little, others held the GPU.
@@ -131,13 +99,6 @@ fn of_slots(message: &OomMessage) -> Option<Tale> {
 /// More ranks than GPUs: several have to share one.
 fn of_ranks(message: &OomMessage) -> Option<Tale> {
     let tables = &message.tables;
-    if tables.shows(Sign::OnFirst) && message.memory == Memory::Device {
-        return Some(Tale {
-            says: "; by the text the processes of the job are on one GPU, which they fill together"
-                .to_owned(),
-            steps: vec![super::next::own_gpu_for_each_rank()],
-        });
-    }
     let (ranks, gpus) = (tables.ranks?, tables.count);
     if message.memory != Memory::Device || gpus == 0 || ranks <= gpus || gpus > 16 {
         return None;
@@ -183,68 +144,6 @@ fn of_processes(message: &OomMessage) -> Option<Tale> {
             )),
         ],
     })
-}
-
-/// Only a run that is resumed fails: what restores it adds to the peak.
-fn of_resuming(message: &OomMessage) -> Option<Tale> {
-    if !message.tables.shows(Sign::Resumes) || message.memory == Memory::Host {
-        return None;
-    }
-    Some(Tale {
-        says: "; by the text that is when a run is resumed: the checkpoint that was read (weights and the optimizer's states) is alive \
-               beside the model, on the GPU if it was read there, and the states are there from the first step on"
-            .to_owned(),
-        steps: vec![
-            step(
-                "torch.load(path, map_location=\"cpu\")",
-                "read the checkpoint into the host's memory and `del` it after load_state_dict: from ranks that read it to the GPU where it was \
-                 saved, all copies lie on GPU 0",
-            ),
-            step(
-                "torch.cuda.memory_allocated()",
-                "printed after restoring and after the first step, in the run that resumes and in one that does not: the difference is what \
-                 restoring keeps",
-            ),
-            advice(
-                "or a smaller batch with accumulated gradients for the resumed run: it is at the edge of the GPU",
-            ),
-        ],
-    })
-}
-
-/// What use that grows asks for, before anything fails.
-pub(super) fn of_growth(memory: Memory) -> Vec<NextStep> {
-    let measure = match memory {
-        Memory::Device => step(
-            "torch.cuda.memory_allocated(); torch.cuda.memory_reserved()",
-            "printed after each round: if the first grows, tensors are kept; if only the second does, the allocator keeps free blocks, which is \
-             no leak",
-        ),
-        _ => step(
-            "grep -E 'RssAnon|RssFile|RssShmem' /proc/PID/status",
-            "of the process, after each round: RssAnon that grows is memory that it keeps; pages of files and a system's figure for used memory \
-             may grow and be given back when they are needed",
-        ),
-    };
-    vec![
-        measure,
-        advice(
-            "the same round with half of its parts left out, and again: what still grows holds it (results in lists, caches, hooks, objects that \
-             refer to each other until gc.collect() runs)",
-        ),
-        if memory == Memory::Device {
-            step(
-                "torch.cuda.memory._record_memory_history(max_entries=sys.maxsize, stacks=\"python\")",
-                "then a snapshot after some rounds, and oomph explain of it: what is alive, by the line that made it",
-            )
-        } else {
-            step(
-                "MALLOC_ARENA_MAX=2 python …",
-                "if what Python counts (tracemalloc) does not grow but RssAnon does: glibc keeps what was freed; malloc_trim(0) from ctypes after \
-                 each round gives it back",
-            )
-        },
-    ]
 }
 
 /// The names of a size in settings that stand for samples at once, or for the size of one.

@@ -50,6 +50,10 @@ pub(crate) enum Change {
     SmallerTiles,
     /// What an optimizer that works on all parameters at once makes beside them.
     Temporaries,
+    /// Something that only a program in Python has.
+    Python,
+    /// Something that only a job of PyTorch has.
+    Torch,
     /// Anything else, which no text rules out.
     Other,
 }
@@ -59,6 +63,13 @@ pub(crate) enum Change {
 pub(crate) struct Way {
     change: Change,
     what: &'static str,
+}
+
+impl NextStep {
+    /// Whether one of its ways is a change.
+    pub(super) fn has(&self, change: Change) -> bool {
+        self.ways.iter().any(|way| way.change == change)
+    }
 }
 
 /// A step of several ways; `{}` in its words stands for those that are left.
@@ -142,13 +153,23 @@ fn is_set(message: &OomMessage, names: &[&str]) -> bool {
     })
 }
 
-/// Whether what an allocator had given out fills it, so that neither its pieces nor its start matter.
-fn is_full_of_its_own(message: &OomMessage) -> bool {
-    let known = message
-        .used()
-        .zip(message.requested)
-        .zip(message.total.or(message.around.total));
-    known.is_some_and(|((used, asked), total)| used + asked > total && used <= total)
+/// Whether the text shows that something is trained.
+pub(super) fn trains(message: &OomMessage) -> bool {
+    let shows = |sign| message.tables.shows(sign);
+    shows(Sign::Trains)
+        || shows(Sign::TrainingRun)
+        || (message.tables.framework.is_some() && !shows(Sign::Infers))
+        || matches!(message.during, Some(Phase::Backward | Phase::Optimizing))
+}
+
+/// Whether nothing in the text shows that a model runs, which has samples and numbers of fewer bits: an error of CUDA's in any program.
+fn shows_no_model(message: &OomMessage) -> bool {
+    let shows = |sign| message.tables.shows(sign);
+    matches!(message.program, Program::Cuda | Program::Unknown)
+        && message.inside.is_none()
+        && ![Sign::Python, Sign::Trains, Sign::Infers]
+            .into_iter()
+            .any(shows)
 }
 
 /// How people call what they tried; nothing where a little more of it may still help.
@@ -164,7 +185,7 @@ const fn spoken(change: Change) -> &'static [&'static str] {
         Change::Bits => &["4bit", "4_bit", "8bit", "8_bit", "quantiz"],
         Change::Recomputing => &["checkpointing"],
         Change::Attention => &["xformers", "flash attention", "flash_att"],
-        Change::Pieces => &["max_split_size", "expandable_segments", "alloc_conf"],
+        Change::Pieces => &["max_split_size", "expandable", "alloc_conf"],
         Change::Share => &["gpu_memory_utilization", "mem_fraction", "memory_fraction"],
         Change::Tiles => &["tiled", "tiling"],
         _ => &[],
@@ -200,7 +221,8 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     let evaluates = during(&[Phase::Evaluating, Phase::Collecting, Phase::Generating]);
     let budget = message.kind == MessageKind::Budget;
     let of_weights = message.during.is_some_and(Phase::is_of_weights) && !budget;
-    if of_training(change) && only_infers(message) {
+    let no_model = shows_no_model(message);
+    if of_training(change) && (only_infers(message) || no_model) {
         return Some(Out::Useless);
     }
     if message.tables.told.in_vain(spoken(change)) {
@@ -208,15 +230,15 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
     }
     match change {
         Change::Batch => useless(
-            without_samples
+            no_model
+                || without_samples
                 || during(&[Phase::Collecting, Phase::Capturing, Phase::Optimizing])
                 || is_smallest_batch(message)
-                || message.tables.told.no_batch_helps
-                || shows(Sign::BatchTried),
+                || message.tables.told.no_batch_helps,
         ),
         Change::Requests => useless(of_weights || during(&[Phase::Cache])),
         Change::EvaluationBatch => useless(
-            shows(Sign::BatchTried)
+            message.tables.told.no_batch_helps
                 || message.settings.iter().any(|setting| {
                     setting.name.ends_with("eval_batch_size")
                         && setting.value.as_deref() == Some("1")
@@ -231,13 +253,15 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
                 message,
                 &["fp16", "bf16", "precision", "load_in_4bit", "load_in_8bit"],
             ))
+        // Its variables keep their 32 bits.
         .or(useless(
-            message.program == Program::Tensorflow && shows(Sign::Sessions),
+            message.program == Program::Tensorflow && (shows(Sign::Sessions) || of_weights),
         )),
         Change::Singles => useless(!shows(Sign::Doubles)),
         // Fewer bits of the weights leave one tensor as large as it is.
         Change::Bits => on(is_set(message, &["load_in_4bit", "quantization"])).or(useless(
-            message.program == Program::Pytorch && is_one_tensor(message) && !of_weights,
+            no_model
+                || message.program == Program::Pytorch && is_one_tensor(message) && !of_weights,
         )),
         Change::Recomputing => {
             on(shows(Sign::Recomputes) || is_set(message, &["gradient_checkpointing"])).or(useless(
@@ -262,10 +286,9 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
             let pool = matches!(message.program, Program::Tensorflow | Program::Jax);
             // TensorFlow 1 has one allocator.
             let old = message.program == Program::Tensorflow && shows(Sign::Sessions);
-            on(grows_in_place(message)).or(useless(match crate::pool::is_in_pieces(message) {
-                Some(is_in_pieces) => old || !is_in_pieces,
-                None => old || (pool && is_full_of_its_own(message)),
-            }))
+            // A pool has lost nothing to pieces unless the text shows them.
+            let is_in_pieces = crate::pool::is_in_pieces(message).unwrap_or(!pool);
+            on(grows_in_place(message)).or(useless(old || !is_in_pieces))
         }
         // A share that is too small for the model and one that leaves too little beside it: no other is better.
         Change::Share => useless(
@@ -276,6 +299,8 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Processes => {
             useless(holds_all_by_itself(message) || is_too_much_by_itself(message))
         }
+        Change::Python => useless(!shows(Sign::Python)),
+        Change::Torch => useless(!shows(Sign::Torch) && message.program != Program::Pytorch),
         Change::TrainingBatch | Change::Other => None,
     }
 }
@@ -310,6 +335,12 @@ fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
         return (!change.is_some_and(|change| is_out(message, change))).then_some(step);
     }
     let (mut left, mut on): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    if step.command.is_some()
+        && !trains(message)
+        && step.ways.iter().all(|way| of_training(way.change))
+    {
+        step.what = format!("if it trains: {}", step.what);
+    }
     for way in std::mem::take(&mut step.ways) {
         match ruled_out(message, way.change) {
             None => left.push(with_present(message, &way)),
@@ -420,6 +451,7 @@ fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
     let tables = &message.tables;
     let card = evidence::own_card(message);
     let seen = !tables.holders.is_empty() || card.is_some_and(|card| card.is_empty());
+    let is_near = message.memory == Memory::Host && message.around.free.is_some();
     let answered = |command: &str| {
         let begins = |words: &[&str]| words.iter().any(|word| command.starts_with(word));
         // A tool and what it does: `kubectl describe`, `sacct -j`.
@@ -455,7 +487,7 @@ fn unanswered(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> {
                 "hl-smi",
                 "npu-smi",
             ]))
-            || (tables.host.total.is_some() && command == "free -h")
+            || ((tables.host.total.is_some() || is_near) && command == "free -h")
             || (tables.disk("/dev/shm").is_some() && command == "df -h /dev/shm")
     };
     let kept: Vec<NextStep> = steps

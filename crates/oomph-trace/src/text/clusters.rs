@@ -1,6 +1,7 @@
 //! What runs jobs on clusters and stops them when the host's memory is used up: SLURM, Kubernetes, Ray.
 
 use super::kernel::logged_on;
+use super::named;
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Reader, or_join};
 use super::words::{after, between, integer, listed, size, size_after, word};
@@ -225,6 +226,22 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
+        // earlyoom, nohang and oomd watch the host's memory, and end a process before the kernel has to.
+        markers: &[
+            "mem avail: ",
+            "Victim status (found in",
+            "PID:       ",
+            "Vm, MiB: ",
+            "sending SIGTERM to process ",
+            "sending SIGKILL to process ",
+            "Killing process: ",
+            "Sending SIGTERM to the victim",
+            "Sending SIGKILL to the victim",
+            "oomd kill: ",
+        ],
+        read: watcher,
+    },
+    Reader {
         markers: &[
             "systemd-oomd",
             "Failed with result 'oom-kill'",
@@ -392,6 +409,74 @@ fn container(text: &str, message: &mut OomMessage) {
         message.process = message.process.take().or_else(|| word(rest));
         message.in_use = message.in_use.or_else(|| size_after(rest, " was using "));
     }
+}
+
+/// `mem avail: 105 of 30236 MiB`, then `sending SIGTERM to process 42 uid 1000 "python": oom_score 9, VmRSS 29931 MiB`; nohang's has a list of
+/// the victim above it, and oomd's names a group.
+fn watcher(
+    line: &Line<'_>,
+    noted: &mut Noted,
+    before: Option<&mut OomMessage>,
+) -> Option<OomMessage> {
+    /// Lines from the figures to the end of the process.
+    const NEAR: usize = 40;
+    let mib =
+        |text: &str| integer(text.trim_start()).map(|count| Bytes(count.saturating_mul(1 << 20)));
+    let near = noted
+        .watched
+        .take()
+        .filter(|noted| line.part - noted.last <= NEAR);
+    let begins = |words: &str| line.from.starts_with(words);
+    let mut message = near.map_or_else(
+        || stopped(line, named::of("earlyoom").unwrap_or(Program::Unknown)),
+        |noted| *noted,
+    );
+    if begins("mem avail") {
+        let (free, all) = after(line.from, ":")?.split_once(" of ")?;
+        message.around.free = mib(free);
+        message.around.total = mib(all);
+        let swap = after(line.from, "swap free:").and_then(mib);
+        message.parts = swap
+            .map(|free| ("free swap".to_owned(), free))
+            .into_iter()
+            .collect();
+        noted.watched = Some(Box::new(message));
+        return None;
+    } else if begins("Victim") {
+        message = stopped(line, named::of("nohang")?);
+        noted.watched = Some(Box::new(message));
+        return None;
+    } else if begins("PID") || begins("Vm,") {
+        if matches!(message.program, Program::Named(named) if named.id == "nohang") {
+            message.pid = message.pid.or(after(line.from, "PID: ")
+                .map(str::trim_start)
+                .and_then(integer));
+            message.process = message
+                .process
+                .or(between(line.from, "name: ", ",").and_then(word));
+            message.in_use = message.in_use.or(after(line.from, " RSS:").and_then(mib));
+            noted.watched = Some(Box::new(message));
+        }
+        return None;
+    } else if begins("oomd") {
+        message = stopped(line, named::of("oomd kill")?);
+        let group = line.from.split_whitespace().nth(5)?;
+        message.process = group.rsplit('/').next().and_then(word);
+    } else if !begins("Sending") {
+        message.pid = after(line.from, "process ")
+            .or_else(|| after(line.from, "pid: "))
+            .and_then(integer);
+        message.process = between(line.from, "\"", "\"")
+            .or_else(|| between(line.from, "process: ", ","))
+            .and_then(word);
+        message.in_use =
+            after(line.from, "VmRSS").and_then(|rest| size(rest.trim_start_matches([':', ' '])));
+    }
+    // What it names first of the process stands on this line.
+    let own = stopped(line, message.program);
+    (message.line, message.text, message.at, message.last) = (own.line, own.text, own.at, own.last);
+    let before = before.filter(|before| before.kind == MessageKind::Killed);
+    or_join(before, message)
 }
 
 /// systemd's own OOM killer, which acts before the memory is used up, and what systemd says of the kernel's.

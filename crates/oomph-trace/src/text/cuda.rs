@@ -12,6 +12,8 @@ pub(super) const READERS: &[Reader] = &[
         markers: &[
             "CUBLAS_STATUS_ALLOC_FAILED",
             "CUBLAS_STATUS_NOT_INITIALIZED",
+            // cublasGetStatusString's words for the first.
+            "the resource allocation failed",
             // What TensorFlow says of it a line later.
             "without BLAS support",
         ],

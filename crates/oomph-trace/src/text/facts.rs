@@ -288,6 +288,10 @@ fn words_apart(text: &str) -> String {
         if c.is_ascii_uppercase() && before.is_ascii_lowercase() && c != 'B' {
             out.push(' ');
         }
+        // `total="12 GiB"` is `total=12 GiB`.
+        if c == '"' && before == '=' {
+            continue;
+        }
         // Names of fields are words.
         out.push(match c {
             '_' | '"' => ' ',

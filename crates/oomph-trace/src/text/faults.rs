@@ -66,6 +66,10 @@ pub enum Fault {
     Threads,
     /// A process read or wrote where it may not.
     Segfault,
+    /// CUDA refused what a call was given.
+    Refused,
+    /// An exception that no table knows.
+    Stated,
 }
 
 /// The more an error says of the reason, the earlier it stands: of several in one text the first is kept.
@@ -280,6 +284,16 @@ const FAULTS: &[(Fault, &[&str])] = &[
             "return code = -11",
         ],
     ),
+    (
+        Fault::Refused,
+        &[
+            "Cuda failure 'invalid argument'",
+            "Cuda failure 1 'invalid argument'",
+            "CUDA error: invalid argument",
+            "cudaErrorInvalidValue",
+            "CUDA_ERROR_INVALID_VALUE",
+        ],
+    ),
 ];
 
 /// Limits that are no memory, though what fails at them mostly says that memory or space ran out: their own words come
@@ -353,6 +367,7 @@ impl Fault {
             | Self::NoAccess
             | Self::DiskFull
             | Self::Segfault
+            | Self::Stated
             | Self::Libraries
             | Self::PortTaken => Program::Unknown,
             _ => Program::Cuda,
@@ -379,9 +394,44 @@ pub(super) fn read(text: &str, place: &Place<'_>) -> Option<OomMessage> {
     message(fault, text, at, place)
 }
 
+/// The exception that a line is: `AttributeError: 'NoneType' object has no attribute 'cpu'`, unless it only tells that another process
+/// ended, or names memory.
+pub(super) fn stated(text: &str, place: &Place<'_>) -> Option<OomMessage> {
+    const NOT: &[&str] = &[
+        "process",
+        "exit",
+        "died",
+        "worker",
+        "actor",
+        "engine",
+        "connection",
+        "pipe",
+        "timeout",
+        "rendezvous",
+        "childfailed",
+        "memory",
+        "alloc",
+        "interrupt",
+    ];
+    let (name, _) = text.split_once(':').unwrap_or((text.trim_end(), ""));
+    let last = name.rsplit('.').next()?;
+    let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.');
+    let lower = text.to_ascii_lowercase();
+    (["Error", "Exception"].iter().any(|end| last.ends_with(end))
+        && name.chars().all(word)
+        && !NOT.iter().any(|word| lower.contains(word)))
+    .then(|| message(Fault::Stated, text, 0, place))?
+}
+
 fn message(fault: Fault, text: &str, at: usize, place: &Place<'_>) -> Option<OomMessage> {
     let line = Line::new(text, at, place)?;
-    let mut message = line.message(fault.program(), MessageKind::Fault(fault));
+    let program = match fault.program() {
+        Program::Cuda if line.near().contains("NCCL") => Program::Nccl,
+        // Whose library lacks another, or whose code it is.
+        Program::Unknown => super::origin::inside(line.near()).unwrap_or(Program::Unknown),
+        program => program,
+    };
+    let mut message = line.message(program, MessageKind::Fault(fault));
     message.memory = Memory::None;
     message.hardware = Hardware::of(line.near());
     message.rank = place.origin.rank;
@@ -485,6 +535,7 @@ impl OomMessage {
     /// no reader knows.
     pub fn is_vague(&self) -> bool {
         self.handled
+            || self.told
             || matches!(
                 self.kind,
                 MessageKind::Cublas

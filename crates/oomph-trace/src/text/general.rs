@@ -270,6 +270,9 @@ const PHRASES: &[(Says, &[&str])] = &[
         Says::Account,
         &[
             "sum total of in-use chunks",
+            "memory_limit_: ",
+            "maxallocsize: ",
+            "cuda ooms: ",
             "memory cgroup stats for",
             "tasks state (memory values in pages)",
         ],
@@ -408,7 +411,8 @@ fn reports(text: &str, kind: Says, start: usize, end: usize) -> bool {
     let near: String = rest.chars().take(80).collect();
     match kind {
         Says::RanOut if words == "oom" => own() && !after.starts_with("-kill"),
-        Says::RanOut | Says::Nearly | Says::Account => true,
+        Says::Account => !(words == "cuda ooms: " && after.starts_with('0')),
+        Says::RanOut | Says::Nearly => true,
         Says::Stopped => !has(&whole, &["segmentation", "timeout"]),
         Says::Lacks => {
             // `not enough space: expected 3145728, got 786432`: sizes that should be alike.
@@ -537,6 +541,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
         memory => memory,
     };
     let ended = matches!(kind, Says::Ended | Says::Stopped);
+    let told = super::told::is_somebodys(text);
     // Limits that are exceeded, and processes that are ended, are of the host.
     if memory == Memory::Unknown
         && matches!(
@@ -562,7 +567,7 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     let handled = kind == Says::Nearly;
     let (program, kind) = if ended {
         (Program::Unknown, MessageKind::Killed)
-    } else if cuda && memory == Memory::Device && !is_told(&lower) && setting.is_none() {
+    } else if cuda && memory == Memory::Device && !told && setting.is_none() {
         (Program::Cuda, MessageKind::Cuda)
     } else {
         (Program::Unknown, MessageKind::Unknown)
@@ -571,12 +576,17 @@ pub(super) fn read(text: &str, place: &Place<'_>, noted: &Noted) -> Option<OomMe
     message.memory = memory;
     if setting != Some("an account") {
         figures(window, &mut message);
+    } else if text.contains("bfc_allocator.cc") && !text.contains("tensorflow/") {
+        // XLA's own, in the form of newer logs.
+        message.program = Program::Jax;
+        message.memory = Memory::Device;
     }
     if memory == Memory::Device {
         message.device = device(&lower);
     }
     message.pid = pid(&lower);
     message.handled = handled || goes_on(&lower);
+    message.told = told;
     message.setting = setting;
     message.allocator = pool.map(str::to_owned);
     Some(message)
@@ -647,15 +657,6 @@ fn pool(lower: &str) -> Option<&'static str> {
         .map(|(name, _)| *name)
 }
 
-/// Whether somebody tells of it in words of his own.
-fn is_told(lower: &str) -> bool {
-    [
-        "i am ", "i'm ", "i get ", "i got ", "i have ", "we get ", "we got ",
-    ]
-    .iter()
-    .any(|words| lower.starts_with(words) || lower.contains(&format!(" {words}")))
-}
-
 /// Whether words say that the program tried something else.
 pub(super) fn goes_on(lower: &str) -> bool {
     [
@@ -706,11 +707,13 @@ pub(super) fn read_further(sentence: &str, text: &str, message: &mut OomMessage)
         .get(..text.floor_char_boundary(2 * NEAR))
         .unwrap_or_default();
     let lower = shown.to_ascii_lowercase();
-    if ![
-        "memory", "vram", "request", "limit", "free", "alloc", " gpu",
-    ]
-    .iter()
-    .any(|word| lower.contains(word))
+    // An account has readers of its own.
+    if message.setting == Some("an account")
+        || ![
+            "memory", "vram", "request", "limit", "free", "alloc", " gpu",
+        ]
+        .iter()
+        .any(|word| lower.contains(word))
     {
         return false;
     }

@@ -167,6 +167,8 @@ pub(super) const READERS: &[Reader] = &[
                     .any(|group| line.from.contains(group))
             {
                 message.setting = Some("not its container's limit");
+            } else if line.from.contains("CONSTRAINT_NONE") {
+                message.setting = Some("the whole system");
             } else if line.from.contains("CONSTRAINT_MEMORY_POLICY") {
                 message.setting = Some("a memory policy");
             } else if line.from.contains("CONSTRAINT_CPUSET") {

@@ -61,6 +61,8 @@ pub enum Uses {
     Stores,
     /// Computes on arrays and tables in memory.
     Computes,
+    /// Ends processes before the host's memory is used up.
+    Watches,
 }
 
 macro_rules! named {
@@ -146,6 +148,9 @@ const WORDS: &[(Program, &[&str])] = named! {
     "kaggle" "Kaggle" Notebook Host: "kaggle";
     "jupyter" "Jupyter" Notebook Host: "jupyter", "ipykernel", "deadkernelerror", "kernel died", "kernelrestarter", "kernel appears to have died", "papermill";
     "elasticsearch" "Elasticsearch" Stores Host: "elasticsearch", "circuitbreak", "circuit_break", "opensearch";
+    "earlyoom" "earlyoom" Watches Host: "earlyoom";
+    "nohang" "nohang" Watches Host: "nohang";
+    "oomd" "oomd" Watches Host: "oomd kill";
     "redis" "Redis" Stores Host: "redis", "maxmemory";
     "postgresql" "PostgreSQL" Stores Host: "postgres", "psql:", "pq: ";
     "mysql" "MySQL" Stores Host: "mysql", "mariadb", "innodb";

@@ -40,8 +40,9 @@ pub(super) const READERS: &[Reader] = &[
     },
     Reader {
         markers: &["Cuda failure "],
-        read: |line, _, before| {
-            if line.from.contains("out of memory") {
+        read: |line, noted, before| {
+            noted.refused = (!line.from.contains("out of memory")).then_some(line.part);
+            if noted.refused.is_none() {
                 or_join(before, buffers(line))
             } else {
                 None
@@ -53,7 +54,14 @@ pub(super) const READERS: &[Reader] = &[
             "failed to extend /dev/shm/nccl",
             "Error while creating shared memory segment ",
         ],
-        read: |line, _, before| {
+        read: |line, noted, before| {
+            /// Lines between what failed and why.
+            const NEAR: usize = 3;
+            // A failure of CUDA's that does not name memory is why.
+            let refused = |part| line.part - part <= NEAR;
+            if noted.refused.is_some_and(refused) {
+                return None;
+            }
             let mut message = buffers(line);
             message.memory = Memory::Host;
             // The device is only where it was noticed.
@@ -153,10 +161,11 @@ mod tests {
         assert_eq!(message.device, Some(2));
         assert_eq!(message.pid, Some(24881));
         assert_eq!(message.host.as_deref(), Some("node2"));
-        assert_eq!(
-            all("x:1:2 [0] NCCL WARN Cuda failure 'invalid argument'").len(),
-            0
+        // Why a segment could not be made is no shortage of it.
+        let refused = one(
+            "x:1:2 [0] NCCL WARN Cuda failure 'invalid argument'\n\nx:1:2 [0] NCCL WARN Error while creating shared memory segment /dev/shm/nccl-a (size 4096)",
         );
+        assert_eq!(refused.memory, Memory::None);
     }
 
     #[test]

@@ -204,7 +204,7 @@ impl Program {
             Self::Kubernetes => ("kubernetes", "Kubernetes"),
             Self::Systemd => ("systemd", "systemd"),
             Self::Docker => ("docker", "Docker"),
-            Self::Shell => ("shell", "the shell"),
+            Self::Shell => ("shell", "a shell or a launcher"),
             Self::Named(named) => (named.id, named.name),
             Self::Unknown => ("unknown", "a program that oomph does not know"),
         }

@@ -190,7 +190,7 @@ fn shortened(text: &str) -> String {
 
 /// Whether the words right before a number without a unit name memory: not a process, a time, an address.
 fn is_named(before: &str) -> bool {
-    const NEAR: usize = 24;
+    const NEAR: usize = 40;
     const NAMES: [&str; 11] = [
         "byte",
         "size",
@@ -208,7 +208,7 @@ fn is_named(before: &str) -> bool {
     let near = before.get(from..).unwrap_or_default();
     let last = near.split_whitespace().next_back().unwrap_or_default();
     let other = ["pid", "process", "job", "uid", "step", "seed", "0x", "line"];
-    let begins = before.is_empty() || before.ends_with([' ', ':', '=', '>']);
+    let begins = before.is_empty() || before.ends_with([' ', ':', '=', '>', '(']);
     begins
         && NAMES.iter().any(|name| near.contains(name))
         && !other.iter().any(|name| last.contains(name))

@@ -129,10 +129,12 @@ pub(super) struct Noted {
     pub(super) pool: Option<Box<Pool>>,
     /// Use and limit of a memory cgroup.
     pub(super) cgroup: [Option<Bytes>; 2],
-    /// The cgroup's path.
     /// What a group's memory is made of.
-    pub(super) cgroup_parts: Vec<(String, crate::units::Bytes)>,
+    pub(super) cgroup_parts: Vec<(String, Bytes)>,
+    /// The cgroup's path.
     pub(super) cgroup_path: Option<String>,
+    /// What earlyoom or nohang says of the host's memory and the process that it is about to end.
+    pub(super) watched: Option<Box<OomMessage>>,
     /// Processes that a launcher ended.
     pub(super) ended: Vec<u64>,
     /// The end of a process that a launcher ended, if nothing else tells of it.
@@ -155,6 +157,8 @@ pub(super) struct Noted {
     pub(super) event_line: Option<usize>,
     /// The line that names an exception of CUDA's that ended a program.
     pub(super) cuda_exception: Option<usize>,
+    /// The last line of NCCL's with a failure of CUDA's that does not name memory.
+    pub(super) refused: Option<usize>,
     /// The line that says that a job tries to go on after an error.
     pub(super) recovers: Option<usize>,
     /// The TPU whose process failed.
@@ -278,6 +282,7 @@ fn repeats(before: &mut OomMessage, next: &OomMessage) -> bool {
         next.kind == MessageKind::Unknown
             && !matches!(before.kind, MessageKind::Unknown | MessageKind::Killed)
             && next.figures().iter().all(Option::is_none)
+            || (next.setting == Some("an account") && before.setting == next.setting)
     };
     if one {
         before.last = next.last;

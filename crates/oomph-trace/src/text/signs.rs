@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::words::Vocabulary;
+use super::words::{Vocabulary, integer};
 
 /// Something that the text shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -26,8 +26,6 @@ pub enum Sign {
     NoImplementation,
     /// A batch of one.
     SmallestBatch,
-    /// A smaller batch was tried, and did not help.
-    BatchTried,
     /// A program leaves out a batch that is too large, and goes on.
     LeavesOut,
     /// No graph for gradients is kept.
@@ -128,16 +126,10 @@ pub enum Sign {
     Snakemake,
     /// A machine for Java runs.
     Java,
-    /// All processes of a job are on the first GPU.
-    OnFirst,
     /// TensorRT's builder has the settings of versions before 8.4.
     OldWorkspace,
     /// What is offloaded goes to a disk.
     Nvme,
-    /// It began with a newer version of something.
-    NewVersion,
-    /// A run is resumed from a checkpoint when it fails.
-    Resumes,
     /// Python code calls vLLM, whose settings are keywords there.
     CallsEngine,
     /// llama.cpp would have fitted the layers to what is free, and a number that the user set kept it from that.
@@ -146,8 +138,10 @@ pub enum Sign {
     FreesModels,
     /// TensorFlow runs what XLA compiled.
     Tensorflow,
-    /// A data set is kept whole in the host's memory.
-    CachesData,
+    /// Python runs.
+    Python,
+    /// PyTorch is used.
+    Torch,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -211,24 +205,6 @@ const WORDS: &[(Sign, &[&str])] = &[
         &["pytest", "unittest", ".py::", "test session starts"],
     ),
     (Sign::DataParallel, &["dist.reducer(", "_ddp_init_helper"]),
-    (
-        Sign::BatchTried,
-        &[
-            "reduced the batch",
-            "reduce the batch size but",
-            "reduced batch",
-            "reducing the batch",
-            "reducing batch",
-            "lowered the batch",
-            "lowering the batch",
-            "decreased the batch",
-            "decreasing the batch",
-            "even with batch",
-            "even with a batch",
-            "smaller batch size but",
-            "and batch size, i still",
-        ],
-    ),
     (
         Sign::LeavesOut,
         &[
@@ -349,61 +325,10 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (
-        Sign::OnFirst,
-        &[
-            "processes on gpu 0",
-            "processes on gpu0",
-            "processes on cuda:0",
-            "ranks on gpu 0",
-            "all on gpu 0",
-            "all use gpu 0",
-            "same gpu 0",
-            "all processes use gpu 0",
-        ],
-    ),
-    (
         Sign::OldWorkspace,
         &["setmaxworkspacesize", "max_workspace_size"],
     ),
     (Sign::Nvme, &["\"nvme\"", "nvme_path"]),
-    (
-        Sign::NewVersion,
-        &[
-            "newest version",
-            "after upgrading",
-            "after updating",
-            "since upgrading",
-            "since updating",
-            "since the update",
-            "after the update",
-            "after the upgrade",
-            "after i updated",
-            "after i upgraded",
-            "since version ",
-            "worked in version",
-            "works in version",
-            "works in the previous",
-            "worked before the",
-            "older version works",
-            "previous version works",
-            "regression in",
-            "bug for version",
-        ],
-    ),
-    (
-        Sign::Resumes,
-        &[
-            "when resuming",
-            "when i resume",
-            "when we resume",
-            "resuming the training",
-            "resuming training",
-            "after resuming",
-            "oom on resume",
-            "resume training from",
-            "resume from a checkpoint",
-        ],
-    ),
     (Sign::Hosted, &["colab", "kaggle"]),
     (
         Sign::GpuRanOut,
@@ -574,10 +499,6 @@ const WORDS: &[(Sign, &[&str])] = &[
         ],
     ),
     (
-        Sign::CachesData,
-        &["cachedataset", "in _compute_cache", "in _fill_cache"],
-    ),
-    (
         Sign::Sometimes,
         &[
             "sometimes",
@@ -599,7 +520,12 @@ const WORDS: &[(Sign, &[&str])] = &[
         &["nextflow", "nf-core", "error executing process >"],
     ),
     (Sign::Snakemake, &["snakemake"]),
-    (Sign::IgnoresChoice, &["ignoring this choice"]),
+    (
+        Sign::IgnoresChoice,
+        &["ignoring this choice", "for benchmark choice"],
+    ),
+    (Sign::Python, &["python", ".py", "traceback (most", "torch"]),
+    (Sign::Torch, &["torch", "dataloader"]),
     (
         Sign::WebInterface,
         &[
@@ -830,8 +756,14 @@ fn ran_epochs(line: &str) -> bool {
     {
         return true;
     }
+    // `Epoch: [3]` of a log, which may begin to count at 1.
+    let logged = lower
+        .strip_prefix("epoch")
+        .and_then(|rest| integer(rest.trim_start_matches([' ', ':', '[', '#'])));
+    if logged.is_some_and(|count| count > 1) {
+        return true;
+    }
     let several = |word: &str| {
-        let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
         let word = word.trim_end_matches(|c: char| !c.is_ascii_digit());
         word.parse::<u64>().is_ok_and(|count| count > 0)
     };
@@ -840,87 +772,6 @@ fn ran_epochs(line: &str) -> bool {
             && (words[1].starts_with("epoch") && several(words[2])
                 || words[2].starts_with("epoch") && several(words[1]))
     })
-}
-
-/// What a line of prose says works, where it says so: "Runs fine with `offload_device=None`".
-pub(super) fn what_works(line: &str) -> Option<String> {
-    const WORDS: &[&str] = &[
-        "works fine",
-        "runs fine",
-        "work just fine",
-        "works just fine",
-        "run just fine",
-        "runs just fine",
-        "works well with",
-        "works with ",
-        "works when ",
-        "works if ",
-        "works without",
-        "runs without",
-        "works perfectly",
-        "runs perfectly",
-        "run perfectly",
-        "is able to work",
-        "succeeds with",
-        "no issue with",
-        "no problem with",
-        "no error when",
-    ];
-    /// Words of prose at the least, and letters around the phrase.
-    const PROSE: usize = 5;
-    const LONGEST: usize = 4 << 10;
-    const BEFORE: usize = 120;
-    const BEHIND: usize = 90;
-    const NOT: &[&str] = &[
-        "not ",
-        "n't ",
-        "how ",
-        "should ",
-        "would ",
-        "if it works",
-        "hope",
-        "never ",
-    ];
-    static FINDER: LazyLock<Vocabulary<()>> =
-        LazyLock::new(|| Vocabulary::new([((), WORDS)], true));
-    if line.len() > LONGEST {
-        return None;
-    }
-    let ((), start, end) = FINDER.all(line).next()?;
-    let head = line.get(line.floor_char_boundary(start.saturating_sub(BEFORE))..start)?;
-    let head = head
-        .rsplit_once(". ")
-        .map_or(head, |(_, sentence)| sentence);
-    let lower = head.to_ascii_lowercase();
-    if line.split_whitespace().count() < PROSE || NOT.iter().any(|word| lower.contains(word)) {
-        return None;
-    }
-    let tail = line.get(end..line.floor_char_boundary((end + BEHIND).min(line.len())))?;
-    let tail = [". ", ", but", ", however"]
-        .iter()
-        .fold(tail, |tail, stop| tail.split(stop).next().unwrap_or(tail));
-    Some(
-        format!("{head}{}{tail}", line.get(start..end)?)
-            .trim()
-            .to_owned(),
-    )
-}
-
-/// Whether a line says that a run goes on from a checkpoint; one that begins at step 0 has no more than weights.
-fn resumes(line: &str) -> bool {
-    const WORDS: &str = "resuming from";
-    let Some(at) = line.to_ascii_lowercase().find(WORDS) else {
-        return false;
-    };
-    let rest = line.get(at + WORDS.len()..).unwrap_or_default();
-    let rest = rest.split(" until ").next().unwrap_or(rest);
-    let mut numbers = rest
-        .split(|c: char| !c.is_ascii_digit())
-        .filter(|number| !number.is_empty())
-        .peekable();
-    let from_the_start =
-        numbers.peek().is_some() && numbers.all(|number| number.trim_matches('0').is_empty());
-    !from_the_start
 }
 
 impl Sign {
@@ -946,9 +797,6 @@ impl Sign {
         if ran_epochs(line) {
             add(Self::RanEpochs);
         }
-        if resumes(line) {
-            add(Self::Resumes);
-        }
         // What a launcher says of its script.
         if line.trim_end().ends_with(".py FAILED") && line.contains("train") {
             add(Self::TrainingRun);
@@ -972,27 +820,6 @@ mod tests {
     use super::Sign;
 
     #[test]
-    fn what_works_is_quoted_from_prose_alone() {
-        for (line, words) in [
-            (
-                "It fails with both. Runs fine with `offload_device=None` or without torchrun. See below.",
-                Some("Runs fine with `offload_device=None` or without torchrun"),
-            ),
-            (
-                "With `--split-mode none` it is able to work just fine on one GPU, but not on two",
-                Some("With `--split-mode none` it is able to work just fine on one GPU"),
-            ),
-            (
-                "It does not even look as if that works with two of them",
-                None,
-            ),
-            ("works with 2", None),
-        ] {
-            assert_eq!(super::what_works(line).as_deref(), words, "{line}");
-        }
-    }
-
-    #[test]
     fn signs_stand_anywhere() {
         let shown = |text: &str| {
             let (mut provider, mut found) = (false, Vec::new());
@@ -1003,7 +830,7 @@ mod tests {
         };
         assert_eq!(
             shown("File \"C:\\lib\\a.py\"\nloss.backward()"),
-            [Sign::Windows, Sign::Trains, Sign::TrainingRun]
+            [Sign::Windows, Sign::Python, Sign::Trains, Sign::TrainingRun]
         );
         assert_eq!(shown("### Execution Provider\n\nCUDA"), [Sign::OnCuda]);
         assert_eq!(shown("Conv node. Name:'12_nchwc'"), [Sign::OnCpu]);

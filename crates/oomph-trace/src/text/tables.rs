@@ -233,8 +233,6 @@ pub struct Tables {
     pub framework: Option<Framework>,
     /// The model that was run, where the text tells its size and leaves no doubt.
     pub model: Option<Model>,
-    /// What people say works, with its line.
-    pub works: Option<(usize, String)>,
     /// What people tell around the message.
     pub told: Told,
     /// GPUs that the text counts.

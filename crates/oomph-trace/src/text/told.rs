@@ -16,8 +16,6 @@ pub struct Told {
     pub numbers: Vec<(usize, Vec<u64>)>,
     /// That no size of a batch helps, as people tell.
     pub no_batch_helps: bool,
-    /// A line that tells of use that grows, with its words.
-    pub grows: Option<(usize, String)>,
 }
 
 /// Sentences that are kept.
@@ -57,6 +55,7 @@ const TRIES: &[&str] = &[
 /// What says that it did not help.
 const VAIN: &[&str] = &[
     "still",
+    "keeps happening",
     "no luck",
     "none of ",
     "no effect",
@@ -136,66 +135,13 @@ fn is_prose(line: &str) -> bool {
     words >= LEAST && plain * 2 > words
 }
 
-/// Whether a sentence tells of use of memory that grows as something runs.
-fn tells_growth(sentence: &str) -> bool {
-    const MEMORY: &[&str] = &["memory", " ram", "vram", "rss", " usage"];
-    const GROWS: &[&str] = &[
-        "keeps increasing",
-        "keeps growing",
-        "keeps rising",
-        "keep increasing",
-        "keep growing",
-        "continues to",
-        "continuously",
-        "constantly",
-        "steadily",
-        "gradually",
-        "slowly",
-        "grows",
-        "rises",
-        "increases ",
-        "increases.",
-        "increasing ram",
-        "increasing vram",
-        "increasing gpu",
-        "increasing cpu",
-        "increasing memory",
-        "is increasing",
-        "is growing",
-        "takes more ram",
-        "takes more memory",
-        "accumulat",
-        "memory leak",
-        "leaks memory",
-        "leaking",
-        "creeps up",
-        "climbs",
-        "goes up",
-        "going up",
-        "keeps on",
-        "until it is full",
-        "higher and higher",
-        "more and more",
-        "over time",
-        "never released",
-        "not released",
-        "not freed",
-    ];
-    /// Advice, settings, and what others clean up.
-    const NOT: &[&str] = &[
-        "try ",
-        "if ",
-        "avoid",
-        "prevent",
-        "should",
-        "accumulation",
-        "leaked",
-        "may ",
-        "might ",
-        "can be",
-        "by increasing",
-    ];
-    has(sentence, MEMORY) && has(sentence, GROWS) && !has(sentence, NOT)
+/// Whether a line is somebody's own sentence, of what "I", "we" or "my" have or do.
+pub(super) fn is_somebodys(line: &str) -> bool {
+    const WHO: &[&str] = &["i", "i'm", "i've", "im", "we", "we're", "my", "our"];
+    let plain = |word: &str| word.chars().all(|c| c.is_alphabetic() || "',.".contains(c));
+    let words: Vec<String> = line.split_whitespace().map(str::to_lowercase).collect();
+    is_prose(line)
+        && (words.windows(2)).any(|pair| WHO.contains(&pair[0].as_str()) && plain(&pair[1]))
 }
 
 /// The processes that a line starts for one service: `gunicorn -w 13`, "gunicorn with 13 workers".
@@ -289,9 +235,6 @@ impl Told {
                 keep(before);
             }
             before = (tries && !works).then_some(sentence);
-            if self.grows.is_none() && tells_growth(sentence) {
-                self.grows = Some((number, line.trim().to_owned()));
-            }
         }
     }
 
@@ -345,24 +288,6 @@ mod tests {
             "What batch should one have for a card like this one?",
         ] {
             assert!(!told(text).in_vain(&["batch"]), "{text}");
-        }
-    }
-
-    #[test]
-    fn growth_is_told() {
-        for text in [
-            "The memory of the process grows with each request until the pod is ended.",
-            "VRAM usage is increasing from epoch to epoch in this run.",
-            "every call takes more RAM and nothing gives it back",
-        ] {
-            assert!(told(text).grows.is_some(), "{text}");
-        }
-        for text in [
-            "Try increasing the memory fraction if it grows too slowly for you",
-            "There appear to be 6 leaked semaphore objects that take memory to clean up",
-            "gradient accumulation steps and memory usage of the run are below",
-        ] {
-            assert!(told(text).grows.is_none(), "{text}");
         }
     }
 

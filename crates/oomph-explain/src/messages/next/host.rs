@@ -1,7 +1,7 @@
 //! What to do next about the host's memory: limits of containers and jobs, the kernel's OOM killer, programs.
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{MessageKind, OomMessage, Phase, Program, Sign};
+use oomph_trace::text::{MessageKind, OomMessage, Phase, Program, Sign, Uses};
 
 use super::named::{NOTEBOOK, uses};
 use super::{NextStep, advice, look_at_the_host, shell_word, step};
@@ -34,14 +34,13 @@ fn limit_above(known: Option<Bytes>) -> String {
 
 fn systemd(message: &OomMessage) -> Vec<NextStep> {
     if message.setting.is_some() {
-        return vec![
-            look_at_the_host(),
+        return watched(
+            message,
             step(
                 "systemd-run --user --scope -p ManagedOOMPreference=avoid PROGRAM",
                 "a job that systemd-oomd ends last; `oomctl` shows what it watches",
             ),
-            advice("fewer DataLoader workers; load weights with mmap, once and not in each rank"),
-        ];
+        );
     }
     vec![
         if message.tables.shows(Sign::Ollama) {
@@ -77,6 +76,16 @@ fn systemd(message: &OomMessage) -> Vec<NextStep> {
     ]
 }
 
+/// What watches the host's memory ended a process before the kernel had to: how it spares that comes after what needs less.
+fn watched(message: &OomMessage, spare: NextStep) -> Vec<NextStep> {
+    let less = advice(format!("{}; or more RAM or swap", needs_less(message)));
+    if message.around.free.is_some() {
+        vec![less, spare]
+    } else {
+        vec![look_at_the_host(), less, spare]
+    }
+}
+
 /// The steps for a message about the host's memory.
 pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("no reason") {
@@ -107,6 +116,13 @@ pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
         _ => {}
     }
     match message.program {
+        Program::Named(named) if named.uses == Uses::Watches => watched(
+            message,
+            advice(format!(
+                "{}'s own settings: thresholds that let more be used (then the kernel's OOM killer is near), or names that it spares",
+                named.name
+            )),
+        ),
         Program::Named(named) => uses(named, message),
         Program::Slurm => slurm(message),
         Program::Systemd => systemd(message),
@@ -405,18 +421,6 @@ fn numpy(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     let ordinary = message.requested.is_some_and(|asked| asked <= ORDINARY);
-    if message.tables.shows(Sign::CachesData) {
-        return vec![
-            step(
-                "PersistentDataset(…, cache_dir=…)",
-                "samples kept on the disk in place of CacheDataset, which keeps all of them in RAM (or cache_rate=0.5, cache_num=N)",
-            ),
-            advice(
-                "fewer workers that fill the cache (num_workers), and float32 in place of float64",
-            ),
-            look_at_the_host(),
-        ];
-    }
     if ordinary && shape(message).is_some() {
         return vec![
             advice(
@@ -566,7 +570,7 @@ fn ray(message: &OomMessage) -> Vec<NextStep> {
         ),
         step(
             "RAY_memory_usage_threshold=0.98",
-            "let tasks use more of the node before Ray ends them (the default is 0.95); little is left above it before the kernel's OOM killer \
+            "let tasks use more of the node before Ray ends them; little is left above it before the kernel's OOM killer \
              ends something",
         ),
         look_at_the_host(),
@@ -631,40 +635,20 @@ pub(super) fn needs_less(message: &OomMessage) -> &'static str {
     if message.tables.shows(Sign::Ollama) || message.process.as_deref().is_some_and(of_llama) {
         return "a smaller quantisation of the model, or a smaller model; a shorter context; more RAM or swap";
     }
-    let named = |text: &str| {
-        ["py", "pt_", "torch"]
-            .iter()
-            .any(|word| text.contains(word))
+    let shows = |sign| message.tables.shows(sign);
+    let by = |names: &[&str]| {
+        (message.process.as_deref())
+            .is_some_and(|name| names.iter().any(|part| name.starts_with(part)))
     };
-    let python = !message.traceback.is_empty()
-        || message.tables.shows(Sign::LoaderWorker)
-        || matches!(
-            message.program,
-            Program::Torchrun | Program::DeepSpeed | Program::Pytorch
-        )
-        || message
-            .inside
-            .is_some_and(|inside| inside != Program::Docker)
-        || message.process.as_deref().is_some_and(named)
-        || named(&message.text);
-    let torch = message.tables.shows(Sign::LoaderWorker)
-        || message
-            .process
-            .as_deref()
-            .is_some_and(|name| name.starts_with("pt_"))
-        || matches!(
-            message.program,
-            Program::Torchrun | Program::DeepSpeed | Program::Pytorch
-        )
-        || message.inside == Some(Program::Pytorch)
-        || message.text.contains("torch")
-        || message
-            .traceback
-            .iter()
-            .any(|frame| frame.file.contains("torch"));
-    if torch {
+    let launched = matches!(
+        message.program,
+        Program::Torchrun | Program::DeepSpeed | Program::Pytorch
+    );
+    if shows(Sign::LoaderWorker) || by(&["pt_"]) {
         "fewer DataLoader workers; load weights with mmap, once and not in each rank"
-    } else if python {
+    } else if shows(Sign::Torch) || launched {
+        "if it loads data in workers, fewer of them; if it loads weights, with mmap, and once in place of in each rank"
+    } else if shows(Sign::Python) || by(&["py"]) {
         "data read in parts and in smaller types, fewer worker processes (each has its own copy of what it reads)"
     } else {
         FEWER
@@ -759,8 +743,7 @@ fn watch(message: &OomMessage) -> NextStep {
     let name = shell_word(message.process.as_deref()).unwrap_or("PROGRAM");
     step(
         format!("watch -n 10 'ps -o rss=,etime=,args= -C {name}'"),
-        "while it runs again: if it grows to the end, something is kept (results in lists, losses with their graph, caches); if it stands \
-         there soon, the job needs that much",
+        "while it runs again: if it grows to the end, something is kept; if it stands there soon, it needs that much",
     )
 }
 
@@ -809,7 +792,16 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             return vec![fewer_workers(message), table, look_at_the_host()];
         }
         let more = advice(format!("{}; or more RAM or swap", less.what));
-        return vec![watch(message), more, table];
+        let mut steps = vec![watch(message), more, table];
+        // Whether it was this process that filled the machine the table tells first, unless it held much of what there is.
+        let much = message
+            .around
+            .total
+            .map_or(Bytes::gib(4), |total| Bytes(total.0 / 2));
+        if message.in_use.is_none_or(|held| held < much) {
+            steps.rotate_right(1);
+        }
+        return steps;
     };
     if group.contains("kubepods") || group.ends_with("of a pod") {
         return vec![

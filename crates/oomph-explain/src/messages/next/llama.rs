@@ -76,7 +76,7 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
                 step("/set parameter num_gpu N", FEWER_LAYERS),
                 step(
                     "/set parameter num_batch 128",
-                    "fewer tokens at once (the default is 512): a smaller buffer for computing",
+                    "fewer tokens at once: a smaller buffer for computing",
                 ),
                 step(
                     "OLLAMA_FLASH_ATTENTION=1 ollama serve",

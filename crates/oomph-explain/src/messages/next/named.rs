@@ -86,6 +86,7 @@ pub(super) fn uses(named: &Named, message: &OomMessage) -> Vec<NextStep> {
 /// The steps by what a program is used for.
 fn by_use(named: &Named, message: &OomMessage) -> Vec<NextStep> {
     match named.uses {
+        Uses::Watches => vec![advice(needs_less(message))],
         Uses::Schedules => vec![
             step(
                 format!("request_memory = {}", more_than(message.total)),
@@ -317,7 +318,7 @@ const BESIDE_ITS_USE: &[(&str, &str, Ways)] = &[
         &[
             (
                 "--cache-max-entry-count 0.5",
-                "a smaller share of the free memory for keys and values (the default is 0.8)",
+                "a smaller share of the free memory for keys and values",
             ),
             ("--tp 2", "split the model over more GPUs"),
             (

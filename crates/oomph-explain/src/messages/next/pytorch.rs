@@ -299,6 +299,14 @@ fn by_what_it_shows(message: &OomMessage, mut steps: Vec<NextStep>) -> Vec<NextS
     if grows && !of_a_phase(message) {
         steps.insert(0, of_growth());
     }
+    if messages::in_pieces(message).is_some() && message.tables.told.in_vain(&["expandable"]) {
+        let took_effect = step(
+            "torch.cuda.memory._snapshot()[\"segments\"]",
+            "whether each has \"is_expandable\": True, so that the setting took effect (it has to be there before PyTorch uses the GPU); then sizes \
+             that vary less from step to step",
+        );
+        steps.insert(0, took_effect);
+    }
     if message.tables.shows(Sign::NoInputGradients) {
         steps.insert(0, checkpointing_of_adapters());
     }
@@ -924,7 +932,7 @@ fn by_hand(message: &OomMessage) -> NextStep {
         ],
         // Neither the batch nor the graph: what is kept of each batch.
         Some(Phase::Evaluating)
-            if message.tables.shows(Sign::BatchTried) || evaluates_in_trainer(message) =>
+            if message.tables.told.no_batch_helps || evaluates_in_trainer(message) =>
         {
             &[
                 (

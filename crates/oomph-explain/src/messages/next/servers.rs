@@ -113,7 +113,7 @@ pub(super) fn inside_vllm(message: &OomMessage) -> Vec<NextStep> {
     let share = beside_holders(message).unwrap_or_else(|| {
         step(
             "--gpu-memory-utilization 0.85",
-            "a smaller share for vLLM leaves more for what it does not plan (the default is 0.9)",
+            "a smaller share for vLLM leaves more for what it does not plan",
         )
         .changing(Change::Share)
     });
@@ -321,7 +321,7 @@ fn larger_share(message: &OomMessage) -> NextStep {
     }
     step(
         "--gpu-memory-utilization 0.95",
-        "the model and vLLM's trial run use up its share: let it take more, if the GPU has room (the default is 0.9)",
+        "the model and vLLM's trial run use up its share: let it take more, if the GPU has room",
     )
     .changing(Change::Share)
 }
@@ -373,7 +373,7 @@ pub(super) fn vllm(message: &OomMessage) -> Vec<NextStep> {
             length,
             step(
                 "--gpu-memory-utilization 0.95",
-                "a larger share for vLLM, if yours is smaller (the default is 0.9) and the GPU has room",
+                "a larger share for vLLM, if yours is smaller and the GPU has room",
             )
             .changing(Change::Share),
             step(
