@@ -884,8 +884,30 @@ fn what_the_text_shows_is_neither_missing_nor_denied() {
     check(
         &runner("total=\"62.0 GiB\" free=\"0.5 GiB\""),
         &[],
-        &["speaks against"],
+        &["speaks against", "docker inspect"],
     );
+    check(
+        &format!(
+            "cuda driver library failed to get device context 2\n{}",
+            runner("total=\"62.0 GiB\" free=\"55.5 GiB\"")
+        ),
+        &["before, the GPU was short", "docker inspect"],
+        &["smaller model"],
+    );
+    // A share that the text sets is held against its figures.
+    let share = |share: &str| {
+        format!(
+            "serve --mem-fraction-static {share}\n\
+             [2025-03-01 10:00:00 TP0] Load weight end. type=M, dtype=torch.bfloat16, avail mem=10.00 GB, mem usage=70.00 GB.\n\
+             [2025-03-01 10:00:01 TP0] max_total_tokens=4096 is larger than the profiled value -9000. Use the profiled value instead."
+        )
+    };
+    check(
+        &share("0.95"),
+        &["would leave 6.0 GiB, so whether the setting took effect"],
+        &[],
+    );
+    check(&share("0.8"), &[], &["took effect"]);
     // By the figures pieces decide, and the setting against them is on already.
     let pieces = |told: &str| {
         format!(

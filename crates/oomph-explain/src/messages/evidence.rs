@@ -376,10 +376,16 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
     ))
 }
 
+/// Whether a line near a message has half of the host's memory free or more.
+pub(super) fn is_free_near(message: &OomMessage) -> bool {
+    let near = message.around.free.zip(message.around.total);
+    message.memory == Memory::Host && near.is_some_and(|(free, total)| free.0 >= total.0 / 2)
+}
+
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.
 pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
     let near = message.around.free.zip(message.around.total);
-    if let Some((free, total)) = near.filter(|(free, total)| free.0 >= total.0 / 2) {
+    if let Some((free, total)) = near.filter(|_| is_free_near(message)) {
         return Some(format!(
             "; a line near it has {free} of {total} free, which speaks against it, unless that is of another moment or a container's limit was \
              reached"

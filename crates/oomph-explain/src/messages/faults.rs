@@ -387,7 +387,7 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 "the log of the run in which memory ran out: what the program itself says there has the figures, and `oomph explain LOG` reads it",
             ),
             advice(
-                "for this error: the settings of before, or another version of the program; what a step of it gave in place of a value stands above",
+                "for this error: the settings as they were before it came, or a newer version of the program, whose fault it most likely is",
             ),
         ],
         Fault::LaunchResources => vec![

@@ -1093,7 +1093,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                 "{name}'s cache of keys and values is full: more requests ran at once than it holds"
             ),
             None => format!(
-                "{name}'s share of the GPU is used up by the model{}: nothing is left for keys and values{}{}",
+                "{name}'s share of the GPU is used up by the model{}: nothing is left for keys and values{}{}{}",
                 match (message.in_use, message.free) {
                     (Some(weights), Some(left)) => format!(
                         " (its weights take {weights} and leave {left}, of which a part is kept back for activations)"
@@ -1112,6 +1112,7 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
                     (Some(short), ..) => format!(", {short} too few"),
                     _ => String::new(),
                 },
+                of_a_set_share(message).unwrap_or_default(),
                 if no_share_fits(message) {
                     "; the text also has a GPU that ran out at a larger share, so no share alone helps: less has to be beside \
                      the cache"
@@ -1122,6 +1123,19 @@ fn budget(message: &OomMessage) -> (&'static str, f64, String) {
         },
     };
     ("memory_budget", 0.9, sentence)
+}
+
+/// That the share which the text sets would have room by its figures, as the end of a sentence.
+fn of_a_set_share(message: &OomMessage) -> Option<String> {
+    let set = figures::setting(message, "mem_fraction_static")?;
+    let share: f64 = set.value.as_deref()?.parse().ok()?;
+    let (weights, left) = message.in_use.zip(message.free)?;
+    let room = Bytes(((weights + left).0 as f64 * share) as u64).saturating_sub(weights);
+    (room.0 > 0).then(|| {
+        format!(
+            "; {share} of both, as the text sets it, would leave {room}, so whether the setting took effect is the first question"
+        )
+    })
 }
 
 /// How much a server's share of the GPU is too small for its model and what it measured.

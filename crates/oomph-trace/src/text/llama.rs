@@ -7,6 +7,16 @@ use super::{MessageKind, OomMessage};
 
 pub(super) const READERS: &[Reader] = &[
     Reader {
+        // Ollama asks the driver how much is free, and starts its runner whatever that says.
+        markers: &["failed to get device context 2"],
+        read: |line, _, _| {
+            let mut message = line.message(Program::Cuda, MessageKind::Cuda);
+            message.inside = Some(Program::Ollama);
+            message.handled = true;
+            Some(message)
+        },
+    },
+    Reader {
         markers: &["cudaMalloc failed: out of memory"],
         read: |line, _, before| {
             own(line, before.as_deref())?;

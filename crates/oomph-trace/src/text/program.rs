@@ -336,6 +336,7 @@ const HARDWARE: &[(Hardware, &[&str])] = &[
         &[
             "DmlExecutionProvider",
             "DirectML",
+            "device:DML:",
             "Direct3D",
             "D3D1",
             "DXGI_",

@@ -611,6 +611,16 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
     if let Some(step) = by_workflow(message) {
         return vec![step, look_at_the_kernel()];
     }
+    // A host that was not full may have had a container that was.
+    if messages::evidence::is_free_near(message) {
+        return vec![
+            look_at_the_kernel(),
+            step(
+                "docker inspect -f '{{.State.OOMKilled}} {{.HostConfig.Memory}}' CONTAINER",
+                "if it ran in a container: whether that ended at its limit (in it: cat /sys/fs/cgroup/memory.max)",
+            ),
+        ];
+    }
     vec![
         look_at_the_kernel(),
         look_at_the_host(),
