@@ -376,21 +376,14 @@ pub(super) fn free_card(message: &OomMessage) -> Option<NextStep> {
     ))
 }
 
-/// Whether a line near a message has half of the host's memory free or more.
-pub(super) fn is_free_near(message: &OomMessage) -> bool {
+/// What of the host's memory a line near a message has free, and all, where that is half or more.
+pub(super) fn free_near(message: &OomMessage) -> Option<(Bytes, Bytes)> {
     let near = message.around.free.zip(message.around.total);
-    message.memory == Memory::Host && near.is_some_and(|(free, total)| free.0 >= total.0 / 2)
+    near.filter(|(free, total)| message.memory == Memory::Host && free.0 >= total.0 / 2)
 }
 
 /// What `free` says of a machine on which a process was ended, as the end of a sentence.
 pub(super) fn of_the_host(message: &OomMessage) -> Option<String> {
-    let near = message.around.free.zip(message.around.total);
-    if let Some((free, total)) = near.filter(|_| is_free_near(message)) {
-        return Some(format!(
-            "; a line near it has {free} of {total} free, which speaks against it, unless that is of another moment or a container's limit was \
-             reached"
-        ));
-    }
     let host = message.tables.available().zip(message.tables.host.total);
     if let Some((free, total)) = host.filter(|(free, total)| free.0 < total.0 / 20) {
         return Some(format!(

@@ -305,9 +305,7 @@ pub(crate) fn around(messages: &[OomMessage], ranks: &[u32], cause: &Cause) -> S
             other.handled && other.memory == Memory::Device && other.line < primary.line
         });
     if moved {
-        said.push(
-            "before, the GPU was short, and the program went on with less or on the CPU".to_owned(),
-        );
+        said.push("before, the GPU was short, and the program went on".to_owned());
     }
     said.extend(others_ended(messages, primary));
     if said.is_empty() {

@@ -546,12 +546,6 @@ pub(super) fn others_on_the_gpu(message: &OomMessage) -> NextStep {
                  deviceQuery and cudaMemGetInfo show what is free",
             );
         }
-        Hardware::Gpu if message.tables.shows(Sign::Sometimes) => {
-            return step(
-                "nvidia-smi --query-gpu=timestamp,memory.used --format=csv -lms 200",
-                "how use goes over time, as it fails now and then: a short peak, or growth",
-            );
-        }
         Hardware::Gpu => "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
         Hardware::Amd => "rocm-smi --showpids --showmeminfo vram",
         Hardware::Intel => "xpu-smi ps",
@@ -1251,24 +1245,18 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         Some(Program::Vllm) => inside_vllm(message),
         Some(Program::Sglang) => inside_sglang(message),
         Some(Program::Named(named)) => uses(named, message),
-        Some(Program::CTranslate2) => {
-            let mut steps = vec![
-                step(
-                    "compute_type=\"int8_float16\"",
-                    "weights in 8 bits (\"int8\" where the GPU is old), or a smaller model",
-                ),
-                step(
-                    "beam_size=1, best_of=1, temperature=0",
-                    "one candidate at a time: a beam, and samples at a higher temperature after a failed segment, multiply what decoding \
+        Some(Program::CTranslate2) => vec![
+            step(
+                "compute_type=\"int8_float16\"",
+                "weights in 8 bits (\"int8\" where the GPU is old), or a smaller model",
+            ),
+            step(
+                "beam_size=1, best_of=1, temperature=0",
+                "one candidate at a time: a beam, and samples at a higher temperature after a failed segment, multiply what decoding \
                      holds",
-                ),
-                others_on_the_gpu(message),
-            ];
-            if message.tables.shows(Sign::Sometimes) {
-                steps.rotate_right(2);
-            }
-            steps
-        }
+            ),
+            others_on_the_gpu(message),
+        ],
         Some(Program::Xgboost) => vec![
             advice(
                 "fewer rows at once (QuantileDMatrix, external memory), a smaller max_bin or max_depth, \

@@ -1242,7 +1242,9 @@ fn on_chip(message: &OomMessage) -> String {
 fn killed_confidence(message: &OomMessage) -> f64 {
     match message {
         _ if message.setting == Some("no reason") => 0.5,
-        _ if message.setting == Some("not its limit") => 0.4,
+        _ if message.setting == Some("not its limit") || evidence::free_near(message).is_some() => {
+            0.4
+        }
         _ if is_evident(message) => 0.95,
         _ if says_full(message) => 0.8,
         _ => 0.6,
@@ -1576,6 +1578,10 @@ fn killed(message: &OomMessage) -> String {
                 })
             )
         }
+        _ if let Some((free, total)) = evidence::free_near(message) => format!(
+            "{process} was ended by signal 9, and the text does not say by whom: a line near it has {free} of {total} free, so hardly for want of the \
+             host's memory (RAM), but perhaps at a container's limit of it, or by what had started it"
+        ),
         _ => {
             format!(
                 "{process} was ended by signal 9, most likely by the kernel's OOM killer: {}{}{}",

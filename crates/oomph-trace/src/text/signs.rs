@@ -104,8 +104,6 @@ pub enum Sign {
     Rollouts,
     /// An error of CUDA may have been that of an earlier call, as its own words say.
     Asynchronous,
-    /// It fails now and then.
-    Sometimes,
     /// It had run for some epochs.
     RanEpochs,
     /// Checkpointed activations had no gradient to pass on.
@@ -496,19 +494,6 @@ const WORDS: &[(Sign, &[&str])] = &[
             "tensorflow/python",
             "tensorflow_estimator",
             "tpuestimator",
-        ],
-    ),
-    (
-        Sign::Sometimes,
-        &[
-            "sometimes",
-            "suddenly",
-            "at random",
-            "randomly fail",
-            "intermittent",
-            "sporadic",
-            "every now and then",
-            "once in a while",
         ],
     ),
     (

@@ -612,7 +612,7 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
         return vec![step, look_at_the_kernel()];
     }
     // A host that was not full may have had a container that was.
-    if messages::evidence::is_free_near(message) {
+    if messages::evidence::free_near(message).is_some() {
         return vec![
             look_at_the_kernel(),
             step(
