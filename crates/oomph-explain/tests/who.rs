@@ -1002,19 +1002,27 @@ fn a_line_of_the_log_comes_before_what_somebody_tells_of_memory() {
 
 #[test]
 fn a_dump_without_its_first_line_is_one() {
+    let dump = "I0000 00:00:1700000000.1 1 bfc_allocator.cc:1119] Total size in pool: 40.00GiB memory_limit_: 40.00GiB available size: 9B curr_region_allocation_bytes_: 80.00GiB\n\
+                I0000 00:00:1700000000.2 1 bfc_allocator.cc:1128] Stats: \n\
+                Limit:                        40.00GiB\n\
+                InUse:                        30.00GiB\n\
+                MaxAllocSize:                 12.00GiB\n";
     check(
-        "I0000 00:00:1700000000.1 1 bfc_allocator.cc:1119] Total size in pool: 40.00GiB memory_limit_: 40.00GiB available size: 9B curr_region_allocation_bytes_: 80.00GiB\n\
-         I0000 00:00:1700000000.2 1 bfc_allocator.cc:1128] Stats: \n\
-         Limit:                        40.00GiB\n\
-         InUse:                        30.00GiB\n\
-         MaxAllocSize:                 12.00GiB\n",
+        dump,
         &[
             "an account of memory",
             "limit is 40.0 GiB",
             "30.0 GiB of that were in use",
         ],
-        &["asked for · 80", "free -h"],
+        &["free -h"],
     );
+    let found = explain_messages(&text::find(dump)).unwrap();
+    let message = found.message.unwrap();
+    assert_eq!(
+        (message.memory_name, message.asked_bytes),
+        ("GPU memory", None)
+    );
+    assert_eq!(found.messages.len(), 1);
     check(
         "|            CUDA OOMs: 2            |        cudaMalloc retries: 3         |\n",
         &["an account of memory", "torch.cuda.memory_summary"],

@@ -513,6 +513,8 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
         // XLA says the same on all of them.
         (Memory::Device, Hardware::Gpu)
             if message.program == Program::Jax
+                // That allocator is the GPU's.
+                && message.setting != Some("an account")
                 && message.device.is_none()
                 && message.inside.is_none()
                 && super::figures::card(message).is_none()
