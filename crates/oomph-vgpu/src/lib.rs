@@ -45,6 +45,7 @@ mod linked_in;
 mod loader;
 mod meeting;
 mod memory;
+mod mersenne;
 mod modules;
 mod moved;
 mod nccl;

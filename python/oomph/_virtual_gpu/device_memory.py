@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from oomph._older_python import zip
 
 _CPU = torch.device("cpu")
 _make_storage = torch._C._construct_storage_from_data_pointer
+_data_ptr: Any = torch._C.TensorBase.data_ptr
+"""PyTorch's own: a tensor's method may be somebody else's (`host_draws.py`)."""
 
 
 def base_pointer(t: torch.Tensor) -> int:
@@ -16,7 +20,7 @@ def base_pointer(t: torch.Tensor) -> int:
     Not asked of `untyped_storage()`: the Python object for a storage counts as one more owner, and
     autograd accumulates in place only into memory with a single owner.
     """
-    return t.data_ptr() - int(t.storage_offset()) * t.element_size()
+    return _data_ptr(t) - int(t.storage_offset()) * t.element_size()
 
 
 def cpu_alias(t: torch.Tensor) -> torch.Tensor:

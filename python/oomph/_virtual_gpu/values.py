@@ -37,6 +37,7 @@ from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
+from oomph._virtual_gpu.host_draws import DRAWS, HostDraws
 from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
@@ -70,6 +71,11 @@ LONG_NS = 100_000
 """An operator on the CPU counts by itself from here on; what shorter ones take is in what any operator takes the host."""
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 
+
+_TO_GPU = {"aten::_to_copy", "aten::copy_"}
+"""What comes from the host with them is a tensor's own values, all of them."""
+_COPIES = {"aten::_pin_memory", "aten::resize_"}
+"""They copy what their argument holds, though their result is said to have no values of its own."""
 
 _BELOW = (os.path.dirname(__file__), torch._ops.__file__)
 """Files of the frames between an operator's caller and this layer."""
@@ -134,6 +140,7 @@ class ValueLayer:
         self._replace_host: Any = None
         self._budget = None if compute is None else Budget(compute)
         self._graphs: Graphs | None = None
+        self._host_draws = HostDraws(self.aside) if virtual and compute is None else None
         self._gone = False
         self._virtual = virtual
         self._gpu = library() if virtual else None
@@ -288,6 +295,8 @@ class ValueLayer:
     def leave(self) -> None:
         """Deactivate: in forked processes, where CUDA cannot be used, and where nothing is recorded any more."""
         self._gone = True
+        if self._host_draws:
+            self._host_draws.draw_all()
         self.before = None
         dispatch.include(False)
 
@@ -382,6 +391,22 @@ class ValueLayer:
                 reads.writes(op.name, given[0])
             if reads is not None and op.pairs and len(given) > 1 and self.pairs is not None:
                 self.pairs(*given[:2])
+            if self._host_draws is not None and (self._host_draws or op.name in DRAWS):
+                if not on_gpu and self._is_postponed(func, op, args, kwargs):
+                    return args[0]
+                if on_gpu and op.name in _TO_GPU:
+                    if self._host_draws.waits(args[1 if op.mutated else 0]):
+                        return self._take_undrawn(func, op, args, kwargs)
+                elif self._host_draws.taken:
+                    self._host_draws.sweep()
+                if not op.view or op.name in _COPIES:
+                    for t in given:
+                        if t.is_cuda or not self._host_draws.waits(t):
+                            continue
+                        if op.overwrites and t is args[0]:
+                            self._host_draws.overwritten(t)
+                        else:
+                            self._host_draws.draw(t)
             if self._awaited:
                 self._collect()
             if self._strange.value != self._strange_before:
@@ -399,6 +424,34 @@ class ValueLayer:
                     return func(*args, **kwargs)
                 with untraced():
                     return op.special(func, op, args, kwargs)
+
+    def _is_postponed(self, func, op, args, kwargs) -> bool:
+        """Whether an operator on tensors of the CPU waits until its result is read."""
+        assert self._host_draws is not None
+        return (
+            len(op.mutated) == 1
+            and op.mutated[0][0] == 0
+            and isinstance(args[0], torch.Tensor)
+            and (op.name in DRAWS or self._host_draws.waits(args[0]))
+            and torch._C._get_tracing_state() is None
+            and self._host_draws.postpone(func, op, args, kwargs)
+        )
+
+    def _take_undrawn(self, func, op, args, kwargs):
+        """Numbers that are still to be drawn go to the GPU: as of all large random tensors there, nobody knows them."""
+        self._gpu.oomph_vgpu_begin(op.keeps, _by_engine())
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._gpu.oomph_vgpu_end()
+        with untraced():
+            if out.is_cuda:
+                self._clear(out)
+                self._wide.discard(base_pointer(out))
+            self._lose([out], not op.mutated)
+        assert self._host_draws is not None
+        self._host_draws.taken = True
+        return out
 
     def _distrust(self) -> None:
         """Somebody's own kernels ran: nobody knows what they wrote."""
