@@ -1121,6 +1121,7 @@ fn only_as_much_goes_to_the_host_as_is_too_much() {
 /// Of what goes to the host less may count than was thought: the next part is as large as that run says.
 #[test]
 fn a_part_that_was_not_enough_says_how_much_is() {
+    const COUNTS: f64 = 0.7;
     let wanted = Wanted {
         allow: Some(["save_on_cpu".to_owned()].into()),
         ..wanted()
@@ -1131,7 +1132,6 @@ fn a_part_that_was_not_enough_says_how_much_is() {
             _ => None,
         })
     };
-    const COUNTS: f64 = 0.7;
     let (found, made) = found(wanted, |made| {
         if made.levers.is_empty() {
             return None;
