@@ -1602,7 +1602,7 @@ PAIRS = """
         pytest.param(ROOM_AHEAD, "0.5GiB", "kv_cache", id="a_cache_that_was_there_before_scores"),
         pytest.param(ONE_STORE, "0.9GiB", "kv_cache", id="a_cache_of_all_layers_in_one_tensor"),
         pytest.param(IN_TURN, "0.45GiB", "model_too_large", id="parts_that_have_had_their_turn"),
-        pytest.param(REWARDS, "0.6GiB", "graph_retained", id="graphs_kept_before_training"),
+        pytest.param(REWARDS, "0.6GiB", "missing_no_grad", id="graphs_kept_before_training"),
         pytest.param(PAIRS, "0.4GiB", "attention_scores", id="attention_of_vectors_for_pairs"),
     ],
 )

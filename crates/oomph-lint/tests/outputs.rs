@@ -341,5 +341,8 @@ def train(model, loader, optimizer, criterion):
     // The square of 16 times the lines would take 256 times as long. Caches that other programs fill, and a processor that slows
     // down meanwhile, cost several times the time.
     let (few, many) = (nanoseconds(20), nanoseconds(320));
-    assert!(many < 140 * few, "{many} ns for 320 functions, {few} for 20");
+    assert!(
+        many < 140 * few,
+        "{many} ns for 320 functions, {few} for 20"
+    );
 }

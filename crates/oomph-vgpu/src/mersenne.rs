@@ -56,9 +56,9 @@ impl State {
 
 export! {
     /// Moves a state of PyTorch's generator for the CPU so many draws of 32 bits further.
-    unsafe fn oomph_vgpu_skip(state: *mut State, draws: u64) -> (), or (); {
-        // SAFETY: the caller's state, which nobody else uses meanwhile.
-        unsafe { (*state).skip(draws) };
+    unsafe fn oomph_vgpu_skip(state: u64, draws: u64) -> (), or (); {
+        // SAFETY: the address of the caller's state, which nobody else uses meanwhile.
+        unsafe { (*(state as *mut State)).skip(draws) };
     }
 }
 

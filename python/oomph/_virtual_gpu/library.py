@@ -56,7 +56,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "oomph_vgpu_place": (None, [c_uint32]),
     "oomph_vgpu_step": (None, [c_uint64, c_uint64, c_uint64]),
     "oomph_vgpu_forget_steps": (None, []),
-    "oomph_vgpu_skip": (None, [c_void_p, c_uint64]),
+    "oomph_vgpu_skip": (None, [c_uint64, c_uint64]),
     "oomph_vgpu_work": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_report": (c_size_t, [c_char_p, c_size_t]),
     "oomph_vgpu_begin": (None, [c_int, c_int]),
