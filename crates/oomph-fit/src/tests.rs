@@ -1084,6 +1084,14 @@ fn the_least_plan_is_tried_until_none_of_its_levers_refuses() {
     assert!(held.any(|levers| *levers == chosen(&found).levers));
 }
 
+/// The most that a run's plan keeps of saved tensors on the host.
+fn most(made: &Made) -> Option<u64> {
+    made.levers.iter().find_map(|lever| match lever {
+        Lever::SaveOnCpu(save) => save.most,
+        _ => None,
+    })
+}
+
 /// Nothing but the last resort fits, and of that a part is enough.
 #[test]
 fn only_as_much_goes_to_the_host_as_is_too_much() {
@@ -1092,12 +1100,6 @@ fn only_as_much_goes_to_the_host_as_is_too_much() {
         ..wanted()
     };
     let least = PLAIN.used_bytes() / 8;
-    let most = |made: &Made| {
-        made.levers.iter().find_map(|lever| match lever {
-            Lever::SaveOnCpu(save) => save.most,
-            _ => None,
-        })
-    };
     let (found, made) = found(wanted, |made| {
         if made.levers.is_empty() {
             return None;
@@ -1125,12 +1127,6 @@ fn a_part_that_was_not_enough_says_how_much_is() {
     let wanted = Wanted {
         allow: Some(["save_on_cpu".to_owned()].into()),
         ..wanted()
-    };
-    let most = |made: &Made| {
-        made.levers.iter().find_map(|lever| match lever {
-            Lever::SaveOnCpu(save) => save.most,
-            _ => None,
-        })
     };
     let (found, made) = found(wanted, |made| {
         if made.levers.is_empty() {

@@ -136,11 +136,7 @@ class OptimizerSteps:
             return
         progress = self._progress
         progress.in_optimizer = max(0, progress.in_optimizer - 1)
-        progress.gradients += sum(
-            parameter.grad is not None
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
+        progress.gradients += sum(p.grad is not None for p in _parameters(optimizer))
         if progress.is_recorded and progress.step < MARKED_STEPS:
             self._marks.optimizer_state()
         if self._main is None:

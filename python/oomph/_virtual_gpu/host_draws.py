@@ -151,7 +151,7 @@ class HostDraws:
                 self._unwatch()
 
     def _do(self, fill: _Fill) -> None:
-        with self._aside(), torch.no_grad(), _state_kept():
+        with self._aside(), torch.no_grad(), state_kept():
             if fill.state is not None:
                 torch.set_rng_state(fill.state)
             for func, args, kwargs in fill.steps:
@@ -161,7 +161,7 @@ class HostDraws:
         return t.is_contiguous() and t.nbytes == _untyped_storage(t).nbytes()
 
     def _skip(self, state: torch.Tensor, draws: int) -> None:
-        library().oomph_vgpu_skip(_data_ptr(state), draws)
+        library().oomph_vgpu_skip(base_pointer(state), draws)
         torch.set_rng_state(state)
 
     def _can_skip(self, func: Any, name: str, dtype: torch.dtype) -> bool:
@@ -171,7 +171,7 @@ class HostDraws:
             known = dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16)
             for length in (64, 1003) if known else ():
                 trial = torch.empty(length, dtype=dtype, device="cpu")
-                with _state_kept():
+                with state_kept():
                     before = torch.get_rng_state()
                     func(trial)
                     after = torch.get_rng_state()
@@ -206,9 +206,8 @@ class HostDraws:
         self._originals.clear()
 
 
-_data_ptr: Any = torch._C.TensorBase.data_ptr
 _untyped_storage: Any = torch._C.TensorBase.untyped_storage
-"""PyTorch's own, which do not come to `_drawn_first`."""
+"""PyTorch's own, which does not come to `_drawn_first`."""
 
 
 def _draws(name: str, t: torch.Tensor) -> int:
@@ -220,7 +219,8 @@ def _draws(name: str, t: torch.Tensor) -> int:
 
 
 @contextlib.contextmanager
-def _state_kept() -> Iterator[None]:
+def state_kept() -> Iterator[None]:
+    """The state of the generator for the CPU is afterwards what it was."""
     state = torch.get_rng_state()
     try:
         yield

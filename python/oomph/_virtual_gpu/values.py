@@ -37,7 +37,7 @@ from oomph._virtual_gpu.device_memory import base_pointer, cpu_alias
 from oomph._virtual_gpu.filling import Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
-from oomph._virtual_gpu.host_draws import DRAWS, HostDraws
+from oomph._virtual_gpu.host_draws import DRAWS, HostDraws, state_kept
 from oomph._virtual_gpu.library import library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
@@ -603,12 +603,9 @@ class ValueLayer:
         """Whether so much was computed of values that a rule chose that `outs` are not."""
         if self._budget is not None:
             return False
-        self._followed += sum(
-            t.numel() for t in outs if t.is_cuda and t.numel() > LONG and t.dtype != torch.bool
-        )
-        return self._followed > FOLLOWED_LIMIT and any(
-            t.numel() > LONG and t.dtype != torch.bool for t in outs
-        )
+        long = [t for t in outs if t.numel() > LONG and t.dtype != torch.bool]
+        self._followed += sum(t.numel() for t in long if t.is_cuda)
+        return bool(long) and self._followed > FOLLOWED_LIMIT
 
     def _settle(self, func, op, args, kwargs, out) -> None:
         """Give `out`, and what `func` changed in place, their values."""
@@ -964,13 +961,10 @@ class ValueLayer:
         """Draw other numbers than the device, from its random state, which is at `offset` then: a program that restores an
         earlier state draws the same numbers again. The script's CPU random state does not change."""
         seed = hash((generator.initial_seed(), offset)) & 0x7FFF_FFFF_FFFF_FFFF
-        saved = torch.get_rng_state()
-        # Not `torch.manual_seed`, which seeds the GPUs, too.
-        torch.default_generator.manual_seed(seed)
-        try:
+        with state_kept():
+            # Not `torch.manual_seed`, which seeds the GPUs, too.
+            torch.default_generator.manual_seed(seed)
             return func(*cpu_args, **cpu_kwargs)
-        finally:
-            torch.set_rng_state(saved)
 
     # ---- unknown values ----
 
