@@ -354,6 +354,16 @@ REFUSED = {
         "z = F.normalize(model(a)); F.cross_entropy(z @ model(a + 1).t(), torch.arange(len(z))).backward(); optimizer.step()",
         "compares the samples",
     ),
+    "negatives of the batch": (
+        "",
+        "z = model(a); far = z[torch.randint(len(z), (len(z), 3))].mean(1); (1 - (z - far).square()).mean().backward(); optimizer.step()",
+        "picks activations of other samples",
+    ),
+    "the sample before": (
+        "",
+        "z = model(a); (z - z.index_select(0, torch.arange(len(z)).roll(1))).square().mean().backward(); optimizer.step()",
+        "picks activations of other samples",
+    ),
     "variance over the batch": (
         "",
         "(1 - model(a).std(dim=0)).mean().backward(); optimizer.step()",

@@ -690,10 +690,10 @@ REFUSALS = {
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.embed, self.rnn, self.head = nn.Embedding(9, 4), nn.GRU(4, 8, 2), nn.Linear(8, 9)
+            self.embed, self.mix, self.head = nn.Embedding(9, 8), nn.Linear(8, 8), nn.Linear(8, 9)
         def forward(self, x, state):
-            out, state = self.rnn(self.embed(x), state)
-            return self.head(out).view(-1, 9), state
+            out = self.mix(self.embed(x).mean(0) + state)
+            return self.head(self.embed(x) + out.mean(0)).view(-1, 9), out
     Net()(torch.randint(0, 9, (5, B)), torch.zeros(2, B, 8))[0].sum().backward()""",
         "joins them with the first",
     ),
@@ -708,6 +708,31 @@ REFUSALS = {
     force, = torch.autograd.grad(model(x).sum(), x, create_graph=True)
     force.pow(2).sum().backward()""",
         "gradients of gradients",
+    ),
+    "transforms of functions": (
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
+        def forward(self, x):
+            return self.body(x)
+    x = torch.randn(B, 8)
+    _, tangent = torch.func.jvp(Net(), (x,), (torch.ones_like(x),))
+    tangent.pow(2).sum().backward()""",
+        "within a transform of torch.func",
+    ),
+    "samples drawn from the batch": (
+        """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(8, 4)
+        def forward(self, x):
+            a = self.a(x)
+            return (a - a[torch.randint(len(x), (len(x), 3))].mean(1)).pow(2).sum(1)
+    Net()(torch.randn(B, 8)).sum().backward()""",
+        "picks activations of other samples",
     ),
     "an argument that changes": (
         """
@@ -761,6 +786,60 @@ def test_a_model_beside_others_may_stay_whole(tmp_path):
 """
     split = gradients(tmp_path, code)
     assert "Margin is left whole" in split.levers["split_forward"]["note"]
+
+
+INSIDE = """
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
+        def forward(self, x):
+            return x + self.body(x)
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = Block()
+            self.blocks = nn.ModuleList([Block(), Block()])
+        def forward(self, x):
+            a = self.body(x)
+            rows = self.blocks[0](a.repeat_interleave(3, 0)).view(len(x), 3, 8).mean(1)
+            a = a + rows + self.blocks[1](a)
+            return OUT
+    model = Net()
+    outputs = model(torch.randn(B, 8))
+    outputs.sum().backward()
+    parameters = model.parameters()
+"""
+
+
+@pytest.mark.parametrize(
+    "out",
+    ["F.cross_entropy(a, torch.arange(len(a)) % 8, ignore_index=0) + a.square().mean()", "a @ a.T"],
+    ids=["loss", "comparison"],
+)
+def test_models_inside_of_one_that_cannot_be_split(tmp_path, out):
+    """Those that get its samples; not one that gets three rows of each."""
+    split = gradients(tmp_path, INSIDE.replace("OUT", out))
+    assert split.levers["split_forward"]["applied"] == 2
+    assert "Net is left whole" in split.levers["split_forward"]["note"]
+
+
+def test_a_recurrent_layer_inside_of_a_model_that_joins_samples_and_times(tmp_path):
+    code = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.rnn, self.head = nn.Embedding(9, 4), nn.GRU(4, 8, 2), nn.Linear(8, 9)
+        def forward(self, x, state):
+            out, state = self.rnn(self.embed(x), state)
+            return self.head(out).view(-1, 9), state
+    model = Net()
+    outputs, _ = model(torch.randint(0, 9, (5, B)), torch.zeros(2, B, 8))
+    outputs.square().mean().backward()
+    parameters = model.parameters()
+"""
+    split = gradients(tmp_path, code)
+    assert split.levers["split_forward"]["applied"] == 1
 
 
 def test_a_model_that_cannot_be_split_may_be_called_first(tmp_path):
@@ -973,7 +1052,7 @@ def test_a_batch_from_a_function_gets_a_plan(tmp_path):
     assert found.levers == ["split_forward"]
     chosen = found.chosen
     assert chosen["verified"] and chosen["same_results"] == "rounding"
-    assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
+    assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.1
     assert 1.2 < chosen["time_ratio"] < 1.5
     # What cannot be placed by itself is told.
     by_hand = (tmp_path / "oomph-plan.md").read_text()

@@ -17,7 +17,7 @@ mod work;
 pub use device::{Took, took};
 pub use estimate::{Bound, Consumer, Estimate, Part, parts, parts_and_copies};
 pub use figures::{Figures, NoFigures};
-pub use host::Host;
+pub use host::{Host, USUAL};
 pub use play::{Played, alone, play};
 pub use recalibrate::{Factors, RealSteps, factors, gpu_factor};
 pub use work::{Kind, Line, Path, Product, Step, Steps, Way, Work};

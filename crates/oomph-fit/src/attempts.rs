@@ -172,7 +172,7 @@ impl Measurement {
         retries as f64 / f64::from(self.record.steps.max(1))
     }
 
-    /// Bytes that a step gives back to the driver, and gets again, once the allocator has settled.
+    /// Bytes that a step gives back to the driver and gets again, once the allocator has settled.
     fn returned_a_step(&self) -> f64 {
         self.trace
             .as_ref()
@@ -231,24 +231,22 @@ impl Measurement {
     }
 }
 
-/// Bytes that a step gives back to the driver: what was given back in the second half of the history, by half the steps.
+/// Bytes that a step gives back to the driver and gets again: of the second half of the history, by half the steps. What a framework gives
+/// back when it is done with training is not got again.
 fn returned_a_step(trace: &Trace, steps: u32) -> f64 {
-    let returned: u64 = trace
-        .devices
-        .iter()
-        .flat_map(|device| {
-            let Range { start, end } = device.rows;
-            start + (end - start) / 2..end
-        })
-        .filter(|&row| {
-            matches!(
-                trace.events.action(row),
-                Action::SegmentFree | Action::SegmentUnmap
-            )
-        })
-        .map(|row| trace.events.size(row).0)
-        .sum();
-    returned as f64 / (f64::from(steps.max(1)) / 2.0)
+    let (mut returned, mut got) = (0, 0);
+    for device in &trace.devices {
+        let Range { start, end } = device.rows;
+        for row in start + (end - start) / 2..end {
+            let bytes = trace.events.size(row).0;
+            match trace.events.action(row) {
+                Action::SegmentFree | Action::SegmentUnmap => returned += bytes,
+                Action::SegmentAlloc | Action::SegmentMap => got += bytes,
+                _ => {}
+            }
+        }
+    }
+    returned.min(got) as f64 / (f64::from(steps.max(1)) / 2.0)
 }
 
 /// GPUs of a host where `gpus` were named: as many, as far as a host has so many.
@@ -263,7 +261,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_step_gives_back_counts_and_what_setup_gave_back_does_not() {
+    fn what_each_step_gives_back_counts_and_what_the_setup_and_the_end_give_back_does_not() {
         let mut trace = Trace::default();
         let mut push = |action, size| {
             trace.events.push(Event {
@@ -280,6 +278,7 @@ mod tests {
                 push(Action::Alloc, 10);
             }
         }
+        push(Action::SegmentFree, 1 << 40);
         let rows = 0..trace.events.len();
         trace.devices.push(DeviceRows { device: 0, rows });
         assert!((returned_a_step(&trace, 4) - 300.0).abs() < 1e-9);

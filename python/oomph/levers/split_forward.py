@@ -54,6 +54,8 @@ SEQUENCE_FIRST = (torch.nn.RNNBase, torch.nn.Transformer, torch.nn.MultiheadAtte
 """Modules whose first dimension is not the samples unless `batch_first` says so."""
 COMPARED = 4
 """Samples of which the outputs are compared, together and apart."""
+LEVELS = 2
+"""How deep inside of models that stay whole others are split: blocks further inside keep little beside what is whole."""
 FEW = 1 << 16
 """Entries of a saved tensor up to which it is kept for a look at the graph."""
 TOLERANCE = {torch.float32: 5e-3, torch.float64: 5e-3}
@@ -71,10 +73,11 @@ class SplitForward(Lever):
     pass. Results: the same to rounding; random layers draw other numbers, since one draw becomes
     several, and the same ones in both passes.
 
-    Passes without gradients over as much, of a teacher or a target network, run in parts, too.
+    Passes without gradients over as much, of a teacher or a target network, run in parts, too. Of a model that
+    cannot be split, since it computes its loss itself, say, the models inside are split that get its samples.
 
     Refused by name: batch normalization in training, models that compare samples, outputs and losses that do
-    not follow from those of the parts, gradients of gradients.
+    not follow from those of the parts, gradients of gradients, transforms of `torch.func`.
     """
 
     name = "split_forward"
@@ -97,6 +100,10 @@ class SplitForward(Lever):
         """Models that are left whole,"""
         self.reason: str | None = None
         """and why the first one is."""
+        self.sizes: set[int] | None = None
+        """How many samples the one whose call runs got; None outside of these."""
+        self.levels: weakref.WeakKeyDictionary[torch.nn.Module, int] = weakref.WeakKeyDictionary()
+        """How many of them are around a model that is split, not counting those that only pass it on."""
         self.whole_passes: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
         """Those whose passes without gradients are."""
         self.largest = 0
@@ -129,8 +136,10 @@ class SplitForward(Lever):
     def _around(
         self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
     ) -> Any:
-        if self.running or module in self.whole:
+        if self.running:
             return forward(*args, **kwargs)
+        if module in self.whole:
+            return self._inside(forward, args, kwargs)
         if torch._C._len_torch_dispatch_stack() > 0:
             return forward(*args, **kwargs)  # another lever looks at what the whole call does
         if not torch.is_grad_enabled():
@@ -143,13 +152,18 @@ class SplitForward(Lever):
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         if not tensors or not any(t.requires_grad for t in (*tensors, *module.parameters())):
             return forward(*args, **kwargs)
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            self._leave_whole(module, "it is called within a transform of torch.func")
+            return forward(*args, **kwargs)
         try:
-            places = [where for where in samples(args, kwargs) if where.size > 1]
+            places = [where for where in samples(args, kwargs) if self._is_batch(where)]
             if not places:
                 return forward(*args, **kwargs)
             output = self._in_parts(module, forward, args, kwargs, places)
         except (CannotSplit, Inseparable) as error:
-            return self._leave_whole(module, forward, args, kwargs, str(error))
+            self._leave_whole(module, str(error))
+            self._split_inside(module)
+            return self._inside(forward, args, kwargs)
         self.applied += 1
         self.largest = max(self.largest, _elements(tensors))
         return output
@@ -196,13 +210,34 @@ class SplitForward(Lever):
                 reasons.append(str(error))
         raise CannotSplit(reasons[0])
 
-    def _leave_whole(self, module: Any, forward: Any, args: tuple, kwargs: dict, why: str) -> Any:
-        """A model beside others that are split may stay as it is; alone it is refused."""
+    def _leave_whole(self, module: torch.nn.Module, why: str) -> None:
+        """A model beside or around others that are split may stay as it is; alone it is refused."""
         name = type(module).__name__
         self.reason = self.reason or f"the call of {name} cannot be split: {why}"
         self.whole.add(module)
         self.add_note(f"{name} is left whole: {why}")
-        return forward(*args, **kwargs)
+
+    def _split_inside(self, module: torch.nn.Module) -> None:
+        parts = [part for part in _called_inside(module) if _saves_inside(part)]
+        level = self.levels.get(module, 0) + (len(parts) > 1)
+        for part in parts if level <= LEVELS else ():
+            self.levels[part] = level
+            self.handles.append(around_forward(part, self._around, self.order))
+
+    def _inside(self, forward: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """The call of a model that is left whole."""
+        outer, self.sizes = self.sizes, set()
+        with contextlib.suppress(CannotSplit):
+            self.sizes.update(where.size for where in samples(args, kwargs))
+        try:
+            return forward(*args, **kwargs)
+        finally:
+            self.sizes = outer
+
+    def _is_batch(self, where: Samples) -> bool:
+        """Whether samples may be there: several, and inside of another model's call as many as it got. The first dimension of
+        what its parts get may be another one."""
+        return where.size > 1 and (self.sizes is None or where.size in self.sizes)
 
 
 class Layout:
@@ -868,6 +903,15 @@ def _saves_inside(root: torch.nn.Module) -> bool:
     single = next(root.children(), None) is None
     own = type(root).__module__.startswith("torch.nn.modules")
     return not (single and own) or isinstance(root, torch.nn.RNNBase)
+
+
+def _called_inside(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The modules of several layers that `module` itself calls, perhaps."""
+    for part in module.children():
+        if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            yield from _called_inside(part)
+        elif next(part.children(), None) is not None or isinstance(part, torch.nn.RNNBase):
+            yield part
 
 
 def _without_saved() -> Any:

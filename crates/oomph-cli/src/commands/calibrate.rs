@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, bail};
-use oomph_clock::{Figures, Host, gpu_factor};
+use oomph_clock::{Figures, Host, USUAL, gpu_factor};
 use oomph_gpus::Gpu;
 use oomph_job::{RunDirectory, cache_directory, host, write_cache};
 use oomph_run::{Record, time::learned};
@@ -107,7 +107,7 @@ impl Measured {
         if let Some(factor) = self.factor() {
             let _ = writeln!(
                 text,
-                "this host takes {factor:.2} times as long as {}",
+                "this host takes {factor:.2} times as long as {}, a usual one {USUAL}",
                 Host::default().name,
             );
         }
@@ -284,9 +284,9 @@ impl Here {
         )
     }
 
-    /// The host to assume: this machine if it was measured, else the one that the clocks are fitted beside.
+    /// The host to assume: this machine if it was measured, else a usual one.
     pub(crate) fn host(&self) -> Host {
-        self.0.host().unwrap_or_default()
+        self.0.host().unwrap_or_else(Host::usual)
     }
 
     /// A GPU's figures, with what runs on this machine taught of it.

@@ -10,6 +10,7 @@
 use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use serde::{Deserialize, Serialize};
 
+use oomph_run::record::Module;
 use oomph_trace::{Category, Phase};
 
 use crate::blocks::{self, Block, Edits, Positions, Uses};
@@ -20,7 +21,6 @@ use crate::levers::Lever;
 use crate::model::{Event, Model};
 use crate::search::Options;
 use crate::sharding::Sharing;
-use crate::units;
 
 /// Into how many parts a batch may go.
 const PARTS: [u32; 6] = [2, 4, 8, 16, 32, 64];
@@ -204,24 +204,66 @@ fn all_couple_samples(model: &Model) -> bool {
     model.couples_samples() && outermost(model).is_empty()
 }
 
-/// The outermost models that are trained, or through which something is, and whose samples do not depend on each other: others
-/// stay whole beside them.
+/// How deep inside of models that stay whole others are split, as the lever does it.
+const LEVELS: usize = 2;
+
+/// The outermost models that are trained, or through which something is, and whose samples do not depend on each other. One
+/// that couples them stays whole, and the models inside of it are split.
 fn outermost(model: &Model) -> Vec<String> {
-    let has_parameters = |name: &str| {
-        (model.modules.iter())
-            .any(|module| module.parameters > 0 && units::is_inside(&module.name, name))
+    let around = |is: fn(&Module) -> bool| -> HashSet<&str> {
+        let modules = model.modules.iter().filter(|module| is(module));
+        modules
+            .flat_map(|module| names_around(&module.name))
+            .collect()
     };
-    let couples = |name: &str| {
-        (model.modules.iter()).any(|module| module.coupled && units::is_inside(&module.name, name))
-    };
-    let mut names: Vec<String> = Vec::new();
-    for call in model.calls.iter().skip(1) {
-        let is_new = model.is_outermost(call) && !names.contains(&call.module);
-        if is_new && has_parameters(&call.module) && !couples(&call.module) {
-            names.push(call.module.clone());
+    let trained = around(|module| module.parameters > 0);
+    let coupled = around(|module| module.coupled);
+    let holds_others: HashSet<&str> = (model.modules.iter())
+        .filter_map(|module| Some(module.name.rsplit_once('.')?.0))
+        .collect();
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::default();
+    let mut open: Vec<(u32, usize)> = Vec::new();
+    for (number, call) in (0..).zip(&model.calls).skip(1) {
+        if model.is_outermost(call) {
+            open.push((number, 0));
+        } else {
+            children.entry(call.parent).or_default().push(number);
         }
     }
+    let mut names: Vec<String> = Vec::new();
+    let name = |number: u32| {
+        model
+            .calls
+            .get(number as usize)
+            .map(|call| call.module.as_str())
+    };
+    while let Some((number, level)) = open.pop() {
+        let Some(module) = name(number).filter(|module| trained.contains(module)) else {
+            continue;
+        };
+        if !coupled.contains(module) {
+            names.push(module.to_owned());
+            continue;
+        }
+        let inside = children.get(&number).into_iter().flatten().copied();
+        let inside: Vec<u32> = inside
+            .filter(|&number| name(number).is_some_and(|module| holds_others.contains(module)))
+            .collect();
+        let distinct: HashSet<_> = inside.iter().map(|&number| name(number)).collect();
+        let level = level + usize::from(distinct.len() > 1);
+        if level <= LEVELS {
+            open.extend(inside.into_iter().map(|number| (number, level)));
+        }
+    }
+    names.sort_unstable();
+    names.dedup();
     names
+}
+
+/// A module's name and those of the modules around it.
+fn names_around(name: &str) -> impl Iterator<Item = &str> {
+    let dots = name.match_indices('.').map(|(at, _)| at);
+    dots.chain([name.len()]).filter_map(|end| name.get(..end))
 }
 
 /// The calls of `names` without gradients that see as much as the largest of those that are `trained`: of a teacher, say.
@@ -359,8 +401,6 @@ fn split(
 
 #[cfg(test)]
 mod tests {
-    use oomph_run::record::Module;
-
     use super::*;
     use crate::model::Call;
 
@@ -398,5 +438,18 @@ mod tests {
         let both = job(&[("Generator", true), ("Discriminator", false)]);
         assert!(offered(&both));
         assert_eq!(outermost(&both), ["Discriminator"]);
+    }
+
+    #[test]
+    fn models_inside_of_one_that_couples_samples_are_split() {
+        let mut model = job(&[("Net.body", false), ("Net.head", true)]);
+        for call in &mut model.calls[1..] {
+            call.parent = 3;
+        }
+        model.calls.push(Call {
+            module: "Net".to_owned(),
+            ..Call::default()
+        });
+        assert_eq!(outermost(&model), ["Net.body"]);
     }
 }

@@ -573,6 +573,8 @@ def coupled(loss: torch.Tensor, part: int) -> str | None:
             shape = torch.Size(node._input_metadata[0].shape)
             if len(shape) == 2 and shape[0] == shape[1] and shape[0] % part == 0:
                 return "it compares the samples of a batch with each other (cdist)"
+        elif name in ("Index", "IndexSelect", "Gather") and _takes_other_samples(node, name, part):
+            return "it picks activations of other samples (by an index, as negatives of a batch are drawn)"
         elif name in ("Var", "Std", "VarMean", "StdMean"):
             shape, dims = _shape_in(node), getattr(node, "_saved_dim", None)
             if len(shape) > 1 and shape[0] == part and (dims is None or 0 in dims):
@@ -589,6 +591,22 @@ def _similarity(node: Any, part: int) -> bool:
     if left[0] != right[1] or left[0] % part or left[0] // part > 4:
         return False
     return all(child is not None and not _is_weight(child) for child, _ in node.next_functions)
+
+
+def _takes_other_samples(node: Any, name: str, part: int) -> bool:
+    """Whether each sample's rows are picked from rows of all samples; what a virtual GPU does not know may be any row."""
+    if name == "Index":
+        index = node._saved_indices[0]
+    else:
+        index = node._saved_index if node._saved_dim == 0 else None
+    rows = _sizes_in(node)[0] if _sizes_in(node) else 0
+    # Rows that are picked by a mask or for an expert are not laid out by samples.
+    if index is None or index.dtype != torch.long or not rows or rows % part:
+        return False
+    if index.dim() == 0 or len(index) != part or _is_weight(node.next_functions[0][0]):
+        return False
+    own = torch.arange(part, device=index.device).view(part, *[1] * (index.dim() - 1))
+    return not bool((index // (rows // part) == own).all())
 
 
 def _is_weight(node: Any) -> bool:
