@@ -565,7 +565,8 @@ class Batch:
         mixed = self.had_gradients and not self._aside
         if len(tensors) > 1 or (tensors and (numbers or mixed)):
             # Terms of several kinds: one factor must do for all of them.
-            numbers |= {round(float(factor), 6) for factor in tensors}
+            together = torch.stack([factor.to(tensors[0].device) for factor in tensors])
+            numbers |= {round(factor, 6) for factor in together.tolist()}  # waits for the GPU once
             factor: Any = tensors[0] if len(numbers) == 1 else None
             if numbers == {1.0}:
                 return None
