@@ -518,6 +518,104 @@ def test_parameters_step_together_in_whatever_order(oomph, tmp_path, together):
     assert found.out.splitlines()[0] == plain
 
 
+TOGETHER = """
+import copy, hashlib, io, json, torch
+from oomph.levers._shared import parameter_steps
+parameter_steps.AT_ONCE = 1 << 17  # two parts
+class Nested(torch.optim.Optimizer):  # its state is in a list and a dictionary, partly made anew, of types that change
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            if p.grad is not None:
+                state = self.state[p]
+                if not state:
+                    zeros = [torch.zeros_like(p) for _ in range(3)]
+                    state.update(many=zeros[:2], by={"name": zeros[2]}, type=p.bfloat16())
+                state["many"][0].add_(p.grad)
+                state["many"][1] = state["many"][1] * 0.5 + p.grad
+                state["by"]["name"].lerp_(state["many"][0], 0.5)
+                other = torch.float32 if state["type"].dtype == torch.bfloat16 else torch.bfloat16
+                state["type"] = (state["type"] + p.grad).to(other)
+                p.sub_(state["by"]["name"] + state["many"][1] + state["type"], alpha=0.01)
+copies = [0]
+own = torch.Tensor.copy_
+def counted(to, source, non_blocking=False):
+    copies[-1] += to.is_cuda != source.is_cuda
+    return own(to, source, non_blocking)
+torch.Tensor.copy_ = counted
+def steps(optimizers, params, count, missing=()):
+    for step in range(count):
+        for at, p in enumerate(params):
+            gradient = torch.empty_like(p, device="cpu").normal_().cuda()
+            p.grad = None if step in missing and at % 5 == step else gradient
+        copies.append(0)
+        for optimizer in optimizers:
+            optimizer.step()
+def digest(state):
+    if isinstance(state, torch.Tensor):
+        raw = state.detach().cpu().contiguous().view(-1).view(torch.uint8)
+        return [hashlib.sha1(raw.numpy()).hexdigest(), str(state.dtype), state.stride()]
+    if isinstance(state, (dict, list)):
+        return [digest(one) for one in (state.values() if isinstance(state, dict) else state)]
+    return state
+def saved(state):
+    torch.save(state, file := io.BytesIO())
+    return file
+def parameters():
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(10)).cuda()
+    conv = torch.nn.Conv2d(8, 8, 3).cuda().to(memory_format=torch.channels_last)
+    return [*layers.parameters(), *conv.parameters()]
+"""
+
+COPIES = {
+    "torch.optim.AdamW(params, foreach=True)": 20,
+    "torch.optim.AdamW(params, fused=True)": 20,
+    "torch.optim.AdamW(params, foreach=False)": 20,
+    "torch.optim.SGD(params, 0.1, momentum=0.9)": 20,
+    "torch.optim.Adafactor(params)": 12,
+    "Nested(params, {})": 122,
+}
+"""How many of them a step takes, of the state of 22 parameters of four sizes, by optimizer. What a step makes anew leaves alone."""
+
+
+def test_states_are_copied_together(oomph, tmp_path):
+    """In some steps parameters have no gradients; the state is saved and loaded."""
+    code = f"""{TOGETHER}
+every, sizes, counts, on_gpu = [], [], [], 0
+for kind in {list(COPIES)}:
+    params = parameters()
+    optimizer = eval(kind)
+    steps([optimizer], params, 5, missing=(2, 3))
+    before = [digest(params), digest(optimizer.state_dict()["state"])]
+    sizes += [saved(state).tell() for state in (optimizer.state_dict(), optimizer.state[params[0]])]
+    kept, state = copy.deepcopy(optimizer), saved(optimizer.state_dict())
+    steps([optimizer], params, 1)
+    state.seek(0)
+    optimizer.load_state_dict(torch.load(state))
+    steps([optimizer], params, 3)
+    every += [before, digest(params), digest(optimizer.state_dict()["state"]), digest(kept.state_dict()["state"])]
+    counts.append(max(copies[-1], copies[-5]))
+    on_gpu += sum(v.is_cuda and v.numel() > 1 for s in optimizer.state.values() for v in s.values() if isinstance(v, torch.Tensor))
+print(json.dumps([every, sizes, on_gpu, counts]))
+"""
+    plain, changed = with_plan(oomph, tmp_path, code)
+    assert changed[0] == plain[0]
+    assert all(after <= before for after, before in zip(changed[1], plain[1], strict=True))
+    assert changed[2] == 0 < plain[2]
+    assert dict(zip(COPIES, changed[3], strict=True)) == COPIES
+
+
+def with_plan(oomph, tmp_path, code):
+    """What a script prints as its first line where the GPU's values are computed, without the lever and with it."""
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n')
+    for options in ([], ["--plan", str(path)]):
+        found = oomph(code, "--compute", "1GiB", *options)
+        assert found.status == 0, found.err
+        yield json.loads(found.out.splitlines()[0])
+
+
 @pytest.mark.parametrize("search", ["None", "'strong_wolfe'"])
 def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
     code = f"""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim import optimizer as optim
@@ -16,6 +17,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.lbfgs_history import as_lists, keep_on_host
 from oomph.levers._shared.parameter_steps import (
+    FEWEST,
     AroundStep,
     bytes_at_once,
     fills_with_zeros,
@@ -28,6 +30,11 @@ from oomph.levers._shared.parameter_steps import (
 from oomph.levers._shared.streams import BothWays
 
 _Path = tuple[Any, ...]
+_Entry = tuple[torch.Tensor, Any, Any, _Path, torch.Tensor]
+"""A parameter, what holds a part of its state, its place there and from the top, and that part."""
+
+ALIGNED = 512
+"""The bytes in which PyTorch gives out memory of a GPU."""
 
 
 class OptimizerOnCpu(Lever):
@@ -47,6 +54,8 @@ class OptimizerOnCpu(Lever):
         """It has no parameters."""
         super().__init__()
         self.streams = BothWays()
+        self.shared: dict[int, _Place] = {}
+        """Where states on the host are that share a buffer with others, by `id`, as long as they live."""
         self._around_step = AroundStep(self._step)
         self._leaving: deque[_State] = deque()
         """The states that stepped last, on their way to the host."""
@@ -288,6 +297,28 @@ def _moves(state: Any, p: torch.Tensor) -> bool:
     )
 
 
+class _Place(NamedTuple):
+    """Bytes of a buffer in pinned memory, in which a state is kept beside others."""
+
+    buffer: torch.Tensor
+    begin: int
+    end: int
+    """Where the next one begins."""
+
+
+class _Run:
+    """What is copied at once: a state, or several that follow each other in a buffer."""
+
+    def __init__(self, host: torch.Tensor, here: torch.Tensor, count: int = 1) -> None:
+        self.host, self.here, self.count = host, here, count
+        self.back: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """Those of its states that the optimizer's step left in place, on the host and here."""
+
+    def leaving(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """What to copy to the host, and from where."""
+        return [(self.host, self.here)] if len(self.back) == self.count else self.back
+
+
 class _State:
     """The state of some parameters, on its way to the GPU and back."""
 
@@ -295,7 +326,9 @@ class _State:
         self, lever: OptimizerOnCpu, optimizer: torch.optim.Optimizer, part: list[torch.Tensor]
     ) -> None:
         self.lever, self.optimizer, self.part = lever, optimizer, part
-        self.host: dict[tuple[int, _Path], torch.Tensor] = {}
+        self.runs: list[_Run] = []
+        self.came: dict[tuple[int, _Path], tuple[torch.Tensor, torch.Tensor, _Run]] = {}
+        """What came from the host, there and here."""
         self.events: dict[torch.device, Any] = {}
         self.on_device: list[torch.Tensor] = []
         self.bytes = 0
@@ -309,13 +342,30 @@ class _State:
         """Its parameters do not step after all."""
         self.arrive()
         for p, holder, key, path, value in list(self._entries()):
-            holder[key] = self.host.get((id(p), path), value)
+            holder[key] = self.came.get((id(p), path), (value,))[0]
 
-    def home(self, path: _Path, value: torch.Tensor) -> torch.Tensor:
-        """Where a state goes that was not on the host yet."""
-        return torch.empty_like(value, device="cpu", pin_memory=True)
+    def homes(self, new: list[_Entry]) -> list[torch.Tensor]:
+        """Where states of parameters on one GPU go that were not on the host yet."""
+        found = []
+        # With the strides that memory has that PyTorch makes for them.
+        like = [torch.empty_like(value, device="meta") for *_, value in new]
+        for some, sizes in _together(like):
+            if len(some) == 1:
+                found.append(torch.empty_like(some[0], device="cpu", pin_memory=True))
+                continue
+            buffer = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=True)
+            end = 0
+            for one, size in zip(some, sizes, strict=True):
+                begin, end = end, end + size
+                # A view would be saved with the whole buffer.
+                own = buffer.untyped_storage()[begin : begin + one.nbytes]
+                host = torch.empty(0, dtype=one.dtype).set_(own, 0, one.shape, one.stride())
+                self.lever.shared[id(host)] = _Place(buffer, begin, end)
+                weakref.finalize(host, self.lever.shared.pop, id(host)).atexit = False
+                found.append(host)
+        return found
 
-    def _entries(self) -> Iterator[tuple[torch.Tensor, Any, Any, _Path, torch.Tensor]]:
+    def _entries(self) -> Iterator[_Entry]:
         for p in self.part:
             for holder, key, path, value in _held(self.optimizer.state.get(p, {})):
                 if _moves(value, p):
@@ -324,21 +374,42 @@ class _State:
     def fetch(self) -> None:
         """Begin to copy the state to the GPU."""
         self.fetched = True
-        coming: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for p, holder, key, path, value in self._entries():
-            if value.device != p.device:
-                self.host[id(p), path] = value
-                # The computing stream's own memory, free at this point of that stream.
-                holder[key] = torch.empty_like(value, device=p.device, pin_memory=False)
-                coming.append((holder[key], value))
+        self._make_room()
         for device in {p.device for p in self.part if p.device.type == "cuda"}:
             stream = self.lever.streams(device)[0]
             stream.wait_stream(torch.cuda.current_stream(device))
             with torch.cuda.stream(stream):
-                for tensor, host in coming:
-                    if tensor.device == device:
-                        tensor.copy_(host, non_blocking=True)
+                for run in self.runs:
+                    if run.here.device == device:
+                        run.here.copy_(run.host, non_blocking=True)
             self.events[device] = stream.record_event()
+
+    def _make_room(self) -> None:
+        """Put the computing stream's own memory, free at this point of that stream, in the place of what is on the host."""
+        placed: list[tuple[_Place, _Entry]] = []
+        for entry in self._entries():
+            p, holder, key, path, value = entry
+            if value.device == p.device:
+                continue
+            place = self.lever.shared.get(id(value))
+            if place is not None:
+                placed.append((place, entry))
+                continue
+            here = holder[key] = torch.empty_like(value, device=p.device, pin_memory=False)
+            self.runs.append(_Run(value, here))
+            self.came[id(p), path] = value, here, self.runs[-1]
+        for row in _rows(placed):
+            (first, (p, *_)), (last, _) = row[0], row[-1]
+            size = last.end - first.begin
+            memory = torch.empty(size, dtype=torch.uint8, device=p.device)
+            run = _Run(first.buffer[first.begin : last.end], memory, len(row))
+            self.runs.append(run)
+            typed = {dtype: memory.view(dtype) for dtype in {entry[-1].dtype for _, entry in row}}
+            for place, (p, holder, key, path, value) in row:
+                begin = (place.begin - first.begin) // value.itemsize
+                here = typed[value.dtype].as_strided(value.shape, value.stride(), begin)
+                holder[key] = here
+                self.came[id(p), path] = value, here, run
 
     def arrive(self) -> None:
         """The computing stream waits for the state."""
@@ -350,27 +421,91 @@ class _State:
         for device in self.events:
             self.lever.streams(device)[1].wait_stream(torch.cuda.current_stream(device))
         leaving: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for p, holder, key, path, value in self._entries():
-            host = self.host.get((id(p), path))
-            if host is None or host.shape != value.shape or host.dtype != value.dtype:
-                host = self.home(path, value)
-            leaving.append((host, value))
-            self.on_device.append(value)
+        new: list[_Entry] = []
+        for entry in self._entries():
+            p, holder, key, path, value = entry
             self.bytes += value.nbytes
+            host, here, run = self.came.get((id(p), path), (None, None, None))
+            if host is None or host.shape != value.shape or host.dtype != value.dtype:
+                new.append(entry)
+                continue
             holder[key] = host
+            if run is not None and value is here:
+                run.back.append((host, value))
+            else:
+                leaving.append((host, value))
+        for run in self.runs:
+            leaving += run.leaving()
+        # Sizes are often powers of two, and so is then what many of one size take (`_together`).
+        new.sort(key=lambda entry: -entry[-1].nbytes)
+        for device in self.events:
+            some = [entry for entry in new if entry[-1].device == device]
+            for (_, holder, key, _, value), host in zip(some, self.homes(some), strict=True):
+                holder[key] = host
+                leaving.append((host, value))
+        self.runs.clear()
+        self.came.clear()
+        self.on_device += [value for _, value in leaving]
         for device in self.events:
             with torch.cuda.stream(self.lever.streams(device)[1]):
                 for host, value in leaving:
                     if value.device == device:
-                        host.copy_(value, non_blocking=True)
-        for device in self.events:
+                        self._whole(host).copy_(value, non_blocking=True)
             self.events[device] = self.lever.streams(device)[1].record_event()
+
+    def _whole(self, host: torch.Tensor) -> torch.Tensor:
+        """A state on the host as a view of its buffer, which PyTorch keeps until a copy to it has ended."""
+        place = self.lever.shared.get(id(host))
+        if place is None:
+            return host
+        view = place.buffer[place.begin : place.end].view(host.dtype)
+        return view.as_strided(host.shape, host.stride())
 
     def settle(self) -> None:
         """The GPU's memory may be used again once it has been copied."""
         for device, event in self.events.items():
             torch.cuda.current_stream(device).wait_event(event)
         self.on_device.clear()
+
+
+def _together(states: list[torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], list[int]]]:
+    """States that share a buffer, with their bytes in it.
+
+    PyTorch makes pinned memory of powers of two: a buffer must not take more of it than its states would apart. Copies of 4 MiB
+    (`FEWEST`) take longer than the calls for them, and five such buffers fit into a segment of the GPU's allocator.
+    """
+    begin = 0
+    while begin < len(states):
+        sizes: list[int] = []
+        held, alone, best = 0, 0, 1
+        for one in itertools.islice(states, begin, None):
+            sizes.append(-(-one.nbytes // ALIGNED) * ALIGNED)
+            held += sizes[-1]
+            alone += _power_of_two(sizes[-1])
+            if held > FEWEST:
+                break
+            if _power_of_two(held) <= alone:
+                best = len(sizes)
+        yield states[begin : begin + best], sizes[:best]
+        begin += best
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
+
+
+def _rows(placed: list[tuple[_Place, _Entry]]) -> list[list[tuple[_Place, _Entry]]]:
+    """States that follow each other in a buffer and go to the same GPU."""
+    placed.sort(key=lambda one: (id(one[0].buffer), one[0].begin))
+    rows: list[list[tuple[_Place, _Entry]]] = []
+    end: tuple[Any, ...] = ()
+    for place, entry in placed:
+        device = entry[0].device
+        if end != (id(place.buffer), place.begin, device):
+            rows.append([])
+        rows[-1].append((place, entry))
+        end = id(place.buffer), place.end, device
+    return rows
 
 
 class _Slice(_State):
@@ -416,9 +551,11 @@ class _Slice(_State):
         finally:
             self.some.grad = None
 
-    def home(self, path: _Path, value: torch.Tensor) -> torch.Tensor:
-        """The rows' place in the whole state, which has no lists (`steps_by_element`)."""
-        (name,) = path
+    def homes(self, new: list[_Entry]) -> list[torch.Tensor]:
+        """The rows' places in the whole state, which has no lists (`steps_by_element`)."""
+        return [self._home(name, value) for _, _, _, (name,), value in new]
+
+    def _home(self, name: str, value: torch.Tensor) -> torch.Tensor:
         state = self.optimizer.state[self.p]
         if name not in state:
             pinned = self.p.device.type == "cuda"
@@ -434,7 +571,7 @@ class _Slice(_State):
             if not _has_rows_of(value, self.some):
                 self.optimizer.state[self.p][name] = value
             elif not _moves(value, self.some) and value.device == self.p.device:
-                self.home((name,), value).copy_(value)  # a parameter on the CPU
+                self._home(name, value).copy_(value)  # a parameter on the CPU
 
 
 def _slices(
