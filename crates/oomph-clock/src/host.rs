@@ -122,7 +122,7 @@ impl Host {
     /// What is assumed of a host that was not measured.
     pub fn usual() -> Self {
         Self::slower(
-            "a usual server with 16 cores beside an H100 or H200".to_owned(),
+            "a server with 16 cores beside an H100 or H200".to_owned(),
             USUAL,
         )
     }
