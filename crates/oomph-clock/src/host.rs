@@ -72,6 +72,9 @@ pub(crate) const fn launch(work: &Work) -> Threads {
         Work::BatchNorm { .. } => threads(19.8, 3.5),
         Work::Attention(_) => threads(15.9, 15.9),
         Work::Product(_) => threads(7.7, 7.7),
+        // Once in the backward pass of each direction of a layer, for which cuDNN looks up all matrices; beside its launches and
+        // gradients that was 150 to 330 µs on this host (`bench/gpu/results/h200_recurrent_host.jsonl`, at 1.7 times as long).
+        Work::Chain(.., what) if what == "gradients of recurrent biases" => threads(200.0, 200.0),
         // What levers send on a stream of its own: nothing waits, and memory is there (`bench/gpu/results/h100_levers_host.jsonl`).
         Work::Copy(_, _, Some(_)) => threads(5.0, 5.0),
         // With its operator twice what a copy to or from the host takes alone, as `WAIT`.
@@ -102,7 +105,10 @@ pub const USUAL: f64 = 1.4;
 impl Default for Host {
     /// The hosts of `bench/time`.
     fn default() -> Self {
-        Self::slower("the server that the clocks are fitted beside".to_owned(), 1.0)
+        Self::slower(
+            "the server that the clocks are fitted beside".to_owned(),
+            1.0,
+        )
     }
 }
 

@@ -56,6 +56,8 @@ const BEGIN: u64 = 2000;
 /// Largest batch for which a few blocks compute wide LSTMs of 16 bits together.
 const FEW: u64 = 16;
 const WHAT: &str = "recurrent cells";
+/// What the clock of the host knows a layer's backward pass by.
+const BIASES: &str = "gradients of recurrent biases";
 
 impl Layer {
     /// The work of a pass over `rows` elements of sequences, in `steps` steps with `batch` sequences at most.
@@ -66,7 +68,7 @@ impl Layer {
                 self.product(self.input, rows),
                 self.product(self.hidden, rows),
             ];
-            work.push(chain(rows * self.bias_picoseconds() / 1000, 0));
+            work.push(chain(BIASES, rows * self.bias_picoseconds() / 1000, 0));
             return work;
         }
         let mut work = vec![self.product(rows, self.input)];
@@ -76,7 +78,7 @@ impl Layer {
                 nanoseconds,
             } => {
                 let blocks = batch.div_ceil(sequences);
-                work.push(chain(BEGIN + steps * nanoseconds, blocks));
+                work.push(chain(WHAT, BEGIN + steps * nanoseconds, blocks));
             }
             Steps::Each => {
                 for _ in 0..steps {
@@ -112,8 +114,12 @@ impl Layer {
         let matrix = self.gates * self.hidden * self.hidden;
         match (self.half, batch) {
             (true, _) => self.product(batch, self.hidden),
-            (false, 1) => chain(2000 + matrix / 1100, 0),
-            (false, _) => chain(2000 + 12 * self.hidden + 2 * matrix * batch / 95_000, 0),
+            (false, 1) => chain(WHAT, 2000 + matrix / 1100, 0),
+            (false, _) => chain(
+                WHAT,
+                2000 + 12 * self.hidden + 2 * matrix * batch / 95_000,
+                0,
+            ),
         }
     }
 
@@ -170,7 +176,7 @@ impl Layer {
 }
 
 /// A kernel of steps that follow each other, with `blocks` of which each has a multiprocessor for itself.
-const fn chain(nanoseconds: u64, blocks: u64) -> Work {
+const fn chain(what: &'static str, nanoseconds: u64, blocks: u64) -> Work {
     let cycles = nanoseconds * CYCLES / 100;
     Work::Chain {
         cycles,
@@ -180,7 +186,7 @@ const fn chain(nanoseconds: u64, blocks: u64) -> Work {
             0
         },
         bytes: 0,
-        what: WHAT,
+        what,
     }
 }
 

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim import optimizer as optim
@@ -19,6 +19,9 @@ from oomph._recorder.addresses import cuda_tensors
 from oomph._recorder.outermost_models import is_training
 from oomph._recorder.progress import now
 from oomph._recorder.resize import sequence_length, sizes_of_call
+
+if TYPE_CHECKING:
+    from oomph._virtual_gpu.values import ValueLayer
 
 _COUPLED = (torch.nn.modules.batchnorm._BatchNorm,)
 """Modules whose result for one sample depends on other samples of its batch."""
@@ -47,13 +50,17 @@ def _is_lightnings(closure: Any) -> bool:
 class Facts:
     """Gathered while the script runs; `as_dict` gives the record's `facts`."""
 
-    def __init__(self) -> None:
-        """Creates an empty set of facts."""
+    def __init__(self, layer: ValueLayer) -> None:
+        """Creates an empty set of facts. `layer`: where the script's operators come."""
+        self._layer = layer
         self.compiled = False
         self.compilations = 0
         self._loaders: dict[tuple[int, bool], int] = {}
         self._length = 0
-        self._loading_ns: list[int] = []
+        self._loading_ns: dict[bool, list[int]] = {False: [], True: []}
+        """What batches took to prepare, with the value layer and without it."""
+        self._on_cpu: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Iterators of data loaders that prepare their batches on the CPU alone."""
         self._autocast = ""
         self._scaled = False
         self._clipped = False
@@ -214,17 +221,30 @@ class Facts:
         original = dataloader._BaseDataLoaderIter.__next__
 
         def noted(iterator: Any) -> Any:
+            alone = iterator in self._on_cpu and self._layer.may_stand_aside()
             begin = time.thread_time_ns()
-            batch = original(iterator)
+            if alone:
+                with self._layer.standing_aside():
+                    batch = original(iterator)
+            else:
+                batch = self._first_batch(original, iterator)
+            took = time.thread_time_ns() - begin
             if torch.is_grad_enabled():
                 self._batches[id(iterator._dataset)] += 1
-                if len(self._loading_ns) < MOST_BATCHES:
-                    self._loading_ns.append(time.thread_time_ns() - begin)
+                if len(self._loading_ns[alone]) < MOST_BATCHES:
+                    self._loading_ns[alone].append(took)
             if not self._length:
                 self._length = sequence_length(batch)
             return batch
 
         dataloader._BaseDataLoaderIter.__next__ = noted
+
+    def _first_batch(self, original: Any, iterator: Any) -> Any:
+        self._layer.met_gpu = False
+        batch = original(iterator)
+        if not self._layer.met_gpu:
+            self._on_cpu.add(iterator)
+        return batch
 
     def _iterated(self, args: Any, kwargs: Any) -> None:
         sampler = getattr(args[0], "batch_sampler", None)
@@ -345,6 +365,7 @@ class Facts:
 
     def as_dict(self, cpu_ns: int) -> dict[str, Any]:
         """All of it. `cpu_ns` is what a step takes for operators on tensors of the CPU: a loader's are among them, if there is one."""
+        loading = self._loading_ns[True] or self._loading_ns[False] or [0]
         return dict(
             loaders=[
                 dict(batch_size=size, count=count, trains=trains)
@@ -352,7 +373,7 @@ class Facts:
             ],
             length=self._length,
             batches=self._batches_in_all,
-            loading_ns=max(int(statistics.median(self._loading_ns or [0])), cpu_ns),
+            loading_ns=max(int(statistics.median(loading)), cpu_ns),
             autocast=self._autocast,
             autocast_elsewhere=self._autocast_elsewhere and not self._autocast,
             scaled=self._scaled,

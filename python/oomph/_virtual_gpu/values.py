@@ -38,7 +38,7 @@ from oomph._virtual_gpu.filling import Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.host_draws import DRAWS, HostDraws, state_kept
-from oomph._virtual_gpu.library import library, strange
+from oomph._virtual_gpu.library import busy, library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
     FOLLOWED_LIMIT,
@@ -98,6 +98,8 @@ class _Here(threading.local):
     only_memory = False
 
 
+_LAUNCHES = 2
+"""The place of launches among the counters `BUSY`."""
 NOT_FOLLOWED = "integers that follow from unknown values are zeros: there are too many to compute"
 """Why tensors hold zeros that were given up."""
 
@@ -129,6 +131,8 @@ class ValueLayer:
         self._filling = Filling(unknown)
         self.cpu_ns = 0
         """What the script's own thread took for operators on tensors of the CPU, those that take long: its data, mostly."""
+        self.met_gpu = False
+        """Whether an operator of the GPU came since this was last set."""
         # Called with each operator's name before it runs; may give a function to call it through.
         self.before: Any = None
         # Called, while `before` is, with each tensor on a virtual GPU that an operator is given.
@@ -247,6 +251,26 @@ class ValueLayer:
     def aside(self) -> Any:
         """A context whose operators do not come here."""
         return torch._C._ExcludeDispatchKeyGuard(self._keys)
+
+    def may_stand_aside(self) -> bool:
+        """Whether nothing depends on seeing each operator of the CPU."""
+        return self._virtual and not (self._budget or self._host_draws or self.captures())
+
+    @contextlib.contextmanager
+    def standing_aside(self) -> Any:
+        """Operators of the CPU do not come here: preparing a batch of many small ones took five times as long. If kernels ran all the
+        same, nothing is known any more of what is on the GPU."""
+        before = busy()[_LAUNCHES]
+        with self.aside():
+            yield
+        if busy()[_LAUNCHES] != before:
+            self._contents.fills.clear()
+            self._contents.lose_all()
+            self.assumptions.add(
+                "value",
+                "a data loader used the GPU in a later batch and not in the first: nothing that was on the GPU until then is known",
+                user_line(),
+            )
 
     def captures(self) -> bool:
         """Whether a graph is being captured."""
@@ -368,6 +392,8 @@ class ValueLayer:
             on_gpu = (
                 not (given if device is None else device == _CPU) or not kwargs.keys() <= _KINDS
             )
+            if device is not None and device != _CPU:
+                self.met_gpu = True
             for t in given:
                 kind = type(t)
                 plain = self._plain_types.get(kind)
@@ -383,7 +409,7 @@ class ValueLayer:
                             return func(*args, **kwargs)
                     return func(*args, **kwargs)  # a wrapper: the tensors inside come here
                 if t.is_cuda:
-                    on_gpu = True
+                    on_gpu = self.met_gpu = True
                     if reads is not None:
                         reads(t)
             if reads is not None and op.mutated and given and given[0].is_cuda:
