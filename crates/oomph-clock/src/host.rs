@@ -58,7 +58,7 @@ pub(crate) const fn step(operators: f64) -> f64 {
 
 /// What it takes to launch a piece of work. Convolutions take long, since cuDNN is asked what fits; where channels do not come last
 /// they are three launches.
-pub(crate) const fn launch(work: &Work) -> Threads {
+pub(crate) fn launch(work: &Work) -> Threads {
     match work {
         // Groups without a window are convolutions one after the other.
         Work::Convolution {
