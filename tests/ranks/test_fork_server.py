@@ -182,7 +182,8 @@ def test_other_launchers_have_their_ranks_forked_too(tmp_path, launcher):
 def test_killing_the_command_ends_what_it_started(tmp_path, ranks):
     script = tmp_path / "script.py"
     script.write_text(
-        "import os, sys, time, torch\nprint(os.getpid(), flush=True)\ntime.sleep(100)\n"
+        # One write: what two ranks print comes in pieces.
+        "import os, time, torch\nos.write(1, b'%d\\n' % os.getpid())\ntime.sleep(100)\n"
     )
     words = [script] if not ranks else ["torchrun", "--standalone", "--nproc-per-node", "2", script]
     oomph = subprocess.Popen(
