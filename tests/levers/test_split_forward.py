@@ -1052,7 +1052,7 @@ def test_a_batch_from_a_function_gets_a_plan(tmp_path):
     assert found.levers == ["split_forward"]
     chosen = found.chosen
     assert chosen["verified"] and chosen["same_results"] == "rounding"
-    assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.1
+    assert 0.9 < chosen["peak"]["used_bytes"] / chosen["predicted"]["used_bytes"] < 1.05
     assert 1.2 < chosen["time_ratio"] < 1.5
     # What cannot be placed by itself is told.
     by_hand = (tmp_path / "oomph-plan.md").read_text()

@@ -174,7 +174,7 @@ fn called(model: &Model) -> HashSet<&str> {
 }
 
 /// The names of modules that have parts.
-fn with_parts(model: &Model) -> HashSet<&str> {
+pub(crate) fn with_parts(model: &Model) -> HashSet<&str> {
     let names = model.modules.iter();
     names
         .filter_map(|module| module.name.rsplit_once('.').map(|(above, _)| above))

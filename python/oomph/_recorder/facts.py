@@ -19,6 +19,7 @@ from oomph._recorder.addresses import cuda_tensors
 from oomph._recorder.outermost_models import is_training
 from oomph._recorder.progress import now
 from oomph._recorder.resize import sequence_length, sizes_of_call
+from oomph._user_functions import in_transform
 
 if TYPE_CHECKING:
     from oomph._virtual_gpu.values import ValueLayer
@@ -149,7 +150,7 @@ class Facts:
 
         @functools.wraps(original)
         def noted(func: Any, in_dims: Any, *args: Any, **kwargs: Any) -> Any:
-            if torch.is_grad_enabled() and torch._C._functorch.peek_interpreter_stack() is None:
+            if torch.is_grad_enabled() and not in_transform():
                 given = args[3:]  # after out_dims, randomness, chunk_size
                 size, *_ = module_of_vmap._process_batched_inputs(in_dims, given, func)
                 self._mapped = max(self._mapped, size)

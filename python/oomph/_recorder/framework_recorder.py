@@ -136,7 +136,7 @@ class FrameworkRecorder:
         """Memory ran out at `location`."""
         self._count += 1
         used = library.usage(0)
-        self._launches = library.busy()[2]
+        self._launches = library.launches()
         self._oom = dict(
             device=0, requested_bytes=requested(str(error)) if asked is None else asked, step=0, phase="", module="", location=location,
             free_bytes=used.limit - used.allocated - used.context if used else 0, raised=False,
@@ -175,7 +175,7 @@ class FrameworkRecorder:
             return
         self._finished = True
         self.settle()
-        if self._oom is not None and library.busy()[2] == self._launches:
+        if self._oom is not None and library.launches() == self._launches:
             # The script may have caught the error, but computed nothing after it.
             self._oom["raised"] = True
         found, about = self.devices()

@@ -124,6 +124,11 @@ def busy() -> Any:
     return (c_uint64 * 3).in_dll(library(), BUSY)
 
 
+def launches() -> int:
+    """How many kernels were launched."""
+    return int(busy()[2])
+
+
 def strange() -> Any:
     """A counter of kernels that neither PyTorch nor an operator launched, as it stands whenever it is read."""
     return c_uint64.in_dll(library(), "oomph_vgpu_strange")

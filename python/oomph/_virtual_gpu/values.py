@@ -38,7 +38,7 @@ from oomph._virtual_gpu.filling import Filling, sized_by_rule, spread, zero
 from oomph._virtual_gpu.fills import Fill, follow, repeated
 from oomph._virtual_gpu.graph_values import Graphs, alias
 from oomph._virtual_gpu.host_draws import DRAWS, HostDraws, state_kept
-from oomph._virtual_gpu.library import busy, library, strange
+from oomph._virtual_gpu.library import launches, library, strange
 from oomph._virtual_gpu.limits import (
     FLOAT_LIMIT,
     FOLLOWED_LIMIT,
@@ -98,8 +98,6 @@ class _Here(threading.local):
     only_memory = False
 
 
-_LAUNCHES = 2
-"""The place of launches among the counters `BUSY`."""
 NOT_FOLLOWED = "integers that follow from unknown values are zeros: there are too many to compute"
 """Why tensors hold zeros that were given up."""
 
@@ -260,10 +258,10 @@ class ValueLayer:
     def standing_aside(self) -> Any:
         """Operators of the CPU do not come here: preparing a batch of many small ones took five times as long. If kernels ran all the
         same, nothing is known any more of what is on the GPU."""
-        before = busy()[_LAUNCHES]
+        before = launches()
         with self.aside():
             yield
-        if busy()[_LAUNCHES] != before:
+        if launches() != before:
             self._contents.fills.clear()
             self._contents.lose_all()
             self.assumptions.add(

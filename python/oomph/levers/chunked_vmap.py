@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from oomph._older_python import zip
 from oomph._random_states import RandomStates
+from oomph._user_functions import in_transform
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Job
@@ -56,7 +57,7 @@ class ChunkedVmap(Lever):
         def vmap(
             func: Any, in_dims: Any, out_dims: Any, randomness: str, chunk_size: Any, *args: Any, **kwargs: Any
         ) -> Any:  # fmt: skip
-            within = torch._C._functorch.peek_interpreter_stack() is not None
+            within = in_transform()
             if within or chunk_size is not None or torch.compiler.is_compiling():
                 return original(func, in_dims, out_dims, randomness, chunk_size, *args, **kwargs)
             return self._run(original, func, in_dims, out_dims, randomness, args, kwargs)

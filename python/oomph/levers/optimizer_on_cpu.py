@@ -27,14 +27,11 @@ from oomph.levers._shared.parameter_steps import (
     steps_by_element,
     steps_by_rows,
 )
-from oomph.levers._shared.streams import BothWays
+from oomph.levers._shared.streams import BothWays, aligned
 
 _Path = tuple[Any, ...]
 _Entry = tuple[torch.Tensor, Any, Any, _Path, torch.Tensor]
 """A parameter, what holds a part of its state, its place there and from the top, and that part."""
-
-ALIGNED = 512
-"""The bytes in which PyTorch gives out memory of a GPU."""
 
 
 class OptimizerOnCpu(Lever):
@@ -425,12 +422,13 @@ class _State:
         for entry in self._entries():
             p, holder, key, path, value = entry
             self.bytes += value.nbytes
-            host, here, run = self.came.get((id(p), path), (None, None, None))
-            if host is None or host.shape != value.shape or host.dtype != value.dtype:
+            came = self.came.get((id(p), path))
+            if came is None or came[0].shape != value.shape or came[0].dtype != value.dtype:
                 new.append(entry)
                 continue
+            host, here, run = came
             holder[key] = host
-            if run is not None and value is here:
+            if value is here:
                 run.back.append((host, value))
             else:
                 leaving.append((host, value))
@@ -479,7 +477,7 @@ def _together(states: list[torch.Tensor]) -> Iterator[tuple[list[torch.Tensor], 
         sizes: list[int] = []
         held, alone, best = 0, 0, 1
         for one in itertools.islice(states, begin, None):
-            sizes.append(-(-one.nbytes // ALIGNED) * ALIGNED)
+            sizes.append(aligned(one.nbytes))
             held += sizes[-1]
             alone += _power_of_two(sizes[-1])
             if held > FEWEST:

@@ -12,8 +12,10 @@ import torch
 
 from oomph._older_python import pairwise, zip
 from oomph._random_states import RandomStates
+from oomph._user_functions import in_transform
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import CannotApply, Lever, failure
+from oomph.levers._shared.blocks import CONTAINERS
 from oomph.levers._shared.deferred_rows import lazy_for_the_whole_batch
 from oomph.levers._shared.forward import around_forward
 from oomph.levers._shared.job import Backward, Job
@@ -152,7 +154,7 @@ class SplitForward(Lever):
         tensors = [value for value in given if isinstance(value, torch.Tensor)]
         if not tensors or not any(t.requires_grad for t in (*tensors, *module.parameters())):
             return forward(*args, **kwargs)
-        if torch._C._functorch.peek_interpreter_stack() is not None:
+        if in_transform():
             self._leave_whole(module, "it is called within a transform of torch.func")
             return forward(*args, **kwargs)
         try:
@@ -908,7 +910,7 @@ def _saves_inside(root: torch.nn.Module) -> bool:
 def _called_inside(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """The modules of several layers that `module` itself calls, perhaps."""
     for part in module.children():
-        if isinstance(part, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+        if isinstance(part, CONTAINERS):
             yield from _called_inside(part)
         elif next(part.children(), None) is not None or isinstance(part, torch.nn.RNNBase):
             yield part

@@ -21,6 +21,7 @@ use crate::levers::Lever;
 use crate::model::{Event, Model};
 use crate::search::Options;
 use crate::sharding::Sharing;
+use crate::units;
 
 /// Into how many parts a batch may go.
 const PARTS: [u32; 6] = [2, 4, 8, 16, 32, 64];
@@ -212,15 +213,14 @@ const LEVELS: usize = 2;
 fn outermost(model: &Model) -> Vec<String> {
     let around = |is: fn(&Module) -> bool| -> HashSet<&str> {
         let modules = model.modules.iter().filter(|module| is(module));
-        modules
-            .flat_map(|module| names_around(&module.name))
+        let names = modules.map(|module| module.name.as_str());
+        names
+            .flat_map(|name| units::ancestors(name).chain([name]))
             .collect()
     };
     let trained = around(|module| module.parameters > 0);
     let coupled = around(|module| module.coupled);
-    let holds_others: HashSet<&str> = (model.modules.iter())
-        .filter_map(|module| Some(module.name.rsplit_once('.')?.0))
-        .collect();
+    let with_parts = units::with_parts(model);
     let mut children: HashMap<u32, Vec<u32>> = HashMap::default();
     let mut open: Vec<(u32, usize)> = Vec::new();
     for (number, call) in (0..).zip(&model.calls).skip(1) {
@@ -247,7 +247,7 @@ fn outermost(model: &Model) -> Vec<String> {
         }
         let inside = children.get(&number).into_iter().flatten().copied();
         let inside: Vec<u32> = inside
-            .filter(|&number| name(number).is_some_and(|module| holds_others.contains(module)))
+            .filter(|&number| name(number).is_some_and(|module| with_parts.contains(module)))
             .collect();
         let distinct: HashSet<_> = inside.iter().map(|&number| name(number)).collect();
         let level = level + usize::from(distinct.len() > 1);
@@ -258,12 +258,6 @@ fn outermost(model: &Model) -> Vec<String> {
     names.sort_unstable();
     names.dedup();
     names
-}
-
-/// A module's name and those of the modules around it.
-fn names_around(name: &str) -> impl Iterator<Item = &str> {
-    let dots = name.match_indices('.').map(|(at, _)| at);
-    dots.chain([name.len()]).filter_map(|end| name.get(..end))
 }
 
 /// The calls of `names` without gradients that see as much as the largest of those that are `trained`: of a teacher, say.

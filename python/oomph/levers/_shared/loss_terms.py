@@ -599,7 +599,7 @@ def _takes_other_samples(node: Any, name: str, part: int) -> bool:
         index = node._saved_indices[0]
     else:
         index = node._saved_index if node._saved_dim == 0 else None
-    rows = _sizes_in(node)[0] if _sizes_in(node) else 0
+    rows, *_ = _sizes_in(node) or (0,)
     # Rows that are picked by a mask or for an expert are not laid out by samples.
     if index is None or index.dtype != torch.long or not rows or rows % part:
         return False

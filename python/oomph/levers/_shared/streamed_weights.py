@@ -15,10 +15,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.forward import NamedModules, around_forward
 from oomph.levers._shared.job import Job, names
 from oomph.levers._shared.quantized_linear import QuantizedLinear
-from oomph.levers._shared.streams import copy_stream
-
-ALIGNMENT = 512
-"""Alignment of tensors in a module's buffer, as in PyTorch's allocator."""
+from oomph.levers._shared.streams import aligned, copy_stream
 
 SMALLEST = 4 << 10
 """Bytes below which a tensor stays on the GPU."""
@@ -199,7 +196,7 @@ class Block:
         self.home, self.offsets, self.bytes = self.tensors(), [], 0
         for tensor in self.home:
             self.offsets.append(self.bytes)
-            self.bytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
+            self.bytes += aligned(tensor.nbytes)
         # Persistent tensors must not become inference tensors if inference mode is on.
         with torch.inference_mode(False), torch.no_grad():
             # As floats: the virtual GPU computes integral tensors.

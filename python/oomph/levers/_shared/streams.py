@@ -10,6 +10,14 @@ import torch
 NON_BLOCKING = 1
 """`CU_STREAM_NON_BLOCKING` of the CUDA driver: it does not wait for the default stream, nor that for it."""
 
+ALIGNMENT = 512
+"""Where tensors in a buffer that is copied at once begin, as in PyTorch's allocator."""
+
+
+def aligned(size: int) -> int:
+    """The bytes of a tensor in such a buffer."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
 
 def copy_stream(device: torch.device) -> Any:
     """A stream on GPU `device` that nothing else uses, for the rest of the process.
