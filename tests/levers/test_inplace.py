@@ -62,3 +62,23 @@ def test_two_in_a_row(tmp_path):
     changed = run(tmp_path, code, ("inplace_activations", {"modules": names}))
     assert same(changed.out, plain.out)
     assert changed.levers["inplace_activations"]["applied"] >= 1
+
+
+def test_a_model_that_takes_sparse_tensors(tmp_path):
+    code = """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.act, self.b = nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)
+        def forward(self, x, graph, rows):
+            return self.b(self.act(torch.sparse.mm(graph, self.a(x)) + torch.mm(rows, x)))
+    model = Net()
+    graph = torch.eye(4).to_sparse()
+    loss = model(torch.randn(4, 8), graph, graph.to_sparse_csr()).pow(2).sum()
+    loss.backward()
+    out = [loss.detach(), [p.grad for p in model.parameters()]]
+    """
+    plain = run(tmp_path, code)
+    changed = run(tmp_path, code, ("inplace_activations", {"modules": ["Net.act"]}))
+    assert same(changed.out, plain.out)
+    assert changed.levers["inplace_activations"]["applied"] == 1, changed.levers

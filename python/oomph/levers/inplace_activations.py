@@ -138,13 +138,12 @@ class _Reads(TorchDispatchMode):
 
     def look(self, root: torch.nn.Module, args: tuple, kwargs: dict) -> None:
         """One forward pass that keeps nothing for a backward pass."""
+        given = [*_tensors((args, kwargs)), *_tensors(list(root.parameters()))]
+        self.given = {tensor.untyped_storage()._cdata for tensor in given}
         handles = []
         for name, module in self.chosen.items():
             handles.append(module.register_forward_pre_hook(self._begins(name)))
             handles.append(module.register_forward_hook(self._ends, always_call=True))
-        given = {t.untyped_storage()._cdata for t in _tensors((args, kwargs))}
-        given |= {p.untyped_storage()._cdata for p in root.parameters()}
-        self.given = given
         try:
             # The graph keeps the numbers of storages instead of tensors.
             with torch.autograd.graph.saved_tensors_hooks(self._save, _lost), self:
@@ -188,11 +187,12 @@ class _Reads(TorchDispatchMode):
                 storage = tensor.untyped_storage()
                 self.saved[storage._cdata] = StorageWeakRef(storage)
 
-    def _save(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        self.saved[key] = StorageWeakRef(storage)  # the number is then nobody else's
-        self._read(key, "their inputs are saved for the backward pass")
+    def _save(self, saved: torch.Tensor) -> None:
+        for tensor in _tensors(saved):
+            storage = tensor.untyped_storage()
+            key = storage._cdata
+            self.saved[key] = StorageWeakRef(storage)  # the number is then nobody else's
+            self._read(key, "their inputs are saved for the backward pass")
 
     def _read(self, key: int, why: str) -> None:
         for name in self.by_storage.get(key, ()):
@@ -209,7 +209,16 @@ class _Reads(TorchDispatchMode):
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    """Those with a storage: of a sparse one its values, which alone an activation could overwrite."""
+    found = []
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, torch.Tensor):
+            if leaf.layout is torch.sparse_coo:
+                leaf = leaf._values()
+            elif leaf.layout is not torch.strided:
+                leaf = leaf.values()
+            found.append(leaf)
+    return found
 
 
 def _lost(_: None) -> torch.Tensor:
