@@ -8,7 +8,7 @@ from tests.support.levers import run, same
 
 ANYWHERE = """
     from oomph.levers._shared import host_copies as lever
-    lever._is_offloadable = lambda tensor: tensor.layout is torch.strided
+    lever._is_offloadable = lever._has_memory
     lever.SMALLEST, lever.IN_FLIGHT = 64, IN_FLIGHT
     entries, sizes = [], []
     make = lever.Entry.__init__
@@ -241,3 +241,21 @@ def test_what_leaves_is_spread_over_the_step(tmp_path):
         assert 14 <= sum(went) <= 16, went
         words = "".join(map(str, went))
         assert "11" not in words and "0" * 6 not in words, words
+
+
+def test_a_model_under_vmap_keeps_what_has_no_memory_of_its_own(tmp_path):
+    code = """
+    model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
+    x = torch.randn(64, 8)
+    stacked = {k: torch.stack([p.detach()] * 4).requires_grad_() for k, p in model.named_parameters()}
+    def one(weights, x):
+        return torch.func.functional_call(model, weights, (x,))
+    loss = torch.vmap(one, (0, None))(stacked, x).pow(2).mean() + model(x).pow(2).mean()
+    loss.backward()
+    out = [loss.detach(), [p.grad for p in stacked.values()], [p.grad for p in model.parameters()]]
+    """
+    plain = run(tmp_path, ANYWHERE + code, IN_FLIGHT=4096)
+    changed = run(tmp_path, ANYWHERE + code, ("save_on_cpu", {}), IN_FLIGHT=4096)
+    assert changed.refusal is None, changed.refusal
+    assert same(changed.out, plain.out)
+    assert changed.levers["save_on_cpu"]["applied"] > 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from oomph._user_functions import in_transform
 from oomph.levers._shared.base import failure
 from oomph.levers._shared.recomputation import without_graph
 from oomph.levers._shared.streams import copy_stream
@@ -45,7 +46,7 @@ class HostCopies:
         fixed = {
             base(t)
             for t in (*root.parameters(), *root.buffers())
-            if type(t) in (torch.Tensor, torch.nn.Parameter) and t.layout is torch.strided
+            if type(t) in (torch.Tensor, torch.nn.Parameter) and _has_memory(t)
         }
         self._fixed = self._fixed | fixed if others else fixed
 
@@ -100,7 +101,12 @@ class HostCopies:
 
 
 def _is_offloadable(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and tensor.layout is torch.strided
+    return tensor.is_cuda and _has_memory(tensor)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether it has memory of its own, which neither a sparse tensor has nor what `torch.func` puts around one."""
+    return tensor.layout is torch.strided and not in_transform()
 
 
 def base(tensor: torch.Tensor) -> int:
