@@ -201,5 +201,5 @@ def test_weights_that_change_before_their_backward_pass_are_named(tmp_path):
     """
     )
     found = run(tmp_path, code, STREAM, CALL=None).out
-    assert "frozen weights of Net.blocks.1 were changed before the backward pass" in found
+    assert "weights of Net.blocks.1 were changed before the backward pass" in found
     assert "modified by an inplace operation" in run(tmp_path, code, CALL=None).out

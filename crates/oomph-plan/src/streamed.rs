@@ -11,7 +11,7 @@ use crate::units;
 /// Modules whose weights are on the GPU at a time, as there.
 pub(crate) const SLOTS: usize = 2;
 /// Smaller tensors stay, as there.
-const SMALLEST: u64 = 4 << 10;
+pub(crate) const SMALLEST: u64 = 4 << 10;
 
 /// Which of `modules` a module is, or is inside of.
 pub(crate) fn inside(modules: &[String], owner: &str) -> Option<usize> {
@@ -19,11 +19,12 @@ pub(crate) fn inside(modules: &[String], owner: &str) -> Option<usize> {
     modules.position(|module| units::is_inside(owner, module))
 }
 
-/// Takes parameters of `modules` from the GPU, where their owner is `chosen`, and puts memory for two of the modules there. The bytes of
+/// Takes parameters of `modules` of `least` bytes or more from the GPU, where their owner is `chosen`, and puts memory for two of the modules there. The bytes of
 /// each.
 pub(crate) fn take(
     draft: &mut Draft<'_>,
     modules: &[String],
+    least: u64,
     chosen: impl Fn(&str) -> bool,
 ) -> HashMap<usize, u64> {
     let mut held: HashMap<usize, u64> = HashMap::default();
@@ -32,7 +33,7 @@ pub(crate) fn take(
         if let Some(block) = inside(modules, owner)
             && chosen(owner)
             && let Some(tensor) = draft.template.tensors.get(*number as usize)
-            && tensor.bytes >= SMALLEST
+            && tensor.bytes >= least
             && gone.insert(*number)
         {
             *held.entry(block).or_default() += tensor.bytes;
@@ -68,16 +69,57 @@ pub(crate) fn take(
     held
 }
 
+/// What a step of a job that trains waits for weights `held` by these modules, where computing in them does not hide it: ahead of the
+/// forward pass, and of the backward pass if it goes through them.
+pub(crate) fn waits(draft: &mut Draft<'_>, modules: &[String], held: &HashMap<usize, u64>) {
+    let model = draft.model;
+    // What computes in each of them while weights come: forward and backward.
+    let mut computing: HashMap<(usize, bool), f64> = HashMap::default();
+    for work in &model.work {
+        let call = model.calls.get(work.call as usize);
+        if let Some(block) = call.and_then(|call| inside(modules, &call.module)) {
+            let backward = work.phase == Phase::Backward;
+            *computing.entry((block, backward)).or_default() += work.busy;
+        }
+    }
+    let bytes = |backward: bool| -> u64 {
+        let through = |block: usize| computing.contains_key(&(block, backward));
+        let moved = held.iter().filter(|(block, _)| through(**block));
+        moved.map(|(_, bytes)| bytes).sum()
+    };
+    // A backward pass begins with what the forward pass has left there, and the other way round.
+    let turns = if bytes(true) > 0 { SLOTS as u64 } else { 0 };
+    let stay = turns * held.values().copied().max().unwrap_or(0);
+    for backward in [false, true] {
+        let moved = bytes(backward).saturating_sub(stay) as f64 * draft.repeats;
+        let link = moved / draft.pace().link_bytes_per_s * 1e9;
+        let busy = computing.iter().filter(|((_, is), _)| *is == backward);
+        let busy: f64 = busy.map(|(_, busy)| busy).sum();
+        draft.waits += (link - busy).max(0.0);
+    }
+}
+
 /// The modules with parameters of their own of which none is trained. A copy of a model that is trained, and follows its weights,
 /// has the names of that model.
 pub(crate) fn frozen(model: &Model) -> HashSet<&str> {
-    let with = |trained: bool| {
-        let modules = model.modules.iter();
-        modules.filter(move |module| module.parameters > 0 && (module.trained > 0) == trained)
-    };
-    let mut found: HashSet<&str> = with(false).map(|module| module.name.as_str()).collect();
-    for module in with(true) {
-        found.remove(module.name.as_str());
+    let mut found: HashSet<&str> = owners(model, false).collect();
+    for module in owners(model, true) {
+        found.remove(module);
     }
     found
+}
+
+/// The modules with parameters of their own of which some are trained, and that no copy of a model that is not trained has.
+pub(crate) fn trained(model: &Model) -> HashSet<&str> {
+    let mut found: HashSet<&str> = owners(model, true).collect();
+    for module in owners(model, false) {
+        found.remove(module);
+    }
+    found
+}
+
+fn owners(model: &Model, trained: bool) -> impl Iterator<Item = &str> {
+    let modules = model.modules.iter();
+    let with = modules.filter(move |one| one.parameters > 0 && (one.trained > 0) == trained);
+    with.map(|module| module.name.as_str())
 }

@@ -187,17 +187,26 @@ class GradientsOnCpu(Lever):
         only_per_parameter(self, optimizer)
         self._stepped = self._stepped or bool(mine)
         parts = list(_parts(mine))
+        weights = self.job.weights_elsewhere
         for index, part in enumerate(parts):
             for coming in (part, *parts[index + 1 : index + 2]):
                 for p in coming:
                     self._waiting[p].fetch()
+                    if weights is not None:
+                        weights.fetch(p)
             for p in part:
+                if weights is not None:
+                    weights.come(p)
                 p.grad = self._waiting.pop(p).here()
             early = functools.partial(step_only, optimizer, {id(p) for p in part})
             nested(self.job.around_early_step, optimizer, part, early)
             for p in part:
                 p.grad = None
                 self._spent[p] = True
+            if weights is not None:
+                weights.leave(part)
+        if weights is not None:
+            weights.settle()
         original(optimizer)
 
     def finish(self) -> None:

@@ -145,19 +145,21 @@ class OptimizerOnCpu(Lever):
         if self._before:
             self._after[self._before] = [weakref.ref(p) for p in some]
         self._before = ids
-        ahead, following = 0, self._following(ids)
+        device = some[0].device
+        ahead, following = 0, self._following(ids, device)
         while ahead < self._at_once and following:
             ids = tuple(map(id, following))
             if ids not in self._coming:
                 self._coming[ids] = following, _moving(self, optimizer, following, self._at_once)
                 self._coming[ids][1][0].fetch()
             ahead += min(sum(p.nbytes for p in following), self._at_once)
-            following = self._following(ids)
+            following = self._following(ids, device)
 
-    def _following(self, ids: tuple[int, ...]) -> list[torch.Tensor]:
-        """The parameters that stepped after these in the last backward pass; none if that is not known."""
+    def _following(self, ids: tuple[int, ...], device: torch.device) -> list[torch.Tensor]:
+        """The parameters that stepped after these in the last backward pass; none if that is not known, or where they are not there yet
+        (`stream_trained`)."""
         found = [ref() for ref in self._after.get(ids, ())]
-        return [] if any(p is None for p in found) else found  # type: ignore[return-value]
+        return [] if any(p is None or p.device != device for p in found) else found  # type: ignore[return-value]
 
     def _drop(self) -> None:
         """What is on its way does not step next after all."""

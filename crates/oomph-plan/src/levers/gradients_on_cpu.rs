@@ -20,7 +20,7 @@ use crate::search::Options;
 use crate::sharding::Sharing;
 
 /// Smaller gradients stay (`python/oomph/levers/gradients_on_cpu.py`).
-const LEAST: u64 = 256 << 10;
+pub(crate) const LEAST: u64 = 256 << 10;
 /// Nanoseconds of the host for each gradient, both ways, as measured there (`bench/gpu/results/h100_levers_host.jsonl`).
 const HOST_NS: f64 = 80_000.0;
 /// Less than this of gradients is not worth it.

@@ -40,6 +40,7 @@ mod split_batch;
 mod split_forward;
 mod step_in_backward;
 mod stream_frozen;
+mod stream_trained;
 mod stream_weights;
 mod tf32;
 mod uncompiled;
@@ -198,6 +199,7 @@ levers! {
     optimizer_on_cpu::OptimizerOnCpu,
     stream_weights::StreamWeights,
     stream_frozen::StreamFrozen,
+    stream_trained::StreamTrained,
     int8_frozen::Int8Frozen,
     net::Net,
     compile::Compile,

@@ -3,10 +3,7 @@
 //! Memory: those weights go, and memory for two of the modules stays. Time: the link's, once for the forward and, where gradients
 //! go through a module, once for the backward pass, as far as computing in these modules does not hide it. Results: exact.
 
-use rustc_hash::FxHashMap as HashMap;
 use serde::{Deserialize, Serialize};
-
-use oomph_trace::Phase;
 
 use crate::by_hand::Script;
 use crate::draft::Draft;
@@ -15,7 +12,7 @@ use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
-use crate::streamed::{SLOTS, frozen, inside, take};
+use crate::streamed::{SMALLEST, frozen, inside, take, waits};
 use crate::units;
 
 /// Less than this part of the budget is not worth it.
@@ -82,33 +79,11 @@ impl Facets for StreamFrozen {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
-        let model = draft.model;
-        let frozen = frozen(model);
-        let held = take(draft, &self.modules, |owner| frozen.contains(owner));
-        // What computes in each of them while weights come: forward and backward.
-        let mut computing: HashMap<(usize, bool), f64> = HashMap::default();
-        for work in &model.work {
-            let call = model.calls.get(work.call as usize);
-            if let Some(block) = call.and_then(|call| inside(&self.modules, &call.module)) {
-                let backward = work.phase == Phase::Backward;
-                *computing.entry((block, backward)).or_default() += work.busy;
-            }
-        }
-        let bytes = |backward: bool| -> u64 {
-            let through = |block: usize| computing.contains_key(&(block, backward));
-            let moved = held.iter().filter(|(block, _)| through(**block));
-            moved.map(|(_, bytes)| bytes).sum()
-        };
-        // A backward pass begins with what the forward pass has left there, and the other way round.
-        let turns = if bytes(true) > 0 { SLOTS as u64 } else { 0 };
-        let stay = turns * held.values().copied().max().unwrap_or(0);
-        for backward in [false, true] {
-            let moved = bytes(backward).saturating_sub(stay) as f64 * draft.repeats;
-            let link = moved / draft.pace().link_bytes_per_s * 1e9;
-            let busy = computing.iter().filter(|((_, is), _)| *is == backward);
-            let busy: f64 = busy.map(|(_, busy)| busy).sum();
-            draft.waits += (link - busy).max(0.0);
-        }
+        let frozen = frozen(draft.model);
+        let held = take(draft, &self.modules, SMALLEST, |owner| {
+            frozen.contains(owner)
+        });
+        waits(draft, &self.modules, &held);
     }
 
     fn snippet(&self) -> String {
@@ -148,7 +123,7 @@ mod tests {
     use crate::draft::Pace;
     use crate::model::{Call, Event, Tensor, Work};
     use oomph_run::record::Module;
-    use oomph_trace::Category;
+    use oomph_trace::{Category, Phase};
 
     const MIB: u64 = 1 << 20;
 

@@ -10,7 +10,7 @@ use crate::by_hand::Script;
 use crate::draft::Draft;
 use crate::lever::{Facets, Results, Stage, comments, places};
 use crate::model::Model;
-use crate::streamed::take;
+use crate::streamed::{SMALLEST, take};
 use crate::units::{self, Sequence};
 
 /// Inference with modules' weights in host memory, brought ahead of their use.
@@ -58,7 +58,7 @@ impl Facets for StreamWeights {
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
-        let held = take(draft, &self.modules, |_| true);
+        let held = take(draft, &self.modules, SMALLEST, |_| true);
         let mut runs: HashMap<&str, f64> = HashMap::default();
         for call in &draft.model.calls {
             *runs.entry(call.module.as_str()).or_default() += 1.0;

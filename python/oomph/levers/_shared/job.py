@@ -115,6 +115,8 @@ class Job:
         """The closure of the `optimizer.step(closure)` in progress, else None."""
         self.gradients_elsewhere: Any = None
         """The lever that keeps gradients on the host until the step, if one does."""
+        self.weights_elsewhere: Any = None
+        """The lever that keeps weights there that are trained, if one does."""
         self._inside = False
         self._moving = False
         self._stepping: set[int] = set()

@@ -34,8 +34,8 @@ class StreamedWeights(Lever):
     the GPU, as does the model's first parameter, which scripts use to find the device.
     """
 
-    frozen: ClassVar[bool] = False
-    """Whether only what is not trained goes, in a job that trains."""
+    trains: ClassVar[bool] = False
+    """Whether the job trains: a graph may need weights again, in another order."""
 
     def __init__(self, modules: list[str]) -> None:
         """`modules`: names as in the plan file."""
@@ -94,7 +94,7 @@ class StreamedWeights(Lever):
                 )
             if module in self.owners:
                 continue
-            block = Block(module, name, stays, self.frozen)
+            block = Block(module, name, lambda kind, tensor: self._goes(kind, tensor, stays))
             if not block.places:
                 continue
             self.blocks[module] = block
@@ -102,6 +102,11 @@ class StreamedWeights(Lever):
             STREAMED.update(module.modules())
             self.sequence.append(weakref.ref(block))
             around_forward(module, self._around, self.order)
+
+    def _goes(self, kind: str, tensor: torch.Tensor, stays: set[int]) -> bool:
+        """Whether a tensor in `_parameters` or `_buffers` goes; `stays` are the ids of those that others need, too."""
+        plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        return plain and id(tensor) not in stays and tensor.nbytes >= SMALLEST
 
     def _around(
         self, module: torch.nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict
@@ -126,11 +131,11 @@ class StreamedWeights(Lever):
         if stage is None or stage.device != device or 0 < stage.largest < block.bytes:
             if stage is not None:
                 stage.settle()
-            largest = 0 if self.frozen else max(other.bytes for other in living)
+            largest = 0 if self.trains else max(other.bytes for other in living)
             stage = self.stage = Stage(device, largest)
         # As the plan lists them; what infers goes round and round, and a backward pass goes back.
         index = living.index(block) + 1
-        following = None if self.frozen and index == len(living) else living[index % len(living)]
+        following = None if self.trains and index == len(living) else living[index % len(living)]
         slot = stage.enter(block, following)
         try:
             with self._saving(stage, block, slot):
@@ -158,21 +163,19 @@ class StreamedWeights(Lever):
 class Block:
     """One module's weights, in one buffer of host memory."""
 
-    def __init__(self, module: torch.nn.Module, name: str, stays: set[int], frozen: bool) -> None:
-        """`stays`: ids of tensors that stay where they are. `frozen`: so do buffers, and parameters that are trained."""
+    def __init__(
+        self, module: torch.nn.Module, name: str, goes: Callable[[str, torch.Tensor], bool]
+    ) -> None:
+        """`goes` chooses the tensors."""
         self.name = name
+        self.written = 0
+        """How often what is on the host was written to by a lever, which the weights' own versions do not count."""
         self.places: list[tuple[weakref.ref[torch.nn.Module], str, str]] = []
         """Where the tensors are: module, `_parameters` or `_buffers`, name."""
         for part in module.modules():
-            for kind in ("_parameters",) if frozen else ("_parameters", "_buffers"):
+            for kind in ("_parameters", "_buffers"):
                 for key, tensor in getattr(part, kind).items():
-                    if (
-                        tensor is not None
-                        and id(tensor) not in stays
-                        and tensor.nbytes >= SMALLEST
-                        and not (frozen and tensor.requires_grad)
-                        and type(tensor) in (torch.Tensor, torch.nn.Parameter)
-                    ):
+                    if tensor is not None and goes(kind, tensor):
                         self.places.append((weakref.ref(part), kind, key))
         if self.places:
             self.pack()
@@ -210,11 +213,13 @@ class Block:
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """The weights in `flat`, which has their bytes."""
-        found = []
-        for offset, like in zip(self.offsets, self.home, strict=True):
-            part = flat[offset // 4 : offset // 4 - (-like.nbytes // 4)].view(like.dtype)
-            found.append(part[: like.numel()].view(like.shape))
-        return found
+        return [self.view(flat, index) for index in range(len(self.home))]
+
+    def view(self, flat: torch.Tensor, index: int) -> torch.Tensor:
+        """One of them."""
+        offset, like = self.offsets[index], self.home[index]
+        part = flat[offset // 4 : offset // 4 - (-like.nbytes // 4)].view(like.dtype)
+        return part[: like.numel()].view(like.shape)
 
     def settle(self) -> None:
         """Layers of 8 bits take over what was written to their weights (`int8_linear`)."""
@@ -234,7 +239,7 @@ class Block:
     def version(self) -> tuple[int, ...]:
         """Changes whenever the weights are written to, but through `.data`."""
         own = (0 if tensor.is_inference() else tensor._version for tensor in self.home)
-        return (self.flat.data_ptr(), *own)
+        return (self.flat.data_ptr(), self.written, *own)
 
     @contextlib.contextmanager
     def hidden(self, module: torch.nn.Module) -> Iterator[None]:
