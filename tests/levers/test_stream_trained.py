@@ -154,4 +154,4 @@ def test_it_needs_gradients_on_the_host(oomph, tmp_path):
         f'format = "oomph.plan/1"\n[[lever]]\nname = "stream_trained"\nmodules = {modules}\n'
     )
     found = oomph(MODEL + "AUTOCAST = False\n" + LOOP, "--plan", str(path))
-    assert found.status == 2 and "it needs gradients_on_cpu in the same plan" in found.err
+    assert found.status == 2 and "its gradients must wait in host memory" in found.err

@@ -90,6 +90,8 @@ pub enum Ended {
         lever: Option<String>,
         /// The modules of the plan that it is about, if not all.
         modules: Vec<String>,
+        /// Another one, without which it could be.
+        beside: Option<String>,
         /// Why, and how to make the change by hand.
         why: String,
     },

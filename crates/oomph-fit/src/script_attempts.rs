@@ -213,6 +213,7 @@ impl ScriptAttempts {
                 modules: blame
                     .as_ref()
                     .map_or_else(Vec::new, |blame| blame.modules.clone()),
+                beside: blame.as_ref().and_then(|blame| blame.beside.clone()),
                 lever: blame.map(|blame| blame.lever),
             });
         }

@@ -493,6 +493,7 @@ fn refusal(lever: &str, why: &str) -> Ended {
     Ended::Refused {
         lever: Some(lever.to_owned()),
         modules: Vec::new(),
+        beside: None,
         why: why.to_owned(),
     }
 }
@@ -534,6 +535,39 @@ fn a_refused_lever_is_left_out() {
     assert!(verified[1..].iter().all(|made| !made.has(&refused)));
     let rejected = found.fit.rejected.iter().find(|row| row.lever == refused);
     assert_eq!(rejected.unwrap().why, why);
+}
+
+/// Gradients on the host cannot be weighted in parts of a batch, say; without parts they can be there.
+#[test]
+fn levers_that_do_not_go_together_are_tried_apart() {
+    let wanted = Wanted {
+        total_bytes: PLAIN.used_bytes() / 2,
+        ..wanted()
+    };
+    let mut pair = None;
+    let (found, made) = found(wanted, |made| {
+        if pair.is_none() && made.levers.len() > 1 {
+            pair = Some((made.levers[0].name(), made.levers[1].name()));
+        }
+        let (one, other) = pair?;
+        (made.has(one) && made.has(other)).then(|| Ended::Refused {
+            lever: Some(one.to_owned()),
+            modules: Vec::new(),
+            beside: Some(other.to_owned()),
+            why: "not both".to_owned(),
+        })
+    });
+    let (one, other) = pair.unwrap();
+    let has = |one: bool, other_one: bool| {
+        made.iter()
+            .filter(|made| made.has(pair.unwrap().0) == one && made.has(other) == other_one)
+            .count()
+    };
+    assert_eq!(has(true, true), 1, "{made:#?}");
+    assert!(has(true, false) > 0 || has(false, true) > 0, "{made:#?}");
+    let rejected: Vec<&str> = found.fit.rejected.iter().map(|row| &*row.lever).collect();
+    assert!(rejected.contains(&&*format!("{one} beside {other}")));
+    assert!(!rejected.contains(&one) && !rejected.contains(&other));
 }
 
 /// A failure names no lever. Plans that fail alike have the guilty one in common.
@@ -585,6 +619,7 @@ fn a_module_that_a_lever_refuses_is_left_out_and_the_lever_stays() {
         Some(Ended::Refused {
             lever: Some("checkpoint".to_owned()),
             modules: vec![first.clone()],
+            beside: None,
             why: "it changes its input in place".to_owned(),
         })
     });

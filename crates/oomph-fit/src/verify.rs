@@ -319,8 +319,21 @@ impl Fitter<'_> {
             }
             Ended::Refused {
                 lever: Some(lever),
+                beside: Some(other),
+                why,
+                ..
+            } => {
+                self.note(&format!("{lever} beside {other}"), &why);
+                let both = plan.levers.iter().map(Lever::name);
+                let both = both.filter(|name| *name == lever || *name == other);
+                self.options.clashes.push(both.collect());
+                return None;
+            }
+            Ended::Refused {
+                lever: Some(lever),
                 modules,
                 why,
+                ..
             } => {
                 self.leave_out(&lever, modules, &why);
                 return None;

@@ -21,6 +21,20 @@ pub(crate) fn step_early(model: &Model) -> bool {
         && facts.backwards > 0
 }
 
+/// Smaller ones stay on the GPU where others wait in host memory (`python/oomph/levers/_shared/parameter_steps.py`).
+pub(crate) const LEAST: u64 = 256 << 10;
+
+/// Whether gradients may wait in host memory until the step.
+pub(crate) fn can_wait(model: &Model) -> bool {
+    let facts = &model.facts;
+    model.trains
+        && optimizers::step(model)
+        && !facts.scaled
+        && !facts.evaluates_closures()
+        && optimizers::step_by_parameter(model)
+        && facts.backwards > 0
+}
+
 /// Whether a tensor is one.
 pub(crate) fn is(tensor: &Tensor) -> bool {
     tensor.category == Category::Gradient && tensor.phase == Phase::Backward

@@ -5,7 +5,9 @@ use rustc_hash::{FxHashMap as HashMap, FxHashSet as HashSet};
 use oomph_trace::{Category, Phase};
 
 use crate::draft::Draft;
+use crate::gradients;
 use crate::model::{Event, Model, Tensor};
+use crate::search::Options;
 use crate::units;
 
 /// Modules whose weights are on the GPU at a time, as there.
@@ -122,4 +124,27 @@ fn owners(model: &Model, trained: bool) -> impl Iterator<Item = &str> {
     let modules = model.modules.iter();
     let with = modules.filter(move |one| one.parameters > 0 && (one.trained > 0) == trained);
     with.map(|module| module.name.as_str())
+}
+
+/// The blocks of a job that trains which have weights that are trained, and the bytes of these.
+pub(crate) fn trained_blocks(model: &Model) -> (Vec<String>, u64) {
+    if !model.trains || model.facts.compiled {
+        return (Vec::new(), 0);
+    }
+    let trained = trained(model);
+    let modules = units::with_weights(model, |owner| trained.contains(owner));
+    let sizes = model.parameter_sizes.iter();
+    let held = sizes
+        .filter(|(owner, _)| trained.contains(owner.as_str()) && inside(&modules, owner).is_some());
+    let large = held.flat_map(|(_, sizes)| sizes);
+    let bytes = large.filter(|size| **size >= gradients::LEAST).sum();
+    (modules, bytes)
+}
+
+/// Whether weights that are trained are worth it to wait in host memory.
+pub(crate) fn offers_trained(model: &Model, options: &Options) -> bool {
+    /// Less than this part of the budget is not.
+    const WORTH: u64 = 10;
+    let bytes = trained_blocks(model).1;
+    bytes > 0 && bytes >= options.budget / WORTH
 }

@@ -379,6 +379,8 @@ pub struct Blame {
     pub manually: bool,
     /// What else to do.
     pub instead: Option<String>,
+    /// Another lever, without which it could be applied.
+    pub beside: Option<String>,
 }
 
 /// A GPU's figures at the end, in bytes.

@@ -14,6 +14,7 @@ from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Backward, Clipped, Job, nested
 from oomph.levers._shared.parameter_steps import (
     AT_ONCE,
+    LEAST_GRADIENT,
     NOT_CLEARED,
     AroundStep,
     OnGradient,
@@ -23,9 +24,6 @@ from oomph.levers._shared.parameter_steps import (
     step_only,
 )
 from oomph.levers._shared.streams import BothWays
-
-LEAST = 256 << 10
-"""Smaller gradients stay on the GPU."""
 
 
 class GradientsOnCpu(Lever):
@@ -76,12 +74,17 @@ class GradientsOnCpu(Lever):
     def takes(self, p: torch.Tensor) -> bool:
         """Whether gradients of `p` may come here before autograd has them, for which nobody else waits."""
         hooks = len(p._post_accumulate_grad_hooks or ())  # type: ignore[attr-defined]
-        mine = id(p) in self._hooks.hooked and p.is_cuda and p.nbytes >= LEAST
+        mine = id(p) in self._hooks.hooked and p.is_cuda and p.nbytes >= LEAST_GRADIENT
         return mine and hooks == 1 and not p._backward_hooks
 
     def _send(self, p: torch.Tensor) -> None:
         grad = p.grad
-        if grad is None or not grad.is_cuda or grad.layout != torch.strided or grad.nbytes < LEAST:
+        if (
+            grad is None
+            or not grad.is_cuda
+            or grad.layout != torch.strided
+            or grad.nbytes < LEAST_GRADIENT
+        ):
             return
         p.grad = None
         self.take(p, grad)

@@ -528,7 +528,8 @@ class Batch:
         if self.had_gradients and open_:
             if job.gradients_elsewhere is not None:
                 raise job.gradients_elsewhere.refuse(
-                    "the script accumulates batches, and what a part counts for is known after the last part only"
+                    "the script accumulates batches, and what a part counts for is known after the last part only",
+                    beside="micro_batch",
                 )
             for p in _parameters(job.optimizers):
                 if p.grad is not None:

@@ -12,9 +12,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from oomph._older_python import zip
 from oomph.levers._shared.job import Job
+from oomph.levers._shared.parameter_steps import LEAST_GRADIENT
 from oomph.levers._shared.streamed_weights import Block, Stage, StreamedWeights
 from oomph.levers._shared.streams import BothWays
-from oomph.levers.gradients_on_cpu import LEAST
 from oomph.levers.stream_frozen import notes
 
 BETWEEN = ("TBackward0", "TransposeBackward0", "ViewBackward0", "UnsafeViewBackward0")
@@ -24,7 +24,7 @@ BETWEEN = ("TBackward0", "TransposeBackward0", "ViewBackward0", "UnsafeViewBackw
 class StreamTrained(StreamedWeights):
     """Weights are copied to the GPU ahead of their module's forward, again ahead of its backward, and for their step.
 
-    Needs: `gradients_on_cpu` in the same plan, with all that it needs, and host memory for the weights, up to twice (PyTorch
+    Needs: gradients that wait in host memory by the same plan, with all that this needs, and host memory for the weights, up to twice (PyTorch
     rounds pinned memory to powers of two). Changes: the GPU holds the weights of two of the modules, whatever their number, and in
     the step those that step. Autograd keeps a note in place of each weight, or copy of one in another precision, that it would save.
     Results: the same to rounding. Its time is the weights' bytes over the link's bandwidth, three times there and once back, minus
@@ -48,19 +48,19 @@ class StreamTrained(StreamedWeights):
         self._nothing: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def install(self, job: Job) -> None:
-        """As there; `gradients_on_cpu` asks for the weights that step."""
+        """As there; the lever of the gradients asks for the weights that step."""
         super().install(job)
         self.job = job
         job.weights_elsewhere = self
 
     def _goes(self, kind: str, tensor: torch.Tensor, stays: set[int]) -> bool:
-        trained = kind == "_parameters" and tensor.requires_grad and tensor.nbytes >= LEAST
+        trained = kind == "_parameters" and tensor.requires_grad and tensor.nbytes >= LEAST_GRADIENT
         hooks = tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None)
         return bool(trained and not hooks and super()._goes(kind, tensor, stays))
 
     def _take(self, root: torch.nn.Module, found: dict[str, torch.nn.Module]) -> None:
         if found and self.job.gradients_elsewhere is None:
-            raise self.refuse("it needs gradients_on_cpu in the same plan")
+            raise self.refuse("its gradients must wait in host memory, too, by the same plan")
         super()._take(root, found)
         for module in found.values():
             if (block := self.blocks.get(module)) is not None:

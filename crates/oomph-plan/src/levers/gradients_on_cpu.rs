@@ -1,6 +1,7 @@
 //! `gradients_on_cpu`: each gradient goes to host memory as soon as it is there, and comes back for the step.
 //!
-//! Offered where parameters cannot step within the backward pass, since gradients are clipped or belong to several optimizers.
+//! Offered where parameters cannot step within the backward pass, since gradients are clipped or belong to several optimizers, and where
+//! weights may wait in host memory as well.
 //! Memory: the gradients under way. Time: their way there and back, and there and back again for each further
 //! backward pass that adds to them. Results: to rounding.
 
@@ -18,9 +19,8 @@ use crate::model::{Event, Model, Tensor};
 use crate::optimizers;
 use crate::search::Options;
 use crate::sharding::Sharing;
+use crate::streamed;
 
-/// Smaller gradients stay (`python/oomph/levers/gradients_on_cpu.py`).
-pub(crate) const LEAST: u64 = 256 << 10;
 /// Nanoseconds of the host for each gradient, both ways, as measured there (`bench/gpu/results/h100_levers_host.jsonl`).
 const HOST_NS: f64 = 80_000.0;
 /// Less than this of gradients is not worth it.
@@ -48,18 +48,12 @@ impl Facets for GradientsOnCpu {
         Stage::Combined(Group::Optimizer)
     }
 
-    fn candidates(model: &Model, _options: &Options) -> Vec<Self> {
-        let facts = &model.facts;
+    fn candidates(model: &Model, options: &Options) -> Vec<Self> {
         let tensors = model.template.tensors.iter();
         let bytes: u64 = tensors.filter(|one| leaves(one)).map(|one| one.bytes).sum();
-        let offered = model.trains
-            && optimizers::step(model)
-            && bytes >= WORTH
-            && !facts.scaled
-            && !facts.evaluates_closures()
-            && optimizers::step_by_parameter(model)
-            && facts.backwards > 0
-            && !gradients::step_early(model);
+        let offered = bytes >= WORTH
+            && gradients::can_wait(model)
+            && (!gradients::step_early(model) || streamed::offers_trained(model, options));
         offered.then_some(Self {}).into_iter().collect()
     }
 
@@ -153,5 +147,5 @@ impl Facets for GradientsOnCpu {
 
 /// Whether a tensor is a gradient that goes to the host.
 fn leaves(tensor: &Tensor) -> bool {
-    gradients::is(tensor) && tensor.bytes >= LEAST
+    gradients::is(tensor) && tensor.bytes >= gradients::LEAST
 }

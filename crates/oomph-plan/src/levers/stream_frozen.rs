@@ -121,73 +121,11 @@ fn of(model: &Model) -> (Vec<String>, u64) {
 mod tests {
     use super::*;
     use crate::draft::Pace;
-    use crate::model::{Call, Event, Tensor, Work};
+    use crate::levers::tests::job;
+    use crate::model::Event;
     use oomph_run::record::Module;
-    use oomph_trace::{Category, Phase};
 
     const MIB: u64 = 1 << 20;
-
-    /// Three blocks of 100 MiB and a head that is trained; `computing` nanoseconds of forward and of backward work in each block.
-    fn job(computing: f64, backward: bool) -> Model {
-        let mut model = Model {
-            trains: true,
-            calls: vec![Call::default()],
-            ..Model::default()
-        };
-        for (name, parameters, trained) in [
-            ("Net.blocks", 0, 0),
-            ("Net.blocks.0", 0, 0),
-            ("Net.blocks.0.fc", 1, 0),
-            ("Net.blocks.1", 0, 0),
-            ("Net.blocks.1.fc", 1, 0),
-            ("Net.blocks.2", 0, 0),
-            ("Net.blocks.2.fc", 1, 0),
-            ("Net.head", 1, 1),
-        ] {
-            model.modules.push(Module {
-                name: name.to_owned(),
-                container: name == "Net.blocks",
-                parameters,
-                trained,
-                ..Module::default()
-            });
-            let number = model.template.tensors.len() as u32;
-            if parameters > 0 {
-                model.parameters.push((name.to_owned(), number));
-                let sizes = model.parameter_sizes.entry(name.to_owned());
-                sizes.or_default().push(100 * MIB);
-                model.template.setup.push(Event::Alloc(number));
-                model.template.tensors.push(Tensor {
-                    bytes: 100 * MIB,
-                    stream: 0,
-                    category: Category::Parameter,
-                    phase: Phase::Load,
-                    call: 0,
-                    op: 0,
-                    scope: 0,
-                    batched: false,
-                });
-            }
-            model.calls.push(Call {
-                module: name.to_owned(),
-                ..Call::default()
-            });
-            for phase in [Phase::Forward, Phase::Backward] {
-                if name.ends_with("fc") && (backward || phase == Phase::Forward) {
-                    model.work.push(Work {
-                        call: model.calls.len() as u32 - 1,
-                        phase,
-                        op: 0,
-                        busy: computing,
-                        halved: computing,
-                        tf32: computing,
-                        launches: 1.0,
-                    });
-                }
-            }
-        }
-        model
-    }
 
     #[test]
     fn frozen_blocks_are_offered_where_they_are_worth_it() {

@@ -12,18 +12,15 @@ use oomph_trace::{Category, Phase};
 use crate::blocks::is_cast_of_weight;
 use crate::by_hand::Script;
 use crate::draft::Draft;
+use crate::gradients;
 use crate::lever::{Facets, Group, Results, Stage, StepChange, comments, places};
-use crate::levers::gradients_on_cpu::GradientsOnCpu;
-use crate::levers::{Lever, gradients_on_cpu};
+use crate::levers::Lever;
 use crate::model::{Event, Model, Tensor};
 use crate::optimizers;
 use crate::search::Options;
 use crate::sharding::Sharing;
-use crate::streamed::{inside, take, trained, waits};
-use crate::units;
+use crate::streamed::{self, inside, take, trained, waits};
 
-/// Less than this part of the budget is not worth it.
-const WORTH: u64 = 10;
 /// Nanoseconds of the host for each weight: a leaf of its own, and copies for the step.
 const HOST_NS: f64 = 80_000.0;
 
@@ -57,11 +54,10 @@ impl Facets for StreamTrained {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
-        let (modules, bytes) = of(model);
-        let offered = bytes > 0
-            && bytes >= options.budget / WORTH
-            && !GradientsOnCpu::candidates(model, options).is_empty();
-        offered.then_some(Self { modules }).into_iter().collect()
+        let offered = streamed::offers_trained(model, options) && gradients::can_wait(model);
+        let modules = || streamed::trained_blocks(model).0;
+        let lever = offered.then(|| Self { modules: modules() });
+        lever.into_iter().collect()
     }
 
     fn goes_with(&self, others: &[Lever]) -> bool {
@@ -74,10 +70,9 @@ impl Facets for StreamTrained {
             let lever = lever.facets();
             lever.recomputed().iter().chain(lever.checkpointed())
         });
-        let split = |lever: &Lever| matches!(lever, Lever::SplitForward(_));
         changes(StepChange::GradientsOnHost)
             && changes(StepChange::OnHost)
-            && !others.iter().any(split)
+            && !others.iter().any(splits)
             && !parts.any(|part| self.has_part(part))
     }
 
@@ -99,7 +94,7 @@ impl Facets for StreamTrained {
         let model = draft.model;
         let trained = trained(model);
         let goes = |owner: &str| trained.contains(owner);
-        let held = take(draft, &self.modules, gradients_on_cpu::LEAST, goes);
+        let held = take(draft, &self.modules, gradients::LEAST, goes);
         let casts: HashSet<u32> = (0..)
             .zip(&draft.template.tensors)
             .filter(|(_, tensor)| {
@@ -154,6 +149,11 @@ impl Facets for StreamTrained {
     }
 }
 
+/// Whether a lever calls models for parts of a batch.
+fn splits(lever: &Lever) -> bool {
+    lever.stage() == Stage::Combined(Group::Batch) && lever.micro_batches().is_none()
+}
+
 impl StreamTrained {
     /// Whether a module is a part of one of these.
     fn has_part(&self, part: &str) -> bool {
@@ -162,19 +162,91 @@ impl StreamTrained {
     }
 }
 
-/// The blocks of a job that trains which have weights that are trained, and the bytes of these.
-fn of(model: &Model) -> (Vec<String>, u64) {
-    if !model.trains || model.facts.compiled {
-        return (Vec::new(), 0);
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Pace;
+    use crate::levers::parameters::Checkpoint;
+    use crate::levers::tests::{every, job};
+
+    const MIB: u64 = 1 << 20;
+
+    fn trained_job() -> (Model, StreamTrained) {
+        let mut model = job(0.0, true);
+        for module in &mut model.modules {
+            module.trained = module.parameters;
+        }
+        let modules = [0, 1, 2].map(|index| format!("Net.blocks.{index}"));
+        let lever = StreamTrained {
+            modules: modules.to_vec(),
+        };
+        (model, lever)
     }
-    let trained = trained(model);
-    let modules = units::with_weights(model, |owner| trained.contains(owner));
-    let sizes = model.parameter_sizes.iter();
-    let held = sizes
-        .filter(|(owner, _)| trained.contains(owner.as_str()) && inside(&modules, owner).is_some());
-    let large = held
-        .flat_map(|(_, sizes)| sizes)
-        .filter(|size| **size >= gradients_on_cpu::LEAST);
-    let bytes = large.sum();
-    (modules, bytes)
+
+    #[test]
+    fn two_blocks_stay_and_what_steps_is_there_for_the_step() {
+        let (model, lever) = trained_job();
+        let found = streamed::trained_blocks(&model);
+        assert_eq!(found, (lever.modules.clone(), 300 * MIB));
+        let pace = Pace {
+            link_bytes_per_s: 100.0 * MIB as f64,
+            ..Pace::default()
+        };
+        let mut draft = Draft::new(&model, pace);
+        lever.apply(&mut draft);
+        let held = |events: &[Event]| -> u64 {
+            let sizes = events.iter().map(|event| match event {
+                Event::Alloc(number) => draft.template.tensors[*number as usize].bytes,
+                _ => 0,
+            });
+            sizes.sum()
+        };
+        assert_eq!(
+            held(&draft.template.setup),
+            300 * MIB,
+            "the head and two blocks"
+        );
+        let at_once = optimizers::bytes_at_once(300 * MIB);
+        assert_eq!(held(&draft.template.tail), 3 * at_once);
+        // One of three blocks comes for the forward pass and one for the backward pass; all come and go for the step.
+        assert!((draft.waits / 1e9 - 8.0).abs() < 1e-6);
+        // A copy of the model that follows it has the same names.
+        let mut model = model;
+        for index in 0..model.modules.len() {
+            let copy = oomph_run::record::Module {
+                trained: 0,
+                ..model.modules[index].clone()
+            };
+            model.modules.push(copy);
+        }
+        assert_eq!(streamed::trained_blocks(&model).1, 0);
+    }
+
+    #[test]
+    fn gradients_and_state_are_on_the_host_too() {
+        let (_, lever) = trained_job();
+        let goes = |more: Vec<Lever>| {
+            let mut levers: Vec<Lever> = vec![lever.clone().into()];
+            levers.extend(more);
+            lever.goes_with(&levers)
+        };
+        let of = |chosen: &dyn Fn(&Lever) -> bool| every().into_iter().find(chosen).unwrap();
+        let change = |change| of(&|lever| lever.facets().step() == Some(change));
+        let both = || {
+            vec![
+                change(StepChange::GradientsOnHost),
+                change(StepChange::OnHost),
+            ]
+        };
+        let with = |other: Lever| [both(), vec![other]].concat();
+        let checkpoint = |module: &str| {
+            Lever::from(Checkpoint {
+                modules: vec![module.to_owned()],
+            })
+        };
+        assert!(goes(both()) && !goes(both()[..1].to_vec()));
+        assert!(goes(with(checkpoint("Net.blocks.1"))));
+        assert!(!goes(with(checkpoint("Net.blocks.1.fc"))));
+        assert!(!goes(with(of(&splits))));
+    }
 }

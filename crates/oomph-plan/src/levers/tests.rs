@@ -4,8 +4,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use oomph_run::record::Module;
+use oomph_trace::{Category, Phase};
+
 use super::*;
 use crate::PlanFile;
+use crate::model::{Call, Event, Tensor, Work};
 
 /// A plan with every lever, as files have had it since the format's first version.
 const EVERY: &str = include_str!("../../tests/every_lever.toml");
@@ -14,7 +18,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-fn every() -> Vec<Lever> {
+pub(super) fn every() -> Vec<Lever> {
     PlanFile::parse(EVERY).unwrap().levers
 }
 
@@ -291,4 +295,66 @@ fn what_is_written_by_hand_is_python() {
         let parsed = oomph_python_source::Module::parse(code);
         assert!(parsed.is_ok(), "{}:\n{code}", lever.name());
     }
+}
+
+/// Three blocks of 100 MiB and a head that is trained; `computing` nanoseconds of forward and of backward work in each block.
+pub(super) fn job(computing: f64, backward: bool) -> Model {
+    let mut model = Model {
+        trains: true,
+        calls: vec![Call::default()],
+        ..Model::default()
+    };
+    for (name, parameters, trained) in [
+        ("Net.blocks", 0, 0),
+        ("Net.blocks.0", 0, 0),
+        ("Net.blocks.0.fc", 1, 0),
+        ("Net.blocks.1", 0, 0),
+        ("Net.blocks.1.fc", 1, 0),
+        ("Net.blocks.2", 0, 0),
+        ("Net.blocks.2.fc", 1, 0),
+        ("Net.head", 1, 1),
+    ] {
+        model.modules.push(Module {
+            name: name.to_owned(),
+            container: name == "Net.blocks",
+            parameters,
+            trained,
+            ..Module::default()
+        });
+        let number = model.template.tensors.len() as u32;
+        if parameters > 0 {
+            model.parameters.push((name.to_owned(), number));
+            let sizes = model.parameter_sizes.entry(name.to_owned());
+            sizes.or_default().push(100 << 20);
+            model.template.setup.push(Event::Alloc(number));
+            model.template.tensors.push(Tensor {
+                bytes: 100 << 20,
+                stream: 0,
+                category: Category::Parameter,
+                phase: Phase::Load,
+                call: 0,
+                op: 0,
+                scope: 0,
+                batched: false,
+            });
+        }
+        model.calls.push(Call {
+            module: name.to_owned(),
+            ..Call::default()
+        });
+        for phase in [Phase::Forward, Phase::Backward] {
+            if name.ends_with("fc") && (backward || phase == Phase::Forward) {
+                model.work.push(Work {
+                    call: model.calls.len() as u32 - 1,
+                    phase,
+                    op: 0,
+                    busy: computing,
+                    halved: computing,
+                    tf32: computing,
+                    launches: 1.0,
+                });
+            }
+        }
+    }
+    model
 }

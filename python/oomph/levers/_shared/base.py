@@ -104,13 +104,22 @@ class Lever:
             self.note = f"{self.note}; {text}"
 
     def refuse(
-        self, why: str, *, manually: bool = False, instead: str = "", modules: Sequence[str] = ()
+        self,
+        why: str,
+        *,
+        manually: bool = False,
+        instead: str = "",
+        modules: Sequence[str] = (),
+        beside: str = "",
     ) -> CannotApply:
         """The error to raise when the lever cannot be applied.
 
         `modules` of the plan are those that it is about, if not all. `manually` tells that a user can
-        make the same change by hand, which `oomph` then shows; `instead` is what else to do.
+        make the same change by hand, which `oomph` then shows; `instead` is what else to do. `beside` is the name of another lever
+        without which it could be applied.
         """
-        blame = _blame(self.name, why, modules) | dict(manually=manually, instead=instead or None)
+        blame = _blame(self.name, why, modules) | dict(
+            manually=manually, instead=instead or None, beside=beside or None
+        )
         self.refusal = CannotApply(self.name, why, blame)
         return self.refusal

@@ -162,6 +162,9 @@ def cleared(target: torch.nn.Module | torch.optim.Optimizer) -> Iterable[torch.T
     return (p for group in target.param_groups for p in group["params"])
 
 
+LEAST_GRADIENT = 256 << 10
+"""Smaller gradients stay on the GPU where others wait in host memory, and so do their weights."""
+
 AT_ONCE = 64 << 20
 """The most bytes of parameters that step together, where what belongs to them is on the host: at least one parameter."""
 SHARE, FEWEST = 16, 4 << 20
