@@ -8,7 +8,6 @@ both need to be issued stands beside each other, because a host differs by a thi
 
 import argparse
 import gc
-import inspect
 import json
 import os
 import statistics
@@ -214,7 +213,7 @@ def child(kind, levers, steps):
     gc.collect()
     torch.cuda.empty_cache()
     # PyTorch wraps a class's step once, and levers of the step are there when it does.
-    torch.optim.AdamW.step = inspect.unwrap(torch.optim.AdamW.step)
+    torch.optim.AdamW.step = torch.optim.AdamW.step.__wrapped__
     for lever in levers:
         if lever["name"] == "allocator":  # what it sets was read when torch was imported
             torch._C._accelerator_setAllocatorSettings(lever["conf"])

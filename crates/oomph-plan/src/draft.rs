@@ -128,6 +128,9 @@ pub struct Draft<'a> {
     /// pass.
     pub(crate) steps_on_host: usize,
     pub(crate) early_steps: usize,
+    /// Tensors of that state, and the nanoseconds that it takes over the link.
+    pub(crate) states_on_host: usize,
+    pub(crate) states_link: f64,
     /// Memory outside the allocator.
     pub outside: u64,
     /// What the figures rest on.
@@ -150,6 +153,8 @@ impl<'a> Draft<'a> {
             fused: false,
             steps_on_host: 0,
             early_steps: 0,
+            states_on_host: 0,
+            states_link: 0.0,
             outside: model.outside,
             assumptions: Vec::new(),
             pace,
@@ -275,13 +280,15 @@ impl<'a> Draft<'a> {
 
     /// Nanoseconds of the host for state that is fetched, waited for and sent, part by part.
     fn stepping(&self) -> f64 {
-        /// For each part (`bench/gpu/results/h100_levers_host.jsonl`).
-        const HOST_NS: f64 = 450_000.0;
+        /// For each part, and for each tensor in it: 8.8 ms for 12 and 384, 2.3 ms for 2 and 192
+        /// (`bench/gpu/results/h200_levers_host_state.jsonl`, by its host's 1.75).
+        const PART_NS: f64 = 450_000.0;
+        const TENSOR_NS: f64 = 7_000.0;
         let parts = match self.steps_on_host {
             0 => 0,
             parts => parts.max(self.early_steps),
         };
-        HOST_NS * parts as f64
+        PART_NS * parts as f64 + TENSOR_NS * self.states_on_host as f64
     }
 
     /// Nanoseconds of a step.
@@ -300,9 +307,11 @@ impl<'a> Draft<'a> {
             load.add(self.accumulation(parts));
         }
         load.add(self.tail);
-        load.lever += self.stepping();
-        let loading = self.model.facts.loading_ns as f64;
-        load.time(&self.pace) + self.waits + loading
+        // The GPU and the host work side by side, and the slower one decides. What goes over the link does so while the host prepares
+        // the next part.
+        let stepping = (self.stepping() * self.pace.host_factor).max(self.states_link);
+        let step = (load.busy + self.states_link).max(load.host(&self.pace) + stepping);
+        step + self.waits + self.model.facts.loading_ns as f64
     }
 
     /// Adding each micro-batch's gradients to those that are there: read both, write one.

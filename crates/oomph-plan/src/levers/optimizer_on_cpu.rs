@@ -111,6 +111,9 @@ impl Facets for OptimizerOnCpu {
             Event::EmptyCache => false,
         };
         draft.steps_on_host = parts.len();
+        // Of more than one element.
+        let tensors = template.tensors.iter();
+        draft.states_on_host = tensors.filter(|one| is_state(one) && one.bytes > 8).count();
         let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
         let first = way(
             template,
@@ -135,7 +138,7 @@ impl Facets for OptimizerOnCpu {
                     .to_owned(),
             );
         }
-        draft.waits += OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
+        draft.states_link = OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
     }
 
     fn waits_by_hand(&self) -> bool {
