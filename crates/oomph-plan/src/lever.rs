@@ -212,6 +212,14 @@ pub(crate) trait Facets {
         Sequence::default()
     }
 
+    /// The same with the smallest blocks instead of those around them, if some lie in others.
+    fn finer_sequence(_draft: &Draft<'_>) -> Sequence
+    where
+        Self: Sized,
+    {
+        Sequence::default()
+    }
+
     /// The lever for these modules, if it is for some of a sequence.
     fn of_modules(_modules: Vec<String>) -> Option<Self>
     where

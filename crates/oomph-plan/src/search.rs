@@ -527,8 +527,8 @@ impl<'a> Searcher<'a> {
         let sequences: Vec<(&Kind, Sequence)> = KINDS
             .iter()
             .filter(|kind| (kind.of_modules)(Vec::new()).is_some_and(|lever| permitted(&lever)))
-            .map(|kind| {
-                let mut sequence = (kind.sequence)(&draft);
+            .flat_map(|kind| [kind.sequence, kind.finer_sequence].map(|of| (kind, of(&draft))))
+            .map(|(kind, mut sequence)| {
                 sequence.without(|module| self.options.leaves(kind.name, module));
                 (kind, sequence)
             })

@@ -167,6 +167,41 @@ fn alike(model: &Model, blocks: &[String]) -> Vec<String> {
     found
 }
 
+/// The repeated blocks inside of blocks, in containers of those.
+fn inner(model: &Model, blocks: &[String]) -> Vec<String> {
+    let blocks: HashSet<&str> = blocks.iter().map(String::as_str).collect();
+    let containers = model.modules.iter().filter(|module| module.container);
+    let containers: HashSet<&str> = containers.map(|module| module.name.as_str()).collect();
+    let with_parts = with_parts(model);
+    let called = called(model);
+    let in_a_block = |name: &str| {
+        let mut above = ancestors(name)
+            .skip_while(|above| containers.contains(above) && !blocks.contains(above));
+        above.next().is_some_and(|block| blocks.contains(block))
+    };
+    let above = |name: &str| name.rsplit_once('.').map(|(above, _)| above.to_owned());
+    let found: Vec<&str> = (model.modules.iter())
+        .map(|module| module.name.as_str())
+        .filter(|name| {
+            let holder = ancestors(name).next();
+            holder.is_some_and(|holder| containers.contains(holder))
+                && with_parts.contains(name)
+                && called.contains(name)
+                && in_a_block(name)
+        })
+        .collect();
+    let mut count: HashMap<Option<String>, u32> = HashMap::new();
+    for name in &found {
+        *count.entry(above(name)).or_default() += 1;
+    }
+    let several = |name: &&str| count.get(&above(name)).is_some_and(|&count| count >= 2);
+    found
+        .into_iter()
+        .filter(several)
+        .map(str::to_owned)
+        .collect()
+}
+
 /// The names of modules that were called.
 fn called(model: &Model) -> HashSet<&str> {
     let names = model.calls.iter().map(|call| call.module.as_str());
@@ -251,6 +286,26 @@ pub(crate) fn most_for_their_time(draft: &Draft<'_>) -> Sequence {
     let mut worth = worth(draft, &blocks);
     worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
     worth.extend(self::worth(draft, &functions(draft)));
+    in_order(worth)
+}
+
+/// The same where blocks lie in blocks (layers in the stages of a network), with the inner ones instead of those around them: what is
+/// there at a time while one is computed again is less. Nothing where none does.
+pub(crate) fn finer(draft: &Draft<'_>) -> Sequence {
+    let outer = blocks(draft.model);
+    let inner = inner(draft.model, &outer);
+    if inner.is_empty() {
+        return Sequence::default();
+    }
+    let around: HashSet<&str> = inner.iter().flat_map(|name| ancestors(name)).collect();
+    let rest = outer.iter().filter(|name| !around.contains(name.as_str()));
+    let blocks: Vec<String> = inner.iter().chain(rest).cloned().collect();
+    let mut worth = worth(draft, &blocks);
+    worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
+    in_order(worth)
+}
+
+fn in_order(mut worth: Vec<Unit>) -> Sequence {
     worth.sort_by(|a, b| b.class.cmp(&a.class).then(a.place.cmp(&b.place)));
     let mut taken: HashSet<String> = HashSet::new();
     let mut sequence = Sequence::default();
@@ -380,6 +435,52 @@ mod tests {
             });
         }
         assert_eq!(blocks(&model), ["Net.down1", "Net.down2"]);
+    }
+
+    /// Layers in the stages of a network: whether a list of layers is called or not.
+    #[test]
+    fn layers_in_stages_are_blocks_in_blocks() {
+        let mut model = Model {
+            calls: vec![Call::default()],
+            ..Model::default()
+        };
+        let mut add = |name: &str, container: bool, called: bool| {
+            model.modules.push(Module {
+                name: name.to_owned(),
+                container,
+                ..Module::default()
+            });
+            if called {
+                model.calls.push(Call {
+                    module: name.to_owned(),
+                    ..Call::default()
+                });
+            }
+        };
+        add("Net", false, true);
+        add("Net.stages", true, false);
+        for stage in 0..2 {
+            add(&format!("Net.stages.{stage}"), false, true);
+            add(&format!("Net.stages.{stage}.layers"), true, stage == 1);
+            for layer in 0..2 {
+                add(&format!("Net.stages.{stage}.layers.{layer}"), false, true);
+                add(
+                    &format!("Net.stages.{stage}.layers.{layer}.fc"),
+                    false,
+                    true,
+                );
+            }
+            // One alone is no repetition, and a norm has no parts.
+            add(&format!("Net.stages.{stage}.ends"), true, true);
+            add(&format!("Net.stages.{stage}.ends.0"), false, true);
+            add(&format!("Net.stages.{stage}.ends.0.fc"), false, true);
+            add(&format!("Net.stages.{stage}.norm"), false, true);
+        }
+        let outer = blocks(&model);
+        assert_eq!(outer, ["Net.stages.0", "Net.stages.1"]);
+        let layers =
+            [0, 1].map(|stage| [0, 1].map(|layer| format!("Net.stages.{stage}.layers.{layer}")));
+        assert_eq!(inner(&model, &outer), layers.concat());
     }
 
     /// `solve()` calls `step()` four times, which calls `slope()`; each keeps as much.

@@ -22,6 +22,7 @@ from oomph.levers._shared.parameter_steps import (
     cleared,
     only_per_parameter,
     step_only,
+    what_is_left,
 )
 from oomph.levers._shared.streams import BothWays
 
@@ -73,9 +74,13 @@ class GradientsOnCpu(Lever):
 
     def takes(self, p: torch.Tensor) -> bool:
         """Whether gradients of `p` may come here before autograd has them, for which nobody else waits."""
-        hooks = len(p._post_accumulate_grad_hooks or ())  # type: ignore[attr-defined]
         mine = id(p) in self._hooks.hooked and p.is_cuda and p.nbytes >= LEAST_GRADIENT
-        return mine and hooks == 1 and not p._backward_hooks
+        return mine and self.waits_alone(p)
+
+    def waits_alone(self, p: torch.Tensor) -> bool:
+        """Whether nobody else is told of the gradients of `p`."""
+        hooks = len(getattr(p, "_post_accumulate_grad_hooks", None) or ())
+        return hooks == (id(p) in self._hooks.hooked) and not p._backward_hooks
 
     def _send(self, p: torch.Tensor) -> None:
         grad = p.grad
@@ -210,7 +215,7 @@ class GradientsOnCpu(Lever):
                 weights.leave(part)
         if weights is not None:
             weights.settle()
-        original(optimizer)
+        what_is_left(optimizer, original)
 
     def finish(self) -> None:
         """Report why nothing moved."""

@@ -55,8 +55,8 @@ class StreamTrained(StreamedWeights):
 
     def _goes(self, kind: str, tensor: torch.Tensor, stays: set[int]) -> bool:
         trained = kind == "_parameters" and tensor.requires_grad and tensor.nbytes >= LEAST_GRADIENT
-        hooks = tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None)
-        return bool(trained and not hooks and super()._goes(kind, tensor, stays))
+        alone = trained and self.job.gradients_elsewhere.waits_alone(tensor)
+        return alone and super()._goes(kind, tensor, stays)
 
     def _take(self, root: torch.nn.Module, found: dict[str, torch.nn.Module]) -> None:
         if found and self.job.gradients_elsewhere is None:

@@ -68,6 +68,13 @@ impl Facets for Checkpoint {
         units::most_for_their_time(draft)
     }
 
+    fn finer_sequence(draft: &Draft<'_>) -> Sequence {
+        if !draft.model.trains || draft.model.facts.compiled {
+            return Sequence::default();
+        }
+        units::finer(draft)
+    }
+
     fn of_modules(modules: Vec<String>) -> Option<Self> {
         Some(Self { modules })
     }

@@ -75,6 +75,8 @@ pub(crate) struct Kind {
     pub(crate) candidates: fn(&Model, &Options) -> Vec<Lever>,
     /// The modules that it may be for.
     pub(crate) sequence: fn(&Draft<'_>) -> Sequence,
+    /// The same with smaller ones.
+    pub(crate) finer_sequence: fn(&Draft<'_>) -> Sequence,
     /// The lever for these modules.
     pub(crate) of_modules: fn(Vec<String>) -> Option<Lever>,
 }
@@ -92,6 +94,7 @@ impl Kind {
                 found.into_iter().map(Into::into).collect()
             },
             sequence: L::sequence,
+            finer_sequence: L::finer_sequence,
             of_modules: |modules| L::of_modules(modules).map(Into::into),
         }
     }

@@ -256,24 +256,47 @@ def step_only(
     """The optimizer's own step for the parameters with these ids, without the hooks around steps.
 
     `in_place_of` has other tensors for some ids. What an optimizer that is not known counts in its groups or itself stays as it was,
-    unless this `counts`: one call of each step does, if only with no parameters.
+    unless this `counts`: one call of each step does, if only for stand-ins.
     """
     before = None if counts or is_known(optimizer) else _counters(optimizer)
     everything = [group["params"] for group in optimizer.param_groups]
+    stand_ins: list[torch.Tensor] = []
     try:
         for group, params in zip(optimizer.param_groups, everything, strict=True):
             some = [in_place_of.get(id(p), p) for p in params] if in_place_of else params
             group["params"] = [p for p in some if id(p) in chosen]
+            if counts and not chosen and params and not is_known(optimizer):
+                # Functions over lists fail without any (`torch._foreach_mul_`).
+                stand_ins.append(_stand_in(params[0]))
+                group["params"] = [stand_ins[-1]]
         with torch.no_grad():
             inspect.unwrap(type(optimizer).step)(optimizer)
     finally:
         for group, params in zip(optimizer.param_groups, everything, strict=True):
             group["params"] = params
+        for one in stand_ins:
+            optimizer.state.pop(one, None)
         for place, values in before or ():
             for name in [name for name, value in place.items() if _counts(value)]:
                 if name not in values:
                     del place[name]
             place.update(values)
+
+
+def _stand_in(p: torch.Tensor) -> torch.Tensor:
+    """A parameter of one element, whose gradient is zero."""
+    one = torch.zeros((1,) * p.dim(), dtype=p.dtype, device=p.device, requires_grad=True)
+    one.grad = torch.zeros_like(one)
+    return one
+
+
+def what_is_left(optimizer: torch.optim.Optimizer, step: Callable[..., Any]) -> None:
+    """The script's own `step` for parameters that have not stepped yet; what the optimizer counts goes up."""
+    params = (p for group in optimizer.param_groups for p in group["params"])
+    if is_known(optimizer) or any(p.grad is not None for p in params):
+        step(optimizer)
+    else:
+        step_only(optimizer, set(), counts=True)
 
 
 def _counters(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], dict[str, Any]]]:
