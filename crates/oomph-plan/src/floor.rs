@@ -12,6 +12,7 @@ use rustc_hash::FxHashMap as HashMap;
 use serde::Serialize;
 
 use crate::draft::Draft;
+use crate::gradients;
 use crate::levers::{KINDS, Lever};
 use crate::model::{Call, Event, Model};
 use crate::search::Options;
@@ -24,7 +25,7 @@ pub struct Floor {
     pub bytes: u64,
     /// Memory outside the allocator.
     pub outside_bytes: u64,
-    /// Parameters, of a job that trains those of modules that are trained.
+    /// Parameters; of a job that trains those that are trained and cannot wait in host memory.
     pub parameter_bytes: u64,
     /// Workspaces of cuBLAS, which stay from the first product on.
     pub workspace_bytes: u64,
@@ -42,9 +43,16 @@ impl Floor {
             let tensor = model.template.tensors.get(*number as usize);
             tensor.map_or(0, |tensor| tensor.bytes)
         };
-        // Frozen weights may be elsewhere until they are used.
+        // Frozen weights may be elsewhere until they are used, and trained ones of blocks where their gradients may.
         let frozen = streamed::frozen(model);
-        let stay = |owner: &str| !model.trains || !frozen.contains(owner);
+        let blocks = if gradients::can_wait(model) {
+            streamed::trained_blocks(model).0
+        } else {
+            Vec::new()
+        };
+        let waits =
+            |owner: &str| frozen.contains(owner) || streamed::inside(&blocks, owner).is_some();
+        let stay = |owner: &str| !model.trains || !waits(owner);
         let found = model.parameters.iter().filter(|found| stay(&found.0));
         let stay: BTreeSet<u32> = found.map(|found| found.1).collect();
         let parameter_bytes = stay.iter().map(bytes).sum();

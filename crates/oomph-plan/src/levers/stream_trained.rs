@@ -164,8 +164,11 @@ impl StreamTrained {
 
 #[cfg(test)]
 mod tests {
+    use oomph_run::record::Optimizer;
+
     use super::*;
     use crate::draft::Pace;
+    use crate::floor::Floor;
     use crate::levers::parameters::Checkpoint;
     use crate::levers::tests::{every, job};
 
@@ -210,8 +213,16 @@ mod tests {
         assert_eq!(held(&draft.template.tail), 3 * at_once);
         // One of three blocks comes for the forward pass and one for the backward pass; all come and go for the step.
         assert!((draft.waits / 1e9 - 8.0).abs() < 1e-6);
-        // A copy of the model that follows it has the same names.
+        // Where gradients cannot wait, these weights are in the least that a run needs.
         let mut model = model;
+        assert_eq!(Floor::of(&model).parameter_bytes, 400 * MIB);
+        model.facts.backwards = 1;
+        model.facts.optimizers = vec![Optimizer {
+            kind: "AdamW".to_owned(),
+            ..Optimizer::default()
+        }];
+        assert_eq!(Floor::of(&model).parameter_bytes, 100 * MIB);
+        // A copy of the model that follows it has the same names.
         for index in 0..model.modules.len() {
             let copy = oomph_run::record::Module {
                 trained: 0,
