@@ -1,6 +1,6 @@
 //! Errors that are no matter of memory: what they are, and what to do next.
 
-use oomph_trace::text::{Bound, Fault, Hardware, OomMessage, Program, Sign};
+use oomph_trace::text::{Bound, Fault, Hardware, OomMessage, Sign};
 
 use super::figures::QUOTED;
 use super::next::{NextStep, advice, script, step};
@@ -178,7 +178,7 @@ const fn what(fault: Fault) -> &'static str {
              not fit together"
         }
         Fault::Refused => {
-            "CUDA refused what one of its calls was given (invalid argument): a bug, or versions that do not fit; no line says that memory was short"
+            "CUDA refused what one of its calls was given (invalid argument); why, the text does not say, and no line says that memory was short"
         }
         Fault::Stated => "",
     }
@@ -370,17 +370,13 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             },
         ],
         Fault::Refused => vec![
+            step("NCCL_DEBUG=INFO", "which of NCCL's calls it was, where it is one of them"),
             advice(
-                "the versions (nvidia-smi, and what the program was built with): what one version of NCCL, CUDA or the driver refuses another one takes",
+                "the versions (nvidia-smi, and what the program was built with): what one version of a library, CUDA or the driver refuses another one takes",
             ),
-            if message.program == Program::Nccl {
-                advice(
-                    "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells; a larger /dev/shm \
-                     only to try",
-                )
-            } else {
-                one_by_one(message)
-            },
+            advice(
+                "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells",
+            ),
         ],
         Fault::Stated => vec![
             advice(

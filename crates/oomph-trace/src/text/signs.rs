@@ -140,6 +140,10 @@ pub enum Sign {
     Python,
     /// PyTorch is used.
     Torch,
+    /// A program in C++ failed.
+    Native,
+    /// TensorRT's engine was built.
+    Built,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -507,10 +511,36 @@ const WORDS: &[(Sign, &[&str])] = &[
     (Sign::Snakemake, &["snakemake"]),
     (
         Sign::IgnoresChoice,
-        &["ignoring this choice", "for benchmark choice"],
+        &[
+            "ignoring this choice",
+            "for benchmark choice",
+            "select_algorithm.py:",
+        ],
     ),
-    (Sign::Python, &["python", ".py", "traceback (most", "torch"]),
+    (
+        Sign::Python,
+        &[
+            "python",
+            ".py",
+            "traceback (most",
+            "import ",
+            "<ipython",
+            "cell in",
+        ],
+    ),
     (Sign::Torch, &["torch", "dataloader"]),
+    (
+        Sign::Native,
+        &["terminate called", "what():", ".cpp, line ", ".cu, line "],
+    ),
+    (
+        Sign::Built,
+        &[
+            "engine built in",
+            "engine generation completed",
+            "created engine with size",
+        ],
+    ),
     (
         Sign::WebInterface,
         &[

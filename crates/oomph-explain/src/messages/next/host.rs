@@ -140,9 +140,8 @@ pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
 /// `/dev/shm`, through which workers of a DataLoader hand over their batches.
 fn shared(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![
-        step(
-            "docker run --shm-size=16g …",
-            "more shared memory for a container (or --ipc=host; Kubernetes: an emptyDir of medium Memory at /dev/shm)",
+        advice(
+            "a larger /dev/shm (of a container: --shm-size=16g, or --ipc=host) (Kubernetes: an emptyDir of medium Memory there)",
         ),
         step("df -h /dev/shm", "how much there is, and who filled it"),
     ];
@@ -460,17 +459,6 @@ fn llama_on_the_cpu(message: &OomMessage) -> Vec<NextStep> {
                 "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
             ),
             look_at_the_host(),
-            if message.during == Some(Phase::ComputeBuffers) {
-                step(
-                    "-ub 512",
-                    "a smaller physical batch has a smaller buffer for computing, which this is",
-                )
-            } else {
-                step(
-                    "-c 4096",
-                    "a shorter context has a smaller cache, if that was to be pinned",
-                )
-            },
             advice(
                 "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
             ),
@@ -511,14 +499,13 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
             "\"pin_memory\": false",
             "beside \"device\" in offload_optimizer and offload_param: the same memory, not pinned, which copies slower",
         ));
-    } else if message.during == Some(Phase::Pinning) && super::is_perhaps_pytorch(message) {
+    } else if super::is_perhaps_pytorch(message) {
         steps.push(advice(
             "do not pin at that line (pin_memory=False, no .pin_memory()), or keep what it moves on the GPU (no offload to the CPU)",
         ));
     } else {
         steps.push(advice(
-            "less pinned memory: smaller host buffers, fewer of them (by the program's own settings, with pin_memory fewer workers), or other \
-             programs ended that hold the RAM",
+            "print the size at that line: one that was computed wrongly (a side of -1) is no shortage; otherwise smaller or fewer host buffers",
         ));
     }
     if shows(Sign::Wsl) {
@@ -897,14 +884,14 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
     vec![
         step(
             "cat /sys/fs/cgroup/memory.max",
-            "the limit of its group was reached, not that of the host: read it inside the container (cgroup v1: memory/memory.limit_in_bytes)",
+            "the limit of its group was reached, not that of the host: read it as a process of that group (cgroup v1: memory/memory.limit_in_bytes)",
         ),
         step(
-            format!(
-                "docker run --memory={} …",
-                more_than(message.total.or(message.in_use))
-            ),
-            "a higher limit (SLURM: --mem, systemd: MemoryMax=)",
+            "dmesg -T | grep -A400 'invoked oom-killer'",
+            "which group it is, and what its processes held",
+        ),
+        advice(
+            "a higher limit for the group (docker run --memory) (SLURM: --mem) (systemd: MemoryMax=), or less in it",
         ),
     ]
 }

@@ -1,0 +1,113 @@
+//! Products and languages that advice may name, and what in a text shows that they are used there: advice about others is no help.
+
+use std::sync::LazyLock;
+
+use super::program::Program;
+use super::tables::Tables;
+use super::words::Vocabulary;
+
+/// A name as advice has it, and words of which a text has one where it fits.
+type Backing = (&'static str, &'static [&'static str]);
+
+const CONTAINERS: &[&str] = &["docker", "podman", "container", "kube"];
+const CLUSTERS: &[&str] = &[
+    "kube",
+    "k8s",
+    "oomkilled",
+    "pod/",
+    " pod",
+    "pods",
+    "helm",
+    "evicted",
+    "exit code:",
+    "exitcode:",
+    "last state",
+    "terminated",
+];
+const TRTEXEC: &[&str] = &["trtexec", "&&&&", "--onnx"];
+
+const NAMES: &[Backing] = &[
+    ("docker", CONTAINERS),
+    ("inside the container", CONTAINERS),
+    ("Kubernetes", CLUSTERS),
+    ("kubectl", CLUSTERS),
+    ("SLURM", &["slurm", "srun", "sbatch"]),
+    ("systemd", &["systemd", ".service", ".slice", ".scope"]),
+    ("DeepSpeed", &["deepspeed"]),
+    ("deepspeed", &["deepspeed"]),
+    ("accelerate", &["accelerate"]),
+    (
+        "torchrun",
+        &["torchrun", "torch.distributed", "torch/distributed"],
+    ),
+    ("fairseq", &["fairseq"]),
+    ("trtexec", TRTEXEC),
+    ("--maxShapes", TRTEXEC),
+    ("--memPoolSize", TRTEXEC),
+    ("--fp16", TRTEXEC),
+    ("TensorRT-LLM", &["tensorrt-llm", "tensorrt_llm", "trtllm"]),
+    ("cmake", &["cmake", "build/bin", "-dggml"]),
+    ("DataLoader", &["dataloader", "num_workers", "pt_data"]),
+    ("Colab", &["colab"]),
+    ("Jupyter", &["jupyter", "ipython", "ipykernel"]),
+    ("eras", &["keras"]),
+    ("the Trainer", &["trainer"]),
+    ("optimum-cli", &["optimum"]),
+    ("colabfold", &["colabfold"]),
+    ("LLM(", &["llm("]),
+    (".wslconfig", &["wsl", "/mnt/c"]),
+    (
+        "Stable Diffusion",
+        &["webui", "stable diffusion", "stable-diffusion", "forge"],
+    ),
+    ("NCCL", &["nccl"]),
+    ("MPI", &["mpi"]),
+    ("ninja", &["ninja"]),
+    ("PyTorch's extensions", &["torch"]),
+];
+
+/// Adds the names that a line backs.
+pub(super) fn read(line: &str, found: &mut Vec<&'static str>) {
+    static FINDER: LazyLock<Vocabulary<&'static str>> =
+        LazyLock::new(|| Vocabulary::new(NAMES.iter().copied(), true));
+    for (name, ..) in FINDER.all(line) {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+}
+
+impl Tables {
+    /// Whether the text shows the use of every product that advice names, beside the programs that run.
+    pub fn backs(&self, advice: &str, runs: &[Program]) -> bool {
+        let implied = |name: &str| {
+            runs.iter().any(|program| match program {
+                Program::Kubernetes => ["Kubernetes", "kubectl"].contains(&name),
+                Program::Docker => name == "docker",
+                program => program.name() == name,
+            })
+        };
+        let mut names = NAMES.iter().map(|(name, _)| name);
+        names.all(|name| self.backed.contains(name) || !advice.contains(name) || implied(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_about_a_product_needs_a_text_that_shows_it() {
+        let mut tables = Tables::default();
+        read(
+            "srun: error: node1: task 0: Out Of Memory",
+            &mut tables.backed,
+        );
+        assert!(tables.backs("a higher limit (SLURM: --mem)", &[]));
+        assert!(!tables.backs("docker run --memory=8G", &[]));
+        assert!(tables.backs("free -h", &[]));
+        assert!(tables.backs("kubectl get events", &[Program::Kubernetes]));
+        read("Container started", &mut tables.backed);
+        assert!(tables.backs("docker run --memory=8G", &[]));
+    }
+}
