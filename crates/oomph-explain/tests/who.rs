@@ -1063,3 +1063,117 @@ fn other_killers_than_the_kernels_are_known() {
         &["nvidia-smi"],
     );
 }
+
+#[test]
+fn a_size_that_no_machine_has_is_no_shortage() {
+    check(
+        "Non-zero status code returned while running Conv node. Name:'conv_9' Status Message: bfc_arena.cc:376 \
+         onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 136723103640000",
+        &["conv_9", "no shortage", "one thread"],
+        &["smaller batch", "could not get", "kSameAsRequested"],
+    );
+}
+
+#[test]
+fn words_that_are_parted_by_a_line_keep_their_figures() {
+    check(
+        "OutOfMemoryError('Out of memory allocating 2,147,483,648 bytes (allocated so\nfar: 6,442,450,944 bytes).',)",
+        &["CuPy could not get 2.0 GiB", "held 6.0 GiB"],
+        &["in words that oomph does not know"],
+    );
+    check(
+        "RuntimeError: Prefill out of memory. Try to allocate 900 tokens.Avaliable tokens:4096self.tree_cache.evictable_size()=0",
+        &[
+            "no room for 900 tokens",
+            "4096 as available",
+            "not simply full",
+        ],
+        &["more requests ran at once"],
+    );
+}
+
+#[test]
+fn what_a_search_or_a_build_leaves_out_is_harmless() {
+    check(
+        "W0101 10:00:00 77 torch/_inductor/select_algorithm.py:1517] [0/0] out of resource: shared memory, Required: 131072, Hardware limit: 101376.",
+        &["goes on", "nothing has to be done"],
+        &["smaller blocks"],
+    );
+    let skipped = "[W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of 4294967296 detected for tactic 0x04.";
+    check(
+        &format!("{skipped}\n[I] Engine built in 20.1 sec."),
+        &[
+            "built the engine all the same",
+            "nothing has to be done: the engine was built",
+        ],
+        &["whether the build finds another", "--fp16", "config.set_"],
+    );
+}
+
+#[test]
+fn a_line_about_an_earlier_checkpoint_is_no_phase() {
+    check(
+        "INFO:tensorflow:Saving checkpoints for 100 into m.ckpt.\nResourceExhaustedError: OOM when allocating tensor with shape[64,112,112,64] and type \
+         float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        &["TensorFlow could not get 196.0 MiB", "a smaller batch"],
+        &["checkpoint was gathered"],
+    );
+}
+
+#[test]
+fn a_step_names_no_product_that_the_text_does_not_show() {
+    // C++, whose script nobody can run; and nobody is said to hold what no process is listed with.
+    check(
+        "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n  what():  CUDA out of memory. Tried to allocate 800.00 MiB. GPU 0 has \
+         a total capacity of 8.00 GiB of which 500.00 MiB is free. Process 77 has 6.00 MiB memory in use. Including non-PyTorch memory, this process \
+         has 5.50 GiB memory in use. Of the allocated memory 3.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+        &["the processes that the message names hold little"],
+        &["oomph run", "by other processes"],
+    );
+    let killed = "kernel: Out of memory and no killable processes...\nkernel: init invoked oom-killer: gfp_mask=0xcc0\nkernel:  mem_cgroup_out_of_memory+0xc2/0xd0";
+    check(
+        killed,
+        &["which process it ended, if any"],
+        &["docker", "SLURM", "killer ended"],
+    );
+    check(
+        &format!("srun: launching\n{killed}"),
+        &["SLURM: --mem"],
+        &["docker"],
+    );
+    check(
+        "Exception: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:2201",
+        &["the other end of a connection is gone"],
+        &["NCCL"],
+    );
+}
+
+#[test]
+fn a_pool_of_keys_and_values_is_no_batch() {
+    check(
+        "  File \"/env/sglang/srt/mem_cache/memory_pool.py\", line 7, in _create_buffers\n    self.kv_buffer = torch.zeros(\nRuntimeError: NPU out of \
+         memory. Tried to allocate 90.00 GiB (NPU 0; 60.00 GiB total capacity; 25.00 GiB already allocated; 34.00 GiB free; 25.10 GiB reserved in total \
+         by PyTorch)",
+        &[
+            "the cache of keys and values was set aside",
+            "--max-total-tokens",
+        ],
+        &["smaller batch", "--chunked-prefill-size"],
+    );
+}
+
+#[test]
+fn a_request_of_next_to_nothing_asks_who_holds_the_memory_first() {
+    let text = "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 643840";
+    check(
+        text,
+        &["so little that it was full before"],
+        &["kSameAsRequested"],
+    );
+    let found = explain_messages(&text::find(text)).unwrap();
+    let first = found.next[0].command.as_deref();
+    assert!(
+        first.is_some_and(|command| command.starts_with("nvidia-smi")),
+        "{first:?}"
+    );
+}

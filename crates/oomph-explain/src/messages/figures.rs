@@ -54,17 +54,6 @@ const USE: [&str; 19] = [
     "mapped",
     "mib /",
 ];
-/// Words for what is asked for.
-const ASKED: [&str; 8] = [
-    "to allocate",
-    "allocating",
-    "request",
-    "asked",
-    "pinning",
-    "required",
-    "requires",
-    "needs",
-];
 /// What the kernel's account has for each zone of the memory: its sums say more.
 const BY_ZONE: [&str; 8] = [
     "free_pcp:",
@@ -91,18 +80,6 @@ fn has(figure: &Figure, words: &[&str]) -> bool {
 fn says_more(message: &OomMessage, figure: &Figure) -> bool {
     let asked = |size: &Bytes| message.requested.is_some_and(|asked| alike(asked, *size));
     !figure.sizes.is_empty() && !figure.sizes.iter().all(asked)
-}
-
-/// Whether the text has a figure of what was asked for, near the message.
-pub(super) fn says_request(message: &OomMessage) -> bool {
-    const NEAR: usize = 8;
-    let mut figures = message.tables.figures.iter();
-    figures.any(|figure| {
-        !figure.sizes.is_empty()
-            && figure.line.abs_diff(message.line) <= NEAR
-            && has(figure, &ASKED)
-            && !has(figure, &["total"])
-    })
 }
 
 /// Whether the text has a figure beside what was asked for.

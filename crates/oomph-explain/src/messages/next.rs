@@ -210,6 +210,12 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if message.handled && plain && message.kind != MessageKind::Budget {
         return goes_on(message);
     }
+    if message.setting == Some("guess") {
+        let log = advice(
+            "read the server's log for the runner's last words: they say what ended it, and which memory it was if it was that",
+        );
+        return [vec![log], looks(message)].concat();
+    }
     if let Some(bound) = super::evidence::bound(message) {
         return super::evidence::steps(bound);
     }
@@ -535,6 +541,7 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
 pub(super) fn program_name(message: &OomMessage) -> &'static str {
     match (message.program, message.hardware) {
         (Program::Cuda, Hardware::Amd) => "HIP (ROCm)",
+        (Program::TensorRt, _) if message.setting == Some("TensorRT-LLM") => "TensorRT-LLM",
         (program, _) => program.name(),
     }
 }
@@ -598,128 +605,10 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "jax.profiler.save_device_memory_profile(\"memory.prof\")",
         "what holds the memory, by line: oomph explain memory.prof",
     );
-    let batch = ways(
-        "",
-        &[
-            (
-                Change::Singles,
-                "float32 where the text shows float64: half of it",
-            ),
-            (Change::Batch, "a smaller batch"),
-            (Change::Other, "shard it over more devices"),
-        ],
+    let alive = step(
+        "jax.live_arrays()",
+        "just before that line: which arrays are alive, and their sizes",
     );
-    if message.setting == Some("what is free") {
-        return vec![
-            others_on_the_gpu(message),
-            step(
-                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                "take memory as needed instead of a share at the start",
-            ),
-            batch,
-        ];
-    }
-    if super::figures::plan(message).is_some_and(|plan| plan.is_of_the_state()) {
-        return vec![
-            advice(
-                "shard what is kept over the devices (weights, the optimizer's state: FSDP, jax.sharding.NamedSharding) in place of a whole \
-                 copy on each",
-            ),
-            advice(
-                "fewer copies of the weights: no moving average (EMA), an optimizer with less state (Adafactor, moments in bfloat16), \
-                 adapters (LoRA) in place of all weights",
-            ),
-            step(
-                "jax.jit(…, donate_argnums=(0,))",
-                "where a step takes the old state and gives a new one: the new one then takes the old one's place",
-            ),
-            advice("GPUs with more memory, or more of them"),
-            profile,
-        ];
-    }
-    if message.hardware == Hardware::Tpu && !message.tables.shows(Sign::Trains) {
-        let alive = step(
-            "jax.live_arrays()",
-            "just before that line: what is alive already, as of an earlier run in the same notebook (restart its runtime; `del` arrays)",
-        );
-        return vec![alive, batch, recompute, profile];
-    }
-    if message.hardware == Hardware::Tpu {
-        return vec![recompute, batch, profile];
-    }
-    if message
-        .requested
-        .is_some_and(super::other::is_larger_than_gpus)
-    {
-        return vec![
-            recompute,
-            step(
-                format!(
-                    "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}",
-                    fraction_of_the_gpu(message)
-                ),
-                "let the GPU use the host's memory as well, which is slow: so many times its own",
-            ),
-            profile,
-        ];
-    }
-    if super::other::is_small(message) || super::figures::never_fits(message).is_some() {
-        let mut steps = vec![
-            step(
-                "jax.live_arrays()",
-                "just before that line: which arrays are alive, and their sizes; `del` what is not needed",
-            ),
-            step(
-                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                "if other processes use the GPU, too: take memory as needed instead of a share at the start",
-            ),
-            profile,
-            ways(
-                "{} leave less alive at once",
-                &[
-                    (Change::Batch, "smaller batches"),
-                    (Change::Inputs, "smaller pieces of the work (chunks, crops)"),
-                ],
-            ),
-        ];
-        // Who holds a GPU that was full before comes before what this process has on it.
-        steps.insert(
-            if super::other::is_small(message) {
-                0
-            } else {
-                2
-            },
-            others_on_the_gpu(message),
-        );
-        if !super::other::is_small(message) {
-            steps.splice(
-                0..2,
-                [
-                    ways(
-                        "",
-                        &[
-                            (
-                                Change::Singles,
-                                "float32 where the text shows float64: half of it",
-                            ),
-                            (
-                                Change::Inputs,
-                                "a smaller input (a shorter sequence, a crop)",
-                            ),
-                            (Change::Batch, "a smaller batch"),
-                            (Change::Other, "the work in parts (jax.lax.map)"),
-                        ],
-                    ),
-                    advice("a GPU with more memory"),
-                    step(
-                        format!("TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}", fraction_of_the_gpu(message)),
-                        "let the GPU use the host's memory as well, which is slow: so many times its own",
-                    ),
-                ],
-            );
-        }
-        return steps;
-    }
     let less = ways(
         "less at once: {}",
         &[
@@ -730,10 +619,47 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
             (Change::Batch, "a smaller batch"),
             (
                 Change::Inputs,
-                "the work in parts (jax.lax.map with batch_size)",
+                "smaller inputs, or the work in parts (jax.lax.map with batch_size)",
             ),
         ],
     );
+    let taken = step(
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+        "take memory as needed instead of a share at the start",
+    );
+    if message.setting == Some("what is free") {
+        return vec![others_on_the_gpu(message), taken, less];
+    }
+    if super::figures::plan(message).is_some_and(|plan| plan.is_of_the_state()) {
+        let shard = "shard what is kept over the devices (weights, the optimizer's state: FSDP, jax.sharding.NamedSharding) in place of a whole copy \
+                     on each";
+        return vec![
+            advice(shard),
+            advice("GPUs with more memory, or more of them"),
+            profile,
+        ];
+    }
+    if message.hardware == Hardware::Tpu {
+        return vec![recompute, alive, less, profile];
+    }
+    if super::other::is_small(message) {
+        return vec![others_on_the_gpu(message), alive, profile];
+    }
+    let never = super::figures::never_fits(message).is_some();
+    if never
+        || message
+            .requested
+            .is_some_and(super::other::is_larger_than_gpus)
+    {
+        let unified = step(
+            format!(
+                "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}",
+                fraction_of_the_gpu(message)
+            ),
+            "let the GPU use the host's memory as well, which is slow: so many times its own",
+        );
+        return vec![less, recompute, advice("a GPU with more memory"), unified];
+    }
     let mut steps = vec![less, recompute];
     steps.extend(looks(message));
     steps.push(profile);
@@ -884,10 +810,6 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
                  another session; make it in a new process",
             ),
             step(
-                "providers=[\"CPUExecutionProvider\"]",
-                "if it only checks or converts the model: on the CPU (optimum-cli export onnx: --device cpu, --no-post-process)",
-            ),
-            step(
                 "arena_extend_strategy = kSameAsRequested",
                 "an arena that grows by what is asked for, not by powers of two; a model in fewer bits, or a GPU with room for its \
                  weights, where that is not enough: no batch has run yet",
@@ -938,55 +860,24 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
     if steps.len() == 1 {
         steps.extend(looks(message));
     }
-    if scores {
-        steps.insert(
-            1,
-            step(
-                "python -m onnxruntime.transformers.optimizer --input model.onnx --output fused.onnx --opt_level 1",
-                "attention as one node (MultiHeadAttention), which keeps no matrix of all scores; or export it so",
-            ),
-        );
-    }
     steps
 }
 
 fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("TensorRT-LLM") {
-        let split = step("--tp_size 2", "split the engine over more GPUs");
-        if message.tables.shows(Sign::Builds) && message.during != Some(Phase::Engine) {
-            return vec![
-                step(
-                    "--max_batch_size 8 --max_num_tokens 2048",
-                    "an engine for fewer tokens at once: what the builder tries is as large as they allow",
-                ),
-                split,
-                advice(
-                    "an engine with weights in fewer bits (FP8, INT4), or a GPU with more memory for the build",
-                ),
-                others_on_the_gpu(message),
-            ];
+        let fewer = advice(
+            "an engine for fewer tokens at once (--max_batch_size, --max_num_tokens), with weights in fewer bits, or split over more GPUs",
+        );
+        let cache = step(
+            "kv_cache_config.free_gpu_memory_fraction=0.7",
+            "a smaller cache of keys and values",
+        );
+        let first = message.tables.shows(Sign::Builds) || message.during == Some(Phase::Engine);
+        let mut steps = vec![fewer, others_on_the_gpu(message)];
+        if !first {
+            steps.insert(0, cache);
         }
-        if message.during == Some(Phase::Engine) {
-            return vec![
-                split,
-                advice(
-                    "an engine with weights in fewer bits (FP8, INT4): the engine itself did not fit",
-                ),
-                others_on_the_gpu(message),
-            ];
-        }
-        return vec![
-            step(
-                "kv_cache_config.free_gpu_memory_fraction=0.7",
-                "a smaller cache of keys and values",
-            ),
-            split,
-            step(
-                "--max_batch_size 8 --max_num_tokens 2048",
-                "an engine for fewer tokens at once",
-            ),
-            others_on_the_gpu(message),
-        ];
+        return steps;
     }
     let smaller = advice(
         "an engine for smaller inputs or batches (the maxima of its profile: --maxShapes), or a smaller model",
@@ -1164,28 +1055,16 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     if message.during == Some(Phase::Pinning) && message.inside == Some(Program::LlamaCpp) {
-        return vec![
-            advice(
-                "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned",
-            ),
-            step(
-                "GGML_CUDA_NO_PINNED=1",
-                "or no pinned memory, in versions that know it",
-            ),
-            step(
-                "free -h",
-                "how much of the host's memory is free (under WSL the limit is `memory` in .wslconfig)",
-            ),
-        ];
+        let mapped = "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned";
+        return vec![advice(mapped), look_at_the_host()];
     }
     if message.during == Some(Phase::Pinning) {
+        let pinned = "pin_memory=False";
+        let what = "in the DataLoader, with fewer workers; of DeepSpeed: \"pin_memory\": false beside an offload's \"device\"";
         return vec![
             others_on_the_gpu(message),
-            step("free -h", "how much of the host's memory is free"),
-            step(
-                "pin_memory=False",
-                "in the DataLoader, with fewer workers; of DeepSpeed: \"pin_memory\": false beside an offload's \"device\"",
-            ),
+            look_at_the_host(),
+            step(pinned, what),
         ];
     }
     let mut steps = match message.inside {

@@ -100,7 +100,7 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{} {}, and its status does not name memory: {} may have been full, an earlier kernel \
                  may have failed (an index out of range), threads may have got in each other's way, or the versions of CUDA, \
-                 driver and framework do not fit; the text does not say which{}",
+                 driver and framework do not fit; the text does not say which",
                 message.program.name(),
                 if message.text.contains("reate") || !message.text.contains("INTERNAL_ERROR") {
                     "could not make its handle"
@@ -108,11 +108,6 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                     "failed at an operation"
                 },
                 device(message),
-                if message.inside == Some(Program::Tensorflow) {
-                    " (in TensorFlow it is most often the first: its own pool takes nearly all of the GPU at its start)"
-                } else {
-                    ""
-                }
             ),
         ),
         MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
@@ -525,10 +520,8 @@ pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)
     })?;
     let size = if message.text.contains("more than 1EB") {
         " (1 EiB) or more".to_owned()
-    } else if requested.0 < 1 << 50 {
-        format!(" ({requested})")
     } else {
-        String::new()
+        format!(" ({requested})")
     };
     Some((
         "huge_request",
@@ -707,7 +700,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let figures = figures_in_words(message);
     let name = match message.program {
         Program::Unknown => "the program",
-        program => program.name(),
+        _ => program_name(message),
     };
     if message.setting == Some("copy") && message.requested.is_none() {
         let sentence = "TensorFlow could not copy a tensor to the GPU, mostly because its memory is full (of TensorFlow's \
@@ -1743,7 +1736,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         return super::faults::unsaid(fault);
     }
     let mut unsaid = Vec::new();
-    if message.handled || absurd(message).is_some() {
+    if message.handled || absurd(message).is_some() || has_room(message) {
         return unsaid;
     }
     // No algorithm of a library for the GPU runs elsewhere.
@@ -1760,8 +1753,12 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         unsaid.push("whether memory was the reason: schedulers and people send signal 9, too");
     }
     let ended = message.kind == MessageKind::Killed;
-    let shaped = message.text.contains("shape");
-    let asked = message.requested.is_some() || figures::says_request(message) || shaped;
+    let shaped = ["shape", "Size("]
+        .iter()
+        .any(|word| message.text.contains(word));
+    // A figure whose role nobody knows may be the one that is missed.
+    let figured = figures::says_any(message);
+    let asked = message.requested.is_some() || shaped || figured;
     if !asked && !ended && message.kind != MessageKind::Budget {
         unsaid.push("how much was asked for");
     }
@@ -1781,8 +1778,6 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         _ => (false, false),
     };
     let bounded = evidence::bound(message).is_some();
-    // A figure whose role nobody knows may be the one that is missed.
-    let figured = figures::says_any(message);
     let total =
         message.total.or(message.around.total).is_some() || figures::card(message).is_some();
     let of_group = message.program == Program::Kernel && message.allocator.is_some();

@@ -12,8 +12,6 @@ use crate::lever;
 pub(crate) enum Change {
     /// Samples at once, where it trains or infers.
     Batch,
-    /// The same of a job that trains, where a program does that, too.
-    TrainingBatch,
     /// Requests or tokens that a server or an engine takes at once.
     Requests,
     /// Samples at once, where it evaluates.
@@ -50,10 +48,6 @@ pub(crate) enum Change {
     SmallerTiles,
     /// What an optimizer that works on all parameters at once makes beside them.
     Temporaries,
-    /// Something that only a program in Python has.
-    Python,
-    /// Something that only a job of PyTorch has.
-    Torch,
     /// Anything else, which no text rules out.
     Other,
 }
@@ -196,8 +190,7 @@ const fn spoken(change: Change) -> &'static [&'static str] {
 const fn of_training(change: Change) -> bool {
     matches!(
         change,
-        Change::TrainingBatch
-            | Change::Recomputing
+        Change::Recomputing
             | Change::Graph
             | Change::Trained
             | Change::OptimizerBits
@@ -299,9 +292,7 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Processes => {
             useless(holds_all_by_itself(message) || is_too_much_by_itself(message))
         }
-        Change::Python => useless(!shows(Sign::Python)),
-        Change::Torch => useless(!shows(Sign::Torch) && message.program != Program::Pytorch),
-        Change::TrainingBatch | Change::Other => None,
+        Change::Other => None,
     }
 }
 
@@ -436,6 +427,7 @@ pub(super) fn kept(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> 
 /// Marks of advice that only a program in Python can follow, and only one that uses PyTorch.
 const PYTHON: &[&str] = &[
     "python",
+    "Python",
     "pip ",
     "`del`",
     "[{\"",

@@ -28,7 +28,6 @@ const TRTEXEC: &[&str] = &["trtexec", "&&&&", "--onnx"];
 
 const NAMES: &[Backing] = &[
     ("docker", CONTAINERS),
-    ("inside the container", CONTAINERS),
     ("Kubernetes", CLUSTERS),
     ("kubectl", CLUSTERS),
     ("SLURM", &["slurm", "srun", "sbatch"]),
@@ -46,16 +45,11 @@ const NAMES: &[Backing] = &[
     ("--memPoolSize", TRTEXEC),
     ("--fp16", TRTEXEC),
     ("TensorRT-LLM", &["tensorrt-llm", "tensorrt_llm", "trtllm"]),
-    ("cmake", &["cmake", "build/bin", "-dggml"]),
     ("DataLoader", &["dataloader", "num_workers", "pt_data"]),
-    ("Colab", &["colab"]),
-    ("Jupyter", &["jupyter", "ipython", "ipykernel"]),
     ("eras", &["keras"]),
     ("the Trainer", &["trainer"]),
-    ("optimum-cli", &["optimum"]),
     ("colabfold", &["colabfold"]),
     ("LLM(", &["llm("]),
-    (".wslconfig", &["wsl", "/mnt/c"]),
     (
         "Stable Diffusion",
         &["webui", "stable diffusion", "stable-diffusion", "forge"],
@@ -63,7 +57,6 @@ const NAMES: &[Backing] = &[
     ("NCCL", &["nccl"]),
     ("MPI", &["mpi"]),
     ("ninja", &["ninja"]),
-    ("PyTorch's extensions", &["torch"]),
 ];
 
 /// Adds the names that a line backs.

@@ -124,8 +124,6 @@ pub enum Sign {
     Snakemake,
     /// A machine for Java runs.
     Java,
-    /// TensorRT's builder has the settings of versions before 8.4.
-    OldWorkspace,
     /// What is offloaded goes to a disk.
     Nvme,
     /// Python code calls vLLM, whose settings are keywords there.
@@ -325,10 +323,6 @@ const WORDS: &[(Sign, &[&str])] = &[
             "spring boot",
             "java_tool_options",
         ],
-    ),
-    (
-        Sign::OldWorkspace,
-        &["setmaxworkspacesize", "max_workspace_size"],
     ),
     (Sign::Nvme, &["\"nvme\"", "nvme_path"]),
     (Sign::Hosted, &["colab", "kaggle"]),

@@ -225,7 +225,7 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             advice("also a limit (resources.limits.memory), so that one pod cannot fill the node"),
         ];
     }
-    vec![
+    let mut steps = vec![
         step(
             limit_above(message.total),
             "a higher limit for the container",
@@ -234,40 +234,35 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             format!("kubectl describe pod {}", pod(message)),
             "its limit, and what else was ended",
         ),
-        if message.tables.shows(Sign::Java) {
-            advice(
-                "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, \
-                 code and buffers of a machine for Java lie beside its heap",
-            )
-        } else {
-            advice(
-                "what it needs, measured (kubectl top pod) from its start on: if it grows, something is kept; if not, fewer workers or smaller data",
-            )
-        },
-    ]
+    ];
+    if message.tables.shows(Sign::Java) {
+        steps.push(advice(
+            "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, code and \
+             buffers of a machine for Java lie beside its heap",
+        ));
+    }
+    steps
 }
 
 /// A process ended by signal 9, and who sent it is not said, or a launcher says it.
 fn by_signal(message: &OomMessage) -> Vec<NextStep> {
     let unlimited = message.setting == Some("not its limit");
     match (message.program, message.inside) {
-        (Program::DeepSpeed, _) => vec![
+        (Program::DeepSpeed, _) if message.tables.shows(Sign::Nvme) => vec![
             look_at_the_kernel(),
-            if message.tables.shows(Sign::Nvme) {
-                step(
-                    "\"buffer_size\": 1e8, \"max_in_cpu\": 1e8, \"sub_group_size\": 1e8, \"pin_memory\": false",
-                    "smaller buffers of the offload, which goes to NVMe already: buffer_count times buffer_size parameters, two bytes each, are \
-                     pinned in the host's memory, and those of the optimizer beside them",
-                )
-            } else {
-                step(
-                    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
-                    "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
-                )
-            },
-            advice(
-                "the model built under deepspeed.zero.Init (Trainer: from_pretrained after TrainingArguments), not whole in each rank; or more RAM or swap",
+            step(
+                "\"buffer_size\": 1e8, \"max_in_cpu\": 1e8, \"sub_group_size\": 1e8, \"pin_memory\": false",
+                "smaller buffers of the offload, which goes to NVMe already: buffer_count times buffer_size parameters, two bytes each, are \
+                 pinned in the host's memory, and those of the optimizer beside them",
             ),
+        ],
+        (Program::DeepSpeed, _) if message.tables.shows(Sign::Offloads) => vec![
+            look_at_the_kernel(),
+            step(
+                "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
+                "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
+            ),
+            look_at_the_host(),
         ],
         (Program::Shell, Some(Program::Kubernetes)) if unlimited => vec![
             step(
@@ -410,60 +405,26 @@ fn less_on_the_host() -> Vec<NextStep> {
 fn numpy(message: &OomMessage) -> Vec<NextStep> {
     /// A host that has no room for one ordinary array is full.
     const ORDINARY: Bytes = Bytes::gib(1);
-    if messages::other::is_small(message) {
-        return vec![
-            look_at_the_host(),
-            advice(
-                "what grows from step to step: a replay buffer, a list of results, a cache, workers' copies",
-            ),
-            step("numpy.memmap", "keep the large arrays in files"),
-        ];
+    let file = step("numpy.memmap", "keep large arrays in files");
+    if message.requested.is_some_and(|asked| asked <= ORDINARY) {
+        let held = "what else holds the host's memory (results, caches and workers' copies that grow from step to step, other programs): one array \
+                     of that size is no large one";
+        return vec![look_at_the_host(), advice(held), file];
     }
-    let ordinary = message.requested.is_some_and(|asked| asked <= ORDINARY);
-    if ordinary && shape(message).is_some() {
-        return vec![
-            advice(
-                "what else holds the host's memory: one array of that size is no large one, so results, caches and workers' copies of the data \
-                 (and other programs) filled it before",
-            ),
-            advice(
-                "a smaller type (float32 in place of float64), the work in chunks, or numpy.memmap (large arrays in files)",
-            ),
-            look_at_the_host(),
-        ];
-    }
-    if let Some(shape) = shape(message) {
-        return vec![
-            advice(format!(
-                "whether that line means an array of shape ({shape}): print what its sides come from; a coordinate, a unit or an \
-                 index that is wrong makes such a shape, and then no smaller type helps"
-            )),
-            advice(
-                "if it does: a smaller type, work in chunks, or numpy.memmap (the array in a file)",
-            ),
-            look_at_the_host(),
-        ];
-    }
-    vec![
-        step("numpy.memmap", "keep the array in a file"),
-        advice("a smaller type, or work in chunks"),
-        look_at_the_host(),
-    ]
+    let smaller = shape(message).map_or_else(
+        || "a smaller type, or work in chunks".to_owned(),
+        |shape| {
+            format!(
+                "print what the sides of that array ({shape}) come from: a coordinate, a unit or an index that is wrong makes such a shape; if they \
+                 are meant, a smaller type, or work in chunks"
+            )
+        },
+    );
+    vec![advice(smaller), file, look_at_the_host()]
 }
 
 /// llama.cpp's own memory of the host.
 fn llama_on_the_cpu(message: &OomMessage) -> Vec<NextStep> {
-    if message.handled && message.allocator.as_deref() == Some("pinned memory") {
-        return vec![
-            advice(
-                "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
-            ),
-            look_at_the_host(),
-            advice(
-                "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
-            ),
-        ];
-    }
     if message.during == Some(Phase::Loading) {
         return vec![
             advice("a smaller model, or a smaller quantisation of it: its weights did not fit"),
@@ -855,22 +816,6 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
                 "the limit, as a process in the container reads it (cgroup v1: memory/memory.limit_in_bytes)",
             ),
             advice(needs_less(message)),
-        ];
-    }
-    if message.tables.shows(Sign::ManySmall) {
-        return vec![
-            step(
-                "docker stats --no-stream",
-                "how many processes (PIDS) the container has, and its limit: so many small ones fill it together",
-            ),
-            step(
-                "docker run --pids-limit 200 …",
-                "a bound on them, and what starts them mended: a pool of workers per request, a loop that forks",
-            ),
-            step(
-                "dmesg -T | grep -B40 'Memory cgroup out of memory'",
-                "which group it is (task_memcg), what it used, and its limit: a higher one only if all of them are meant",
-            ),
         ];
     }
     if message.tables.shows(Sign::Hosted) {
