@@ -1177,3 +1177,30 @@ fn a_request_of_next_to_nothing_asks_who_holds_the_memory_first() {
         "{first:?}"
     );
 }
+
+#[test]
+fn a_setting_that_a_message_recommends_is_not_on() {
+    check(
+        "NCCL error in: NCCLUtils.hpp:317, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\nCuda failure 1 'invalid argument'",
+        &["CUDA refused", "NCCL_DEBUG=INFO"],
+        &["already on"],
+    );
+}
+
+#[test]
+fn a_figure_with_wide_spaces_is_not_called_missing() {
+    let text = "Now used GPU memory 2425.5  MB\n[E] [TRT] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n\
+                [W] [TRT] Requested amount of GPU memory (17920000000 bytes) could not be allocated.";
+    let message = explain_messages(&text::find(text))
+        .unwrap()
+        .message
+        .unwrap();
+    assert!(
+        !message
+            .unsaid
+            .iter()
+            .any(|words| words.starts_with("how much")),
+        "{:?}",
+        message.unsaid
+    );
+}

@@ -256,13 +256,12 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     }
     let mut steps = of_program(message);
     if super::other::is_alone(message) {
-        steps.insert(
-            0,
-            advice(
-                "where that size comes from, at the line that asked: hardly anything else was in use, so the shape is wrong (a bug, a build or a \
-                 file that is damaged) or far too large; the same on the CPU, or with another version of the library, tells which",
-            ),
-        );
+        let shape = "where that size comes from, at the line that asked: hardly anything else was in use, so the shape is wrong (a bug, a build or a file \
+                     that is damaged) or far too large; the same on the CPU, or with another version of the library, tells which";
+        if message.program != Program::Pytorch {
+            steps.clear();
+        }
+        steps.insert(0, advice(shape));
     }
     if super::other::free_near_it(message).is_some() {
         steps.insert(

@@ -1858,7 +1858,7 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
     };
     [
         (
-            message.requested.filter(|_| absurd(message).is_none()),
+            message.requested.filter(|asked| asked.0 < 1 << 50),
             "asked for",
         ),
         (

@@ -577,7 +577,7 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
 }
 
 /// What helps where nothing is known of the job.
-const FEWER: &str = "fewer such processes at once, smaller inputs, or more memory";
+const FEWER: &str = "fewer such processes at once, or smaller inputs";
 
 /// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
 pub(super) fn needs_less(message: &OomMessage) -> &'static str {
