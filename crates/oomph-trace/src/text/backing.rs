@@ -84,23 +84,3 @@ impl Tables {
         names.all(|name| self.backed.contains(name) || !advice.contains(name) || implied(name))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn advice_about_a_product_needs_a_text_that_shows_it() {
-        let mut tables = Tables::default();
-        read(
-            "srun: error: node1: task 0: Out Of Memory",
-            &mut tables.backed,
-        );
-        assert!(tables.backs("a higher limit (SLURM: --mem)", &[]));
-        assert!(!tables.backs("docker run --memory=8G", &[]));
-        assert!(tables.backs("free -h", &[]));
-        assert!(tables.backs("kubectl get events", &[Program::Kubernetes]));
-        read("Container started", &mut tables.backed);
-        assert!(tables.backs("docker run --memory=8G", &[]));
-    }
-}
