@@ -138,16 +138,6 @@ fn a_share_of_a_server_leaves_what_others_hold() {
 }
 
 #[test]
-fn an_integrated_gpu_has_what_the_bios_gives_it() {
-    check(
-        "HIP out of memory. Tried to allocate 128.00 MiB. GPU 0 has a total capacity of 1024.00 MiB of which 17179869184.00 GiB is free. Of the allocated memory 900.00 MiB is allocated by PyTorch, and 10.00 MiB is reserved by PyTorch but unallocated.",
-        "within the processor",
-        "rocminfo",
-        &[],
-    );
-}
-
-#[test]
 fn a_request_that_a_person_rounds_is_not_in_use() {
     let text = "Why does it fail with only ~52MB allocated on the GPU?\n\
                 RESOURCE_EXHAUSTED: Out of memory while trying to allocate 54525952 bytes.";

@@ -718,7 +718,7 @@ fn a_buffer_of_llama_cpp_is_named_by_the_line_of_its_size() {
          llama_kv_cache_init:      CUDA0 KV buffer size =  3499.90 MiB\n\
          ggml_cuda_host_malloc: failed to allocate 3296.09 MiB of pinned memory: invalid argument\n\
          llama_new_context_with_model:  CUDA_Host compute buffer size =  3296.09 MiB",
-        &["buffers for computing", "-ub 512"],
+        &["buffers for computing", "nothing has to be done"],
         &["cache of keys and values", "-c 4096"],
     );
 }
@@ -822,7 +822,7 @@ fn a_step_takes_nothing_for_granted_that_the_text_does_not_show() {
     // No model, no Python, no PyTorch: neither a batch nor a traceback, and no module of PyTorch's.
     check(
         "[solver] step 12\nCUDA error 2: out of memory at grid.cu:77\n",
-        &["smaller inputs"],
+        &["print the size of that request"],
         &["batch", "python", "torch", "fewer bits"],
     );
     let illegal = "CUDA error 700: an illegal memory access was encountered at sweep.cu:31";
@@ -891,8 +891,9 @@ fn what_the_text_shows_is_neither_missing_nor_denied() {
             "cuda driver library failed to get device context 2\n{}",
             runner("total=\"62.0 GiB\" free=\"55.5 GiB\"")
         ),
-        &["before, the GPU was short", "docker inspect"],
-        &["smaller model"],
+        &["before, the GPU was short", "dmesg"],
+        // No word of a container.
+        &["smaller model", "docker inspect"],
     );
     // A share that the text sets is held against its figures.
     let share = |share: &str| {
@@ -978,7 +979,7 @@ fn a_line_of_the_log_comes_before_what_somebody_tells_of_memory() {
     // A program's own words stay what they are.
     check(
         &text("ERROR: CUDA out of memory while the cache was made"),
-        &["had no memory left"],
+        &["did not get the memory"],
         &["none of memory"],
     );
     // That another process ended is no error of its own.
@@ -1060,5 +1061,146 @@ fn other_killers_than_the_kernels_are_known() {
         "oomd kill: 76.12 68.85 66.41 system.slice/train.service 3402866688 ruleset:[memory] detectorgroup:[high] killer:kill_by_memory_size v2",
         &["oomd ended train.service"],
         &["nvidia-smi"],
+    );
+}
+
+#[test]
+fn a_size_that_no_machine_has_is_no_shortage() {
+    check(
+        "Non-zero status code returned while running Conv node. Name:'conv_9' Status Message: bfc_arena.cc:376 \
+         onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 136723103640000",
+        &["conv_9", "no shortage", "one thread"],
+        &["smaller batch", "could not get", "kSameAsRequested"],
+    );
+}
+
+#[test]
+fn words_that_are_parted_by_a_line_keep_their_figures() {
+    check(
+        "OutOfMemoryError('Out of memory allocating 2,147,483,648 bytes (allocated so\nfar: 6,442,450,944 bytes).',)",
+        &["CuPy could not get 2.0 GiB", "held 6.0 GiB"],
+        &["in words that oomph does not know"],
+    );
+    check(
+        "RuntimeError: Prefill out of memory. Try to allocate 900 tokens.Avaliable tokens:4096self.tree_cache.evictable_size()=0",
+        &[
+            "no room for 900 tokens",
+            "4096 as available",
+            "not simply full",
+        ],
+        &["more requests ran at once"],
+    );
+}
+
+#[test]
+fn what_a_search_or_a_build_leaves_out_is_harmless() {
+    check(
+        "W0101 10:00:00 77 torch/_inductor/select_algorithm.py:1517] [0/0] out of resource: shared memory, Required: 131072, Hardware limit: 101376.",
+        &["goes on", "nothing has to be done"],
+        &["smaller blocks"],
+    );
+    let skipped = "[W] [TRT] Skipping tactic 3 due to insufficient memory on requested size of 4294967296 detected for tactic 0x04.";
+    check(
+        &format!("{skipped}\n[I] Engine built in 20.1 sec."),
+        &[
+            "built the engine all the same",
+            "nothing has to be done: the engine was built",
+        ],
+        &["whether the build finds another", "--fp16", "config.set_"],
+    );
+}
+
+#[test]
+fn a_line_about_an_earlier_checkpoint_is_no_phase() {
+    check(
+        "INFO:tensorflow:Saving checkpoints for 100 into m.ckpt.\nResourceExhaustedError: OOM when allocating tensor with shape[64,112,112,64] and type \
+         float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc",
+        &["TensorFlow could not get 196.0 MiB", "a smaller batch"],
+        &["checkpoint was gathered"],
+    );
+}
+
+#[test]
+fn a_step_names_no_product_that_the_text_does_not_show() {
+    // C++, whose script nobody can run; and nobody is said to hold what no process is listed with.
+    check(
+        "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n  what():  CUDA out of memory. Tried to allocate 800.00 MiB. GPU 0 has \
+         a total capacity of 8.00 GiB of which 500.00 MiB is free. Process 77 has 6.00 MiB memory in use. Including non-PyTorch memory, this process \
+         has 5.50 GiB memory in use. Of the allocated memory 3.50 GiB is allocated by PyTorch, and 100.00 MiB is reserved by PyTorch but unallocated.",
+        &["the processes that the message names hold little"],
+        &["oomph run", "by other processes"],
+    );
+    let killed = "kernel: Out of memory and no killable processes...\nkernel: init invoked oom-killer: gfp_mask=0xcc0\nkernel:  mem_cgroup_out_of_memory+0xc2/0xd0";
+    check(
+        killed,
+        &["which process it ended, if any"],
+        &["docker", "SLURM", "killer ended"],
+    );
+    check(
+        &format!("srun: launching\n{killed}"),
+        &["SLURM: --mem"],
+        &["docker"],
+    );
+    check(
+        "Exception: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:2201",
+        &["the other end of a connection is gone"],
+        &["NCCL"],
+    );
+}
+
+#[test]
+fn a_pool_of_keys_and_values_is_no_batch() {
+    check(
+        "  File \"/env/sglang/srt/mem_cache/memory_pool.py\", line 7, in _create_buffers\n    self.kv_buffer = torch.zeros(\nRuntimeError: NPU out of \
+         memory. Tried to allocate 90.00 GiB (NPU 0; 60.00 GiB total capacity; 25.00 GiB already allocated; 34.00 GiB free; 25.10 GiB reserved in total \
+         by PyTorch)",
+        &[
+            "the cache of keys and values was set aside",
+            "--max-total-tokens",
+        ],
+        &["smaller batch", "--chunked-prefill-size"],
+    );
+}
+
+#[test]
+fn a_request_of_next_to_nothing_asks_who_holds_the_memory_first() {
+    let text = "onnxruntime::BFCArena::AllocateRawInternal Failed to allocate memory for requested buffer of size 643840";
+    check(
+        text,
+        &["so little that it was full before"],
+        &["kSameAsRequested"],
+    );
+    let found = explain_messages(&text::find(text)).unwrap();
+    let first = found.next[0].command.as_deref();
+    assert!(
+        first.is_some_and(|command| command.starts_with("nvidia-smi")),
+        "{first:?}"
+    );
+}
+
+#[test]
+fn a_setting_that_a_message_recommends_is_not_on() {
+    check(
+        "NCCL error in: NCCLUtils.hpp:317, unhandled cuda error (run with NCCL_DEBUG=INFO for details)\nCuda failure 1 'invalid argument'",
+        &["CUDA refused", "NCCL_DEBUG=INFO"],
+        &["already on"],
+    );
+}
+
+#[test]
+fn a_figure_with_wide_spaces_is_not_called_missing() {
+    let text = "Now used GPU memory 2425.5  MB\n[E] [TRT] 1: [defaultAllocator.cpp::allocate::19] Error Code 1: Cuda Runtime (out of memory)\n\
+                [W] [TRT] Requested amount of GPU memory (17920000000 bytes) could not be allocated.";
+    let message = explain_messages(&text::find(text))
+        .unwrap()
+        .message
+        .unwrap();
+    assert!(
+        !message
+            .unsaid
+            .iter()
+            .any(|words| words.starts_with("how much")),
+        "{:?}",
+        message.unsaid
     );
 }

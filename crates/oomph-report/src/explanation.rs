@@ -137,7 +137,9 @@ fn source(found: &Explanation) -> Option<String> {
         None => message.program_name.to_owned(),
     }];
     parts.push(message.memory_name.to_owned());
-    parts.extend(message.device.map(|device| format!("GPU {device}")));
+    // `NPU memory` is of an NPU.
+    let unit = message.memory_name.strip_suffix(" memory").unwrap_or("GPU");
+    parts.extend(message.device.map(|device| format!("{unit} {device}")));
     if let [rank] = message.ranks.as_slice() {
         parts.push(format!("rank {rank}"));
     }

@@ -6,6 +6,7 @@
 //! bytes. What a text does not say stays `None`.
 
 mod arrays;
+mod backing;
 mod cards;
 mod clusters;
 mod cuda;
@@ -650,6 +651,8 @@ struct Log {
     quotes: quoted::Quotes,
     /// What it shows of where and how the program ran.
     signs: Vec<Sign>,
+    /// The products that advice may name, of those that it shows.
+    backed: Vec<&'static str>,
     /// The program that trains, of those it names.
     framework: Option<Framework>,
     /// The graphics cards that it names, with their lines.
@@ -731,6 +734,7 @@ impl Log {
         models::read(text, number, &mut self.models);
         self.told.read(text, number);
         Sign::read(text, &mut self.provider, &mut self.signs);
+        backing::read(&plain, &mut self.backed);
         Framework::read(text, &mut self.framework);
         origin.complete(&self.whole);
         if self.continues > 0 {
@@ -904,6 +908,21 @@ impl Log {
             return false;
         };
         let Some(reader) = open.reader else {
+            // The words of a reader may be parted by the break.
+            let end = open.text.trim_end().len();
+            for joined in joined(&open.text, text) {
+                let found = readers::read(&joined, place, &mut self.noted.clone(), None);
+                if let Found::Message(whole, reader @ Some(_)) = found
+                    && readers::spans(&joined, end)
+                {
+                    message.program = whole.program;
+                    message.kind = whole.kind;
+                    message.take_figures(*whole);
+                    message.last = self.parts;
+                    (open.reader, open.text) = (reader, joined);
+                    return true;
+                }
+            }
             let more = general::read_further(&open.text, text, message);
             if more {
                 message.last = self.parts;
@@ -1455,6 +1474,7 @@ impl Log {
         let mut tables = self.elsewhere.shown().clone();
         tables.figures = self.quotes.found();
         tables.signs = signs;
+        tables.backed = std::mem::take(&mut self.backed);
         tables.framework = self.framework.take();
         tables.gpus = std::mem::take(&mut self.gpus);
         tables.told = std::mem::take(&mut self.told);

@@ -1,10 +1,9 @@
 //! Errors that are no matter of memory: what they are, and what to do next.
 
-use oomph_trace::text::{Bound, Fault, Hardware, OomMessage, Program, Sign};
+use oomph_trace::text::{Bound, Fault, Hardware, OomMessage, Sign};
 
 use super::figures::QUOTED;
 use super::next::{NextStep, advice, script, step};
-use super::ways::{Change, ways};
 
 /// What happened, in a sentence.
 pub(super) fn verdict(message: &OomMessage, fault: Fault) -> String {
@@ -178,7 +177,7 @@ const fn what(fault: Fault) -> &'static str {
              not fit together"
         }
         Fault::Refused => {
-            "CUDA refused what one of its calls was given (invalid argument): a bug, or versions that do not fit; no line says that memory was short"
+            "CUDA refused what one of its calls was given (invalid argument); why, the text does not say, and no line says that memory was short"
         }
         Fault::Stated => "",
     }
@@ -325,8 +324,7 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             step(
                 "python -c 'import torch; print(torch.cuda.get_arch_list(), torch.cuda.get_device_capability())'",
                 "what PyTorch was built for, and what the GPU is",
-            )
-            .changing(Change::Torch),
+            ),
             advice(
                 "a newer build for a new GPU, an older one for an old GPU; extensions built again with TORCH_CUDA_ARCH_LIST",
             ),
@@ -353,15 +351,9 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 )
             },
             if message.tables.shows(Sign::Python) {
-                ways(
-                    "{}; `dmesg` for an Xid of the driver",
-                    &[
-                        (Change::Other, "another version of the library whose kernel it is"),
-                        (
-                            Change::Torch,
-                            "or that kernel switched off (torch.backends.cudnn.enabled = False)",
-                        ),
-                    ],
+                advice(
+                    "another version of the library whose kernel it is, or that kernel switched off (torch.backends.cudnn.enabled = False); `dmesg` for \
+                     an Xid of the driver",
                 )
             } else {
                 advice(
@@ -370,17 +362,16 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             },
         ],
         Fault::Refused => vec![
-            advice(
-                "the versions (nvidia-smi, and what the program was built with): what one version of NCCL, CUDA or the driver refuses another one takes",
+            step(
+                "NCCL_DEBUG=INFO",
+                "which of NCCL's calls it was, where it is one of them",
             ),
-            if message.program == Program::Nccl {
-                advice(
-                    "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells; a larger /dev/shm \
-                     only to try",
-                )
-            } else {
-                one_by_one(message)
-            },
+            advice(
+                "the versions (nvidia-smi, and what the program was built with): what one version of a library, CUDA or the driver refuses another one takes",
+            ),
+            advice(
+                "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells",
+            ),
         ],
         Fault::Stated => vec![
             advice(
@@ -409,16 +400,9 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 "ldd FILE | grep 'not found'",
                 "which library the file that the message names lacks",
             ),
-            ways(
-                "",
-                &[
-                    (Change::Torch, "the extension built again for this torch"),
-                    (
-                        Change::Other,
-                        "a build of the program for the CUDA that is installed, or that library's own version on LD_LIBRARY_PATH",
-                    ),
-                    (Change::Python, "all from one release in a fresh environment"),
-                ],
+            advice(
+                "the extension built again for this torch; a build of the program for the CUDA that is installed, or that library's own version on \
+                 LD_LIBRARY_PATH",
             ),
         ],
         Fault::DiskFull => vec![
@@ -434,20 +418,10 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                     script(message).as_deref().unwrap_or("YOUR_SCRIPT.py")
                 ),
                 "the Python line at which it ended",
-            )
-            .changing(Change::Python),
-            ways(
-                "",
-                &[
-                    (
-                        Change::Python,
-                        "libraries of one release (torch, its extensions, CUDA's packages) in a fresh environment",
-                    ),
-                    (
-                        Change::Other,
-                        "`coredumpctl gdb` or `gdb PROGRAM core`: the line of native code at which it ended",
-                    ),
-                ],
+            ),
+            advice(
+                "Python's libraries of one release (torch, its extensions, CUDA's packages) in a fresh environment; `coredumpctl gdb` or `gdb PROGRAM \
+                 core`: the line of native code at which it ended",
             ),
         ],
     }
@@ -529,8 +503,7 @@ fn about_the_driver(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
             step(
                 "python -c 'import torch; print(torch.version.cuda, torch.cuda.device_count())'",
                 "None: a build of PyTorch for the CPU",
-            )
-            .changing(Change::Torch),
+            ),
         ],
     }
 }

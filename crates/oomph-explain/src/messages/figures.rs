@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use oomph_gpus::Gpu;
 use oomph_trace::Bytes;
-use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Phase, Program, Setting};
+use oomph_trace::text::{Figure, Memory, MessageKind, OomMessage, Program, Setting};
 
 use crate::{Evidence, FigureReport};
 
@@ -54,20 +54,6 @@ const USE: [&str; 19] = [
     "mapped",
     "mib /",
 ];
-/// Words for what is asked for.
-const ASKED: [&str; 8] = [
-    "to allocate",
-    "allocating",
-    "request",
-    "asked",
-    "pinning",
-    "required",
-    "requires",
-    "needs",
-];
-/// What a compiler plans for a program, and what was asked for: it holds nothing yet.
-const PLANNED: [&str; 3] = ["allocation:", "fragmentation:", "trying to allocate"];
-
 /// What the kernel's account has for each zone of the memory: its sums say more.
 const BY_ZONE: [&str; 8] = [
     "free_pcp:",
@@ -96,30 +82,10 @@ fn says_more(message: &OomMessage, figure: &Figure) -> bool {
     !figure.sizes.is_empty() && !figure.sizes.iter().all(asked)
 }
 
-/// Whether the text has a figure of what was asked for, near the message.
-pub(super) fn says_request(message: &OomMessage) -> bool {
-    const NEAR: usize = 8;
+/// Whether the text has a figure beside what was asked for.
+pub(super) fn says_any(message: &OomMessage) -> bool {
     let mut figures = message.tables.figures.iter();
-    figures.any(|figure| {
-        !figure.sizes.is_empty()
-            && figure.line.abs_diff(message.line) <= NEAR
-            && has(figure, &ASKED)
-            && !has(figure, &["total"])
-    })
-}
-
-/// Whether the text has a figure of all there is, or names a card that is known.
-pub(super) fn says_total(message: &OomMessage) -> bool {
-    let mut figures = message.tables.figures.iter();
-    let other = |figure| has(figure, &PLANNED) || has(figure, &["total-vm"]);
-    figures.any(|figure| says_more(message, figure) && has(figure, &TOTAL) && !other(figure))
-        || card(message).is_some()
-}
-
-/// Whether the text has a figure of what was in use, or left.
-pub(super) fn says_use(message: &OomMessage) -> bool {
-    let mut figures = message.tables.figures.iter();
-    figures.any(|figure| says_more(message, figure) && has(figure, &USE) && !has(figure, &PLANNED))
+    figures.any(|figure| says_more(message, figure))
 }
 
 /// The card that a text names, where it names one kind and all of that name have the same memory.
@@ -482,16 +448,8 @@ pub(super) fn sum(message: &OomMessage) -> Option<String> {
         Some(all) => format!(" of {all}"),
         None => String::new(),
     };
-    let cache = held.iter().find(|(name, _)| *name == "keys and values");
-    let batch = if message.during == Some(Phase::ComputeBuffers)
-        && cache.is_some_and(|(_, cache)| asked >= *cache)
-    {
-        "; one for computing that is as large as the cache is mostly that of a batch far above the usual 512 tokens"
-    } else {
-        ""
-    };
     Some(format!(
-        "; with the buffers that it has on this GPU already ({}) that makes {whole}{compared}{batch}",
+        "; with the buffers that it has on this GPU already ({}) that makes {whole}{compared}",
         parts.join(", ")
     ))
 }

@@ -753,7 +753,7 @@ impl Outside {
             mine,
             others,
             alike: evidence::of_ranks(message, held),
-            counted: others.0 > held.0 / 2 || own.is_some(),
+            counted: others.0 > held.0 / 2 || (own.is_some() && message.others.is_empty()),
         }
     }
 
@@ -784,6 +784,8 @@ impl Outside {
              inside it, or (in a container) another process"
         } else if self.counted {
             "by other processes"
+        } else if self.others > Bytes::ZERO {
+            "outside it, of which the processes that the message names hold little: the desktop, the driver, or processes that it does not see"
         } else if self.is_sure(message) {
             "outside it, most likely by other processes (a little by this one's context and libraries)"
         } else if self.is_large() {
@@ -1061,23 +1063,31 @@ fn logits(message: &OomMessage, requested: Bytes) -> Option<Cause> {
 /// One request for more than there is.
 fn more_than_exists(message: &OomMessage, requested: Bytes) -> Option<Cause> {
     let limit = message.allowed.or(message.total)?;
+    // A pool is as large as it is set to be, whatever the batch.
+    let of_cache = message.during == Some(Phase::Cache);
     (requested > limit).then(|| {
         let mut evidence = request_evidence(message);
-        evidence.extend(times_smaller(message));
+        evidence.extend(times_smaller(message).filter(|_| !of_cache));
         Cause {
-            id: "batch_too_large",
+            id: if of_cache {
+                "kv_cache"
+            } else {
+                "batch_too_large"
+            },
             confidence: 0.9,
             verdict: format!(
                 "a single request asked for {requested}, more than the {limit} that exist"
             ),
             evidence,
-            fixes: vec![Fix::lever(
-                lever::MICRO_BATCH,
-                "a smaller batch or shorter sequences; check the shapes that were asked for",
-                requested.saturating_sub(message.free.unwrap_or(limit)).0,
-                Basis::Estimated,
-                "exact",
-            )],
+            fixes: Vec::from_iter((!of_cache).then(|| {
+                Fix::lever(
+                    lever::MICRO_BATCH,
+                    "a smaller batch or shorter sequences; check the shapes that were asked for",
+                    requested.saturating_sub(message.free.unwrap_or(limit)).0,
+                    Basis::Estimated,
+                    "exact",
+                )
+            })),
         }
     })
 }

@@ -19,11 +19,13 @@ use serde::Serialize;
 use self::host::on_the_host;
 use self::llama::llama;
 use self::named::{fraction_of_the_gpu, triton_server, uses};
-use self::pytorch::{cuda_in_pytorch, is_perhaps_pytorch, load_on_the_cpu, pytorch};
+use self::pytorch::{cuda_in_pytorch, load_on_the_cpu, pytorch};
 use self::servers::{inside_sglang, inside_tgi, inside_vllm, sglang, vllm};
 use super::ways::{Change, Way, ways};
 
-pub(super) use self::pytorch::{meets, of_a_phase, own_gpu_for_each_rank, script, who_holds_most};
+pub(super) use self::pytorch::{
+    is_perhaps_pytorch, meets, of_a_phase, own_gpu_for_each_rank, script, who_holds_most,
+};
 
 /// A step to take next.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, schemars::JsonSchema)]
@@ -83,11 +85,17 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     if message.tables.shows(Sign::RanEpochs) && all.len() > 1 && all[0].has(Change::Batch) {
         all.swap(0, 1);
     }
-    let mut steps = super::ways::kept(message, all);
+    let borne_out = |steps: Vec<NextStep>| -> Vec<NextStep> {
+        let steps = steps.into_iter();
+        steps
+            .filter_map(|step| super::ways::borne_out(message, step))
+            .collect()
+    };
+    let mut steps = borne_out(super::ways::kept(message, all));
     let look = steps.iter().find(|step| is_look(step)).cloned();
     steps = without_filler(steps);
     if let Some(tale) = super::told::of(message) {
-        steps = [tale.steps, steps].concat();
+        steps = [borne_out(tale.steps), steps].concat();
     }
     steps.splice(0..0, super::evidence::holder(message));
     if let Some(step) = super::evidence::free_card(message) {
@@ -100,17 +108,26 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
             step.command = step.command.as_deref().map(super::settings::as_keywords);
         }
     }
-    steps.truncate(MOST);
     // Who holds the GPU is what such a text leaves open.
     let own = |used: Bytes| used >= Bytes::gib(4);
     let too_large =
         super::figures::plan(message).is_some() || super::figures::never_fits(message).is_some();
-    if super::other::unsaid(message).contains(&super::other::OTHERS_HELD)
+    let open = super::other::unsaid(message).contains(&super::other::OTHERS_HELD)
         && !too_large
-        && !message.used().is_some_and(own)
-        && !steps.iter().any(is_look)
+        && !message.used().is_some_and(own);
+    steps.truncate(MOST);
+    if let Some(look) = look.filter(|_| open && !steps.iter().any(is_look)) {
+        steps.truncate(MOST - 1);
+        steps.push(look);
+    }
+    // What filled it before is the question.
+    if super::other::is_small(message)
+        && let Some(at) = steps.iter().position(is_look)
     {
-        steps.extend(look);
+        steps[..=at].rotate_right(1);
+    }
+    if steps.is_empty() {
+        steps = looks(message);
     }
     if message.tables.shows(Sign::Windows) {
         steps = steps.into_iter().map(on_windows).collect();
@@ -189,20 +206,15 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     if let MessageKind::Fault(fault) = message.kind {
         return super::faults::steps(message, fault);
     }
-    if message.handled
-        && message.memory == Memory::Device
-        && message.setting.is_none()
-        && message.program != Program::TensorRt
-    {
-        let mut steps = vec![advice(if message.tables.shows(Sign::LeavesOut) {
-            "each time, what the batch would have taught is lost: see how often that happens. Fewer samples or tokens at once (fairseq: \
-             a smaller --max-tokens, with --update-freq raised in turn), or the longest samples left out"
-        } else {
-            "nothing has to be done if the results are right; start with what it went on with (the smaller batch, the other \
-             device) to save the attempts"
-        })];
-        steps.extend(of_program(message));
-        return steps;
+    let plain = ![Some("cache flushes"), Some("large alloc")].contains(&message.setting);
+    if message.handled && plain && message.kind != MessageKind::Budget {
+        return goes_on(message);
+    }
+    if message.setting == Some("guess") {
+        let log = advice(
+            "read the server's log for the runner's last words: they say what ended it, and which memory it was if it was that",
+        );
+        return [vec![log], looks(message)].concat();
     }
     if let Some(bound) = super::evidence::bound(message) {
         return super::evidence::steps(bound);
@@ -212,16 +224,14 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     }
     if super::other::is_nonsense(message) {
         return vec![
-            advice("print the shapes and the sizes at the line that asked, from the traceback"),
+            advice("print the shapes and the sizes at the line or the node that asked"),
             advice(if super::other::is_compiled(message) {
                 "build the extension that the line calls again, for this GPU, this PyTorch and this CUDA: one that does not fit gives such counts"
-            } else if message.tables.shows(Sign::SharesGpu) {
-                "run one process alone, and one request at a time: whether use at the same time damages the size"
             } else {
-                "if it loads a file: check that the file is whole (its size, its checksum)"
+                "one thread, one process and one request at a time: whether use at the same time damages the size"
             }),
             advice(
-                "look for values in the input that are not finite or far off (NaN, infinity): counts are made of them",
+                "another version of the library, or versions that fit together, if the shapes are right",
             ),
         ];
     }
@@ -246,13 +256,12 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
     }
     let mut steps = of_program(message);
     if super::other::is_alone(message) {
-        steps.insert(
-            0,
-            advice(
-                "where that size comes from, at the line that asked: hardly anything else was in use, so the shape is wrong (a bug, a build or a \
-                 file that is damaged) or far too large; the same on the CPU, or with another version of the library, tells which",
-            ),
-        );
+        let shape = "where that size comes from, at the line that asked: hardly anything else was in use, so the shape is wrong (a bug, a build or a file \
+                     that is damaged) or far too large; the same on the CPU, or with another version of the library, tells which";
+        if message.program != Program::Pytorch {
+            steps.clear();
+        }
+        steps.insert(0, advice(shape));
     }
     if super::other::free_near_it(message).is_some() {
         steps.insert(
@@ -282,6 +291,39 @@ fn of_message(message: &OomMessage) -> Vec<NextStep> {
         );
     }
     steps
+}
+
+/// After a shortage that the program got over.
+fn goes_on(message: &OomMessage) -> Vec<NextStep> {
+    if message.tables.shows(Sign::LeavesOut) {
+        let lost = advice(
+            "each time, what the batch would have taught is lost: see how often that happens; fewer samples or tokens at once (fairseq: a smaller \
+             --max-tokens, with --update-freq raised in turn), or the longest samples left out",
+        );
+        return vec![lost];
+    }
+    let tactics = message.program == Program::TensorRt;
+    let built = tactics && message.tables.shows(Sign::Built);
+    let mut steps = vec![advice(if built {
+        "nothing has to be done: the engine was built without it"
+    } else if tactics || message.program == Program::Triton {
+        "nothing has to be done if the run goes on: what is left out is one way of several to compute the same; if it ended, a later line says why"
+    } else {
+        "nothing has to be done for this line if the program went on and its results are right; if it ended, a later line says why"
+    })];
+    if tactics && !built {
+        steps.push(advice("if the build failed: a smaller workspace (the limit of the builder's memory pool), which fits into what is free"));
+    }
+    steps
+}
+
+/// What looks at the memory that a message is about, where nothing else is known.
+fn looks(message: &OomMessage) -> Vec<NextStep> {
+    match message.memory {
+        Memory::Host => vec![look_at_the_host()],
+        Memory::Device => vec![others_on_the_gpu(message)],
+        _ => vec![others_on_the_gpu(message), look_at_the_host()],
+    }
 }
 
 /// Where the allocator of XLA and TensorFlow says more.
@@ -340,18 +382,18 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
         Program::Vllm => vllm(message),
         Program::Sglang
             if message.setting == Some("--max-running-requests")
-                && super::other::page_size(message).is_some_and(|page| page > 1) =>
+                && super::other::has_tokens(message) =>
         {
             vec![
                 step(
                     "--page-size 1",
                     "no whole page for each request: the tokens that are available can then be given out",
                 ),
+                advice("a newer SGLang, if its count of what is available is wrong"),
                 step(
                     "--max-running-requests 32",
                     "fewer requests at once, each of which may need a page",
                 ),
-                advice("a newer SGLang, which counts pages before it lets requests on"),
             ]
         }
         Program::Sglang if message.setting == Some("--max-running-requests") => vec![
@@ -439,55 +481,21 @@ fn of_program(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
             advice("smaller inputs; close other programs, for the host's memory too"),
         ],
-        _ => vec![
-            others_on_the_gpu(message),
-            step("free -h", "how much of the host's memory is free"),
-        ],
+        _ => looks(message),
     }
 }
 
 /// A kernel of Triton's that wants more of the chip than it has.
 fn triton(message: &OomMessage) -> Vec<NextStep> {
-    let flex = message.text.contains("flex_attention").then(|| {
-        step(
+    if message.text.contains("flex_attention") {
+        return vec![step(
             "flex_attention(…, kernel_options={\"BLOCK_M\": 32, \"BLOCK_N\": 32, \"num_stages\": 1})",
             "smaller blocks and fewer stages; also 16 bits in place of 32, or a smaller head",
-        )
-    });
-    // The search has chosen stages and blocks itself.
-    if message.handled {
-        let see = advice(
-            "see whether the run goes on: the search leaves out this variant and takes another, and then nothing has to be done",
-        );
-        let otherwise = ways(
-            "if it does not: {}",
-            &[
-                (
-                    Change::Torch,
-                    "no search (torch.compile without mode=\"max-autotune\")",
-                ),
-                (
-                    Change::Other,
-                    "products in 16 bits or TF32, whose blocks have half the bytes; another version of Triton",
-                ),
-            ],
-        );
-        return vec![see, flex.unwrap_or(otherwise)];
+        )];
     }
-    flex.map_or_else(
-        || {
-            vec![
-                step(
-                    "num_stages=2",
-                    "fewer stages of the pipeline keep fewer blocks on the chip",
-                ),
-                advice(
-                    "smaller BLOCK_* sizes; a kernel of a library has them in its configurations for each GPU",
-                ),
-            ]
-        },
-        |flex| vec![flex],
-    )
+    let smaller = "smaller blocks or fewer stages (num_stages) for that kernel, as the message says: each keeps a part of the data on the chip; of a \
+                   kernel of a library, a version that has them for this GPU";
+    vec![advice(smaller)]
 }
 
 fn relion(message: &OomMessage) -> Vec<NextStep> {
@@ -532,6 +540,7 @@ pub(super) fn memory_name(message: &OomMessage) -> &'static str {
 pub(super) fn program_name(message: &OomMessage) -> &'static str {
     match (message.program, message.hardware) {
         (Program::Cuda, Hardware::Amd) => "HIP (ROCm)",
+        (Program::TensorRt, _) if message.setting == Some("TensorRT-LLM") => "TensorRT-LLM",
         (program, _) => program.name(),
     }
 }
@@ -595,157 +604,65 @@ fn jax(message: &OomMessage) -> Vec<NextStep> {
         "jax.profiler.save_device_memory_profile(\"memory.prof\")",
         "what holds the memory, by line: oomph explain memory.prof",
     );
-    let batch = ways(
-        "",
+    let alive = step(
+        "jax.live_arrays()",
+        "just before that line: which arrays are alive, and their sizes",
+    );
+    let less = ways(
+        "less at once: {}",
         &[
             (
                 Change::Singles,
-                "float32 where the text shows float64: half of it",
+                "float32 where the text shows float64, which is half of it",
             ),
             (Change::Batch, "a smaller batch"),
-            (Change::Other, "shard it over more devices"),
+            (
+                Change::Inputs,
+                "smaller inputs, or the work in parts (jax.lax.map with batch_size)",
+            ),
         ],
     );
+    let taken = step(
+        "XLA_PYTHON_CLIENT_PREALLOCATE=false",
+        "take memory as needed instead of a share at the start",
+    );
     if message.setting == Some("what is free") {
-        return vec![
-            others_on_the_gpu(message),
-            step(
-                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                "take memory as needed instead of a share at the start",
-            ),
-            batch,
-        ];
+        return vec![others_on_the_gpu(message), taken, less];
     }
     if super::figures::plan(message).is_some_and(|plan| plan.is_of_the_state()) {
+        let shard = "shard what is kept over the devices (weights, the optimizer's state: FSDP, jax.sharding.NamedSharding) in place of a whole copy \
+                     on each";
         return vec![
-            advice(
-                "shard what is kept over the devices (weights, the optimizer's state: FSDP, jax.sharding.NamedSharding) in place of a whole \
-                 copy on each",
-            ),
-            advice(
-                "fewer copies of the weights: no moving average (EMA), an optimizer with less state (Adafactor, moments in bfloat16), \
-                 adapters (LoRA) in place of all weights",
-            ),
-            step(
-                "jax.jit(…, donate_argnums=(0,))",
-                "where a step takes the old state and gives a new one: the new one then takes the old one's place",
-            ),
+            advice(shard),
             advice("GPUs with more memory, or more of them"),
             profile,
         ];
     }
-    if message.hardware == Hardware::Tpu && !message.tables.shows(Sign::Trains) {
-        let alive = step(
-            "jax.live_arrays()",
-            "just before that line: what is alive already, as of an earlier run in the same notebook (restart its runtime; `del` arrays)",
-        );
-        return vec![alive, batch, recompute, profile];
-    }
     if message.hardware == Hardware::Tpu {
-        return vec![recompute, batch, profile];
+        return vec![recompute, alive, less, profile];
     }
-    if message
-        .requested
-        .is_some_and(super::other::is_larger_than_gpus)
+    if super::other::is_small(message) {
+        return vec![others_on_the_gpu(message), alive, profile];
+    }
+    let never = super::figures::never_fits(message).is_some();
+    if never
+        || message
+            .requested
+            .is_some_and(super::other::is_larger_than_gpus)
     {
-        return vec![
-            recompute,
-            step(
-                format!(
-                    "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}",
-                    fraction_of_the_gpu(message)
-                ),
-                "let the GPU use the host's memory as well, which is slow: so many times its own",
+        let unified = step(
+            format!(
+                "TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}",
+                fraction_of_the_gpu(message)
             ),
-            profile,
-        ];
-    }
-    if super::other::is_small(message) || super::figures::never_fits(message).is_some() {
-        let mut steps = vec![
-            step(
-                "jax.live_arrays()",
-                "just before that line: which arrays are alive, and their sizes; `del` what is not needed",
-            ),
-            step(
-                "XLA_PYTHON_CLIENT_PREALLOCATE=false",
-                "if other processes use the GPU, too: take memory as needed instead of a share at the start",
-            ),
-            profile,
-            ways(
-                "{} leave less alive at once",
-                &[
-                    (Change::Batch, "smaller batches"),
-                    (Change::Inputs, "smaller pieces of the work (chunks, crops)"),
-                ],
-            ),
-        ];
-        // Who holds a GPU that was full before comes before what this process has on it.
-        steps.insert(
-            if super::other::is_small(message) {
-                0
-            } else {
-                2
-            },
-            others_on_the_gpu(message),
+            "let the GPU use the host's memory as well, which is slow: so many times its own",
         );
-        if !super::other::is_small(message) {
-            steps.splice(
-                0..2,
-                [
-                    ways(
-                        "",
-                        &[
-                            (
-                                Change::Singles,
-                                "float32 where the text shows float64: half of it",
-                            ),
-                            (
-                                Change::Inputs,
-                                "a smaller input (a shorter sequence, a crop)",
-                            ),
-                            (Change::Batch, "a smaller batch"),
-                            (Change::Other, "the work in parts (jax.lax.map)"),
-                        ],
-                    ),
-                    advice("a GPU with more memory"),
-                    step(
-                        format!("TF_FORCE_UNIFIED_MEMORY=1 XLA_PYTHON_CLIENT_MEM_FRACTION={}", fraction_of_the_gpu(message)),
-                        "let the GPU use the host's memory as well, which is slow: so many times its own",
-                    ),
-                ],
-            );
-        }
-        return steps;
+        return vec![less, recompute, advice("a GPU with more memory"), unified];
     }
-    let share = if message.memory == Memory::Unknown {
-        "if JAX ran on the GPU: let it take more of it, where its share is smaller; if on the CPU, the host's memory was used up"
-    } else {
-        "let JAX take more of the GPU, where its share is smaller (the default depends on the version)"
-    };
-    let share = step("XLA_PYTHON_CLIENT_MEM_FRACTION=0.92", share);
-    if message.tables.shows(Sign::Trains) {
-        vec![batch, recompute, share, profile]
-    } else {
-        vec![
-            ways(
-                "less at once: {}",
-                &[
-                    (
-                        Change::Singles,
-                        "float32 where the text shows float64, which is half of it",
-                    ),
-                    (Change::Batch, "a smaller batch"),
-                    (
-                        Change::Inputs,
-                        "the work in parts (jax.lax.map with batch_size)",
-                    ),
-                ],
-            ),
-            share,
-            recompute,
-            profile,
-        ]
-    }
+    let mut steps = vec![less, recompute];
+    steps.extend(looks(message));
+    steps.push(profile);
+    steps
 }
 
 fn tensorflow(message: &OomMessage) -> Vec<NextStep> {
@@ -892,11 +809,7 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
                  another session; make it in a new process",
             ),
             step(
-                "providers=[\"CPUExecutionProvider\"]",
-                "if it only checks or converts the model: on the CPU (optimum-cli export onnx: --device cpu, --no-post-process)",
-            ),
-            step(
-                "provider_options=[{\"arena_extend_strategy\": \"kSameAsRequested\"}]",
+                "arena_extend_strategy = kSameAsRequested",
                 "an arena that grows by what is asked for, not by powers of two; a model in fewer bits, or a GPU with room for its \
                  weights, where that is not enough: no batch has run yet",
             ),
@@ -910,20 +823,20 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
     let large = message
         .requested
         .is_some_and(|asked| asked >= Bytes::gib(1));
-    let mut steps = vec![step(
-        "provider_options=[{\"arena_extend_strategy\": \"kSameAsRequested\"}]",
-        "on the GPU: an arena that grows by what is asked for, not by powers of two",
-    )];
-    if convolves {
+    let mut steps = Vec::new();
+    if message.memory == Memory::Device
+        || message.tables.shows(Sign::OnCuda)
+        || !message.tables.gpus.is_empty()
+    {
         steps.push(step(
-            "provider_options=[{\"cudnn_conv_use_max_workspace\": \"0\"}]",
-            "on the GPU: convolutions that need less workspace",
+            "arena_extend_strategy = kSameAsRequested",
+            "an option of the provider for CUDA: an arena that grows by what is asked for, not by powers of two",
         ));
     }
-    if message.memory == Memory::Unknown {
+    if !steps.is_empty() && convolves {
         steps.push(step(
-            "session_options.enable_cpu_mem_arena = False",
-            "on the CPU: give memory back after each run; `free -h` shows what is left",
+            "cudnn_conv_use_max_workspace = 0",
+            "another one: convolutions that need less workspace",
         ));
     }
     let inputs = ways(
@@ -943,112 +856,60 @@ fn onnxruntime(message: &OomMessage) -> Vec<NextStep> {
     );
     let place = if scores || large { 0 } else { steps.len() };
     steps.insert(place, inputs);
-    if scores {
-        steps.insert(
-            1,
-            step(
-                "python -m onnxruntime.transformers.optimizer --input model.onnx --output fused.onnx --opt_level 1",
-                "attention as one node (MultiHeadAttention), which keeps no matrix of all scores; or export it so",
-            ),
-        );
+    if steps.len() == 1 {
+        steps.extend(looks(message));
     }
     steps
 }
 
 fn tensorrt(message: &OomMessage) -> Vec<NextStep> {
     if message.setting == Some("TensorRT-LLM") {
-        let split = step("--tp_size 2", "split the engine over more GPUs");
-        if message.tables.shows(Sign::Builds) && message.during != Some(Phase::Engine) {
-            return vec![
-                step(
-                    "--max_batch_size 8 --max_num_tokens 2048",
-                    "an engine for fewer tokens at once: what the builder tries is as large as they allow",
-                ),
-                split,
-                advice(
-                    "an engine with weights in fewer bits (FP8, INT4), or a GPU with more memory for the build",
-                ),
-                others_on_the_gpu(message),
-            ];
-        }
-        if message.during == Some(Phase::Engine) {
-            return vec![
-                split,
-                advice(
-                    "an engine with weights in fewer bits (FP8, INT4): the engine itself did not fit",
-                ),
-                others_on_the_gpu(message),
-            ];
-        }
-        return vec![
-            step(
-                "kv_cache_config.free_gpu_memory_fraction=0.7",
-                "a smaller cache of keys and values",
-            ),
-            split,
-            step(
-                "--max_batch_size 8 --max_num_tokens 2048",
-                "an engine for fewer tokens at once",
-            ),
-            others_on_the_gpu(message),
-        ];
-    }
-    let on_the_command_line = message
-        .settings
-        .iter()
-        .any(|setting| setting.name == "memPoolSize" || setting.name == "saveEngine");
-    let skipped = message.handled || message.setting == Some("skipped beside an error");
-    let mut steps = vec![
-        step(
-            if on_the_command_line {
-                "--memPoolSize=workspace:1024"
-            } else {
-                "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)"
-            },
-            "a workspace that fits into what is free (trtexec: --memPoolSize=workspace:1024)",
-        ),
-        step("--fp16", "an engine in 16 bits"),
-        advice("an engine for smaller inputs (--maxShapes), or a smaller model"),
-        others_on_the_gpu(message),
-    ];
-    if skipped {
-        steps.insert(
-            0,
-            advice("see whether the engine was built all the same: a tactic that is skipped is no failure, and nothing has to be done then"),
+        let fewer = advice(
+            "an engine for fewer tokens at once (--max_batch_size, --max_num_tokens), with weights in fewer bits, or split over more GPUs",
         );
-    } else if message.tables.shows(Sign::MakesContext) {
+        let cache = step(
+            "kv_cache_config.free_gpu_memory_fraction=0.7",
+            "a smaller cache of keys and values",
+        );
+        let first = message.tables.shows(Sign::Builds) || message.during == Some(Phase::Engine);
+        let mut steps = vec![fewer, others_on_the_gpu(message)];
+        if !first {
+            steps.insert(0, cache);
+        }
+        return steps;
+    }
+    let smaller = advice(
+        "an engine for smaller inputs or batches (the maxima of its profile: --maxShapes), or a smaller model",
+    );
+    let others = others_on_the_gpu(message);
+    if message.setting == Some("skipped beside an error") {
+        return goes_on(message);
+    }
+    if message.tables.shows(Sign::MakesContext) {
         // What a context needs is fixed when the engine is built.
-        steps = vec![
-            advice(
-                "build the engine again for smaller shapes: the maxima of its profile (--maxShapes, a static batch and size; of \
-                 TensorRT-LLM --max_batch_size, --max_num_tokens, --max_input_len) set what its context needs, whatever is run",
-            ),
-            others_on_the_gpu(message),
-            step(
-                "engine.device_memory_size_v2",
-                "what a context of this engine needs (device_memory_size before TensorRT 10)",
-            ),
-            advice(
-                "fewer engines loaded at once, or contexts that share their memory (ExecutionContextAllocationStrategy)",
-            ),
-        ];
-    } else if message.tables.shows(Sign::NoImplementation) {
-        // A node's own tensors are no workspace.
-        let workspace = steps.swap_remove(0);
-        steps = if message.tables.shows(Sign::OldWorkspace) {
-            vec![advice(
-                "fewer samples (setMaxBatchSize) or smaller shapes: where the GPU's memory failed for the layer's own tensors, no larger workspace \
-                 helps; a smaller one (setMaxWorkspaceSize) leaves more beside it",
-            )]
-        } else {
-            vec![steps.swap_remove(2), workspace]
-        };
-        steps.push(others_on_the_gpu(message));
-        steps.push(
-            advice("another version of TensorRT, which fuses the nodes otherwise, or a GPU with more memory (of the same architecture) for the build"),
-        );
+        let built = "build the engine again for smaller shapes: the maxima of its profile (--maxShapes) set what its context needs, whatever is run";
+        return vec![advice(built), others];
     }
-    steps
+    // A node's own tensors are no workspace.
+    if message.tables.shows(Sign::NoImplementation) {
+        return vec![smaller, others];
+    }
+    let workspace = if message.tables.backs("trtexec", &[]) {
+        step(
+            "--memPoolSize=workspace:1024",
+            "a workspace that fits into what is free",
+        )
+    } else if message.tables.shows(Sign::Python) {
+        step(
+            "config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, 1 << 30)",
+            "a workspace that fits into what is free",
+        )
+    } else {
+        advice(
+            "a smaller workspace (the limit of the builder's memory pool), which fits into what is free",
+        )
+    };
+    vec![workspace, smaller, others]
 }
 
 /// Whether others hold a good part of the device that the message is about.
@@ -1073,10 +934,6 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
             &[
                 (Change::Batch, "half of the minibatch"),
                 (Change::Inputs, "smaller inputs (a crop, a sequence)"),
-                (
-                    Change::Other,
-                    "backprop off where nothing is trained (chainer.no_backprop_mode)",
-                ),
             ],
         )
     } else {
@@ -1087,18 +944,16 @@ fn cupy(message: &OomMessage) -> Vec<NextStep> {
                     Change::Singles,
                     "float32 where the text shows float64: half of it",
                 ),
-                (Change::Inputs, "smaller arrays, or the work in chunks"),
                 (
-                    Change::Other,
-                    "arrays that are no longer needed deleted (`del`), also temporaries of long expressions",
+                    Change::Inputs,
+                    "less at once: smaller arrays or batches, or the work in chunks",
                 ),
             ],
         )
     };
     let grows = step(
         "cupy.get_default_memory_pool().used_bytes()",
-        "printed after each step, with total_bytes(): whether use grows (arrays that are kept; an upgrade, if none are). free_all_blocks() \
-         is no cure: CuPy calls it itself before it fails",
+        "printed after each step, with total_bytes(): whether use grows",
     );
     let mut steps = Vec::from_iter(limit);
     if message.program == Program::Cupy {
@@ -1199,28 +1054,16 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
         ];
     }
     if message.during == Some(Phase::Pinning) && message.inside == Some(Program::LlamaCpp) {
-        return vec![
-            advice(
-                "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned",
-            ),
-            step(
-                "GGML_CUDA_NO_PINNED=1",
-                "or no pinned memory, in versions that know it",
-            ),
-            step(
-                "free -h",
-                "how much of the host's memory is free (under WSL the limit is `memory` in .wslconfig)",
-            ),
-        ];
+        let mapped = "leave --no-mmap out: the weights are then read from the file as they are needed, and not pinned";
+        return vec![advice(mapped), look_at_the_host()];
     }
     if message.during == Some(Phase::Pinning) {
+        let pinned = "pin_memory=False";
+        let what = "in the DataLoader, with fewer workers; of DeepSpeed: \"pin_memory\": false beside an offload's \"device\"";
         return vec![
             others_on_the_gpu(message),
-            step("free -h", "how much of the host's memory is free"),
-            step(
-                "pin_memory=False",
-                "in the DataLoader, with fewer workers; of DeepSpeed: \"pin_memory\": false beside an offload's \"device\"",
-            ),
+            look_at_the_host(),
+            step(pinned, what),
         ];
     }
     let mut steps = match message.inside {
@@ -1309,21 +1152,18 @@ fn library(message: &OomMessage) -> Vec<NextStep> {
             });
             steps
         }
-        _ => vec![
-            others_on_the_gpu(message),
-            ways(
-                "less at once: {}",
-                &[
-                    (Change::Batch, "a smaller batch of a model"),
-                    (
-                        Change::Inputs,
-                        "smaller inputs, a smaller problem on each GPU",
-                    ),
-                    (Change::Halves, "lower precision"),
-                    (Change::Other, "more GPUs to share it"),
-                ],
-            ),
-        ],
+        _ => {
+            let mut steps = vec![others_on_the_gpu(message)];
+            if message.tables.shows(Sign::Python) {
+                steps.push(ways("less on the GPU: {}", &SMALLER));
+            } else if message.kind == MessageKind::Cuda {
+                steps.push(advice(
+                    "print the size of that request before the call, and what is free then (cudaMemGetInfo): if it is more, a smaller problem on \
+                     each GPU",
+                ));
+            }
+            steps
+        }
     };
     let python = message.inside.is_none() && is_perhaps_pytorch(message);
     let later = message.tables.shows(Sign::Asynchronous) || message.kind != MessageKind::Cuda;

@@ -100,7 +100,7 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             format!(
                 "{} {}, and its status does not name memory: {} may have been full, an earlier kernel \
                  may have failed (an index out of range), threads may have got in each other's way, or the versions of CUDA, \
-                 driver and framework do not fit; the text does not say which{}",
+                 driver and framework do not fit; the text does not say which",
                 message.program.name(),
                 if message.text.contains("reate") || !message.text.contains("INTERNAL_ERROR") {
                     "could not make its handle"
@@ -108,11 +108,6 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                     "failed at an operation"
                 },
                 device(message),
-                if message.inside == Some(Program::Tensorflow) {
-                    " (in TensorFlow it is most often the first: its own pool takes nearly all of the GPU at its start)"
-                } else {
-                    ""
-                }
             ),
         ),
         MessageKind::Cublas | MessageKind::Cudnn if message.memory == Memory::Device => (
@@ -224,12 +219,17 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
             "device_memory",
             0.8,
             format!(
-                "{} had no memory left for a call of {}: {}",
-                device(message),
+                "a call of {} did not get the memory that it asked for on {}: {}{}",
                 program_name(message),
+                device(message),
                 evidence::of_the_card(message).unwrap_or_else(|| {
-                    "the program itself or other processes had filled it, and the text does not say which".to_owned()
-                })
+                    "it asked for too much at once, or the program itself or other processes held the rest; the text does not say which".to_owned()
+                }),
+                if message.text.contains("failed with out of memory") {
+                    "; errors that such a program reports after it are what follows"
+                } else {
+                    ""
+                }
             ),
         ),
         MessageKind::Cuda if super::next::meets(message) => (
@@ -503,23 +503,39 @@ fn asks_by_itself(message: &OomMessage) -> Option<&'static str> {
     own.then_some(inside.name())
 }
 
-/// More than any machine has.
-const MOST: u64 = 1 << 50;
+/// More than a GPU, or a machine, has.
+const fn most(memory: Memory) -> u64 {
+    match memory {
+        Memory::Host => 64 << 40,
+        _ => 4 << 40,
+    }
+}
 
 /// What no machine has is a size that was computed wrongly, whoever asked for it.
 pub(super) fn absurd(message: &OomMessage) -> Option<(&'static str, f64, String)> {
-    let requested = message.requested.filter(|requested| requested.0 > MOST)?;
+    let requested = message.requested.filter(|requested| {
+        requested.0 > most(message.memory)
+            && message.setting != Some("what is free")
+            && !(message.total.is_some() && is_compiled(message))
+    })?;
+    let size = if message.text.contains("more than 1EB") {
+        " (1 EiB) or more".to_owned()
+    } else {
+        format!(" ({requested})")
+    };
     Some((
         "huge_request",
         0.9,
         format!(
-            "{} bytes{} were asked for, more than any machine has: a size was computed wrongly (negative, or \
-             multiplied twice), or the model's file is damaged",
+            "{}{} asked for {} bytes{size}, more than {} has: a wrong shape or size, or a fault, and no shortage",
+            program_name(message),
+            figures::node(message)
+                .map_or_else(String::new, |(_, name)| format!(" (the node {name})")),
             requested.0,
-            if message.text.contains("more than 1EB") {
-                " (1 EiB) or more"
+            if message.memory == Memory::Device {
+                "any GPU"
             } else {
-                ""
+                "any such machine"
             }
         ),
     ))
@@ -663,6 +679,15 @@ fn is_pinned_pool(message: &OomMessage) -> bool {
         .is_some_and(|name| name.ends_with("host_bfc"))
 }
 
+/// What became of a build that left a tactic out, as the end of a sentence.
+fn skipped(message: &OomMessage) -> &'static str {
+    if message.tables.shows(Sign::Built) {
+        "; it skipped that tactic, and built the engine all the same"
+    } else {
+        "; it skips that tactic, and whether the build finds another the text does not say"
+    }
+}
+
 /// A shortage of one kind of memory, by the figures that the text has.
 fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let id = match message.memory {
@@ -675,7 +700,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
     let figures = figures_in_words(message);
     let name = match message.program {
         Program::Unknown => "the program",
-        program => program.name(),
+        _ => program_name(message),
     };
     if message.setting == Some("copy") && message.requested.is_none() {
         let sentence = "TensorFlow could not copy a tensor to the GPU, mostly because its memory is full (of TensorFlow's \
@@ -693,7 +718,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
             "a warning, not a failure: {name} could not get {} of {what}{place}{figures}{}",
             asked(message, "some"),
             if message.program == Program::TensorRt {
-                "; it skips that tactic, and whether the build finds another the text does not say"
+                skipped(message)
             } else if message.program == Program::LlamaCpp && message.memory == Memory::Device {
                 "; the text says that it then tried another way"
             } else {
@@ -712,7 +737,7 @@ fn allocation(message: &OomMessage) -> (&'static str, f64, String) {
                 "; the engine was loaded, and its execution context could not be made: that holds activations for the \
                  largest shapes that the engine was built for"
             } else if message.setting == Some("skipped beside an error") {
-                "; it skipped that tactic, and whether the build found another the text does not say"
+                skipped(message)
             } else {
                 ""
             }
@@ -995,14 +1020,16 @@ pub(super) fn has_room(message: &OomMessage) -> bool {
 /// Whether so little was asked for that the memory had been full before, with no figure that says otherwise.
 pub(super) fn is_small(message: &OomMessage) -> bool {
     !message.handled
-        && matches!(message.memory, Memory::Device | Memory::Host)
+        && matches!(
+            message.kind,
+            MessageKind::Allocation | MessageKind::Cuda | MessageKind::Host | MessageKind::Native
+        )
         && message.requested.is_some_and(|asked| asked <= LITTLE)
         && message.free.is_none()
         && message.total.is_none()
-        && message
-            .allocator
-            .as_deref()
-            .is_none_or(|name| name.ends_with("_bfc") || name == "DefaultCPUAllocator")
+        && message.allocator.as_deref().is_none_or(|name| {
+            name.ends_with("_bfc") || ["DefaultCPUAllocator", "BFCArena"].contains(&name)
+        })
 }
 
 fn budget(message: &OomMessage) -> (&'static str, f64, String) {
@@ -1169,7 +1196,7 @@ fn pool(name: &str, tokens: Tokens, page: Option<u64>) -> String {
     }
     let why = match tokens.available {
         Some(available) if available >= asked => {
-            "the server did not get back what it counts on, which is its own fault or that of its schedule, not the GPU's"
+            "so it is not simply full: whole pages for each request, or a fault of the server's schedule, and not the GPU's memory"
         }
         _ => "more requests ran at once than it holds",
     };
@@ -1180,6 +1207,16 @@ fn pool(name: &str, tokens: Tokens, page: Option<u64>) -> String {
 pub(super) fn page_size(message: &OomMessage) -> Option<u64> {
     let set = super::figures::setting(message, "page_size")?;
     set.value.as_deref()?.parse().ok()
+}
+
+/// Whether a server counts as available what a request could not get.
+pub(super) fn has_tokens(message: &OomMessage) -> bool {
+    message.tokens.is_some_and(|tokens| {
+        tokens
+            .available
+            .zip(tokens.asked)
+            .is_some_and(|(available, asked)| available >= asked)
+    })
 }
 
 /// A TPU core's own memories, by the name in the text.
@@ -1402,13 +1439,10 @@ fn killed(message: &OomMessage) -> String {
                 .iter()
                 .zip(message.around.in_use)
                 .find(|((name, bytes), used)| name == "cache of files" && bytes.0 > used.0 / 2);
-            if message.process.is_none()
-                && message.pid.is_none()
-                && message.text.contains("cgroup stats")
-            {
+            if message.process.is_none() && message.pid.is_none() {
                 return format!(
-                    "a memory cgroup reached its limit{}, not the host, and the kernel's OOM killer was called; which process it ended is \
-                     not in this text",
+                    "a memory cgroup reached its limit{}, not the host, and the kernel's OOM killer was called; which process it ended, if \
+                     any, is not in this text",
                     limit("of")
                 );
             }
@@ -1425,7 +1459,7 @@ fn killed(message: &OomMessage) -> String {
             let ended = match message.text.split_once(" invoked oom-killer") {
                 Some((words, _)) if message.process.is_none() => format!(
                     "was called when {} asked for memory, and what it ended the text does not say",
-                    words.rsplit(' ').next().unwrap_or("a process")
+                    words.rsplit([']', ':']).next().unwrap_or(words).trim()
                 ),
                 _ => format!("ended {process}{}{held}", or_child(message)),
             };
@@ -1702,6 +1736,9 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         return super::faults::unsaid(fault);
     }
     let mut unsaid = Vec::new();
+    if message.handled || absurd(message).is_some() || has_room(message) {
+        return unsaid;
+    }
     // No algorithm of a library for the GPU runs elsewhere.
     if message.memory == Memory::Unknown
         && message.kind != MessageKind::NoAlgorithm
@@ -1716,7 +1753,12 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         unsaid.push("whether memory was the reason: schedulers and people send signal 9, too");
     }
     let ended = message.kind == MessageKind::Killed;
-    let asked = message.requested.is_some() || figures::says_request(message);
+    let shaped = ["shape", "Size("]
+        .iter()
+        .any(|word| message.text.contains(word));
+    // A figure whose role nobody knows may be the one that is missed.
+    let figured = figures::says_any(message);
+    let asked = message.requested.is_some() || shaped || figured;
     if !asked && !ended && message.kind != MessageKind::Budget {
         unsaid.push("how much was asked for");
     }
@@ -1736,21 +1778,25 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         _ => (false, false),
     };
     let bounded = evidence::bound(message).is_some();
-    let total = message.total.or(message.around.total).is_some() || figures::says_total(message);
-    if !total && !sized && !bounded {
+    let total =
+        message.total.or(message.around.total).is_some() || figures::card(message).is_some();
+    let of_group = message.program == Program::Kernel && message.allocator.is_some();
+    if !total && !sized && !bounded && !figured {
         unsaid.push(match message.memory {
-            Memory::Host if ended && message.setting == Some("the whole system") => {
+            Memory::Host if ended && message.program == Program::Kernel && !of_group => {
                 "how much memory the machine has"
             }
+            Memory::Host if of_group => "how large the limit is",
             Memory::Host if of_nodes(message).is_some() => "how much memory those nodes have",
+            Memory::Host if ended && message.program == Program::Slurm => "how large the limit is",
             Memory::Host if ended => "how much memory there was, or which limit held",
             _ => "how much memory there is",
         });
     }
     let around = message.around.in_use.or(message.around.free);
     let measured = ended && !message.parts.is_empty();
-    let used = figures::says_use(message) || crate::pool::full(message).is_some();
-    let told = message.used().or(message.free).or(around).is_some() || used;
+    let used = crate::pool::full(message).is_some();
+    let told = message.used().or(message.free).or(around).is_some() || used || figured;
     if !told && !filled && !bounded && !measured {
         unsaid.push("how much was in use");
     }
@@ -1781,7 +1827,7 @@ pub(super) fn unsaid(message: &OomMessage) -> Vec<&'static str> {
         unsaid.push("which processes held the rest");
     } else if message.allocated.is_some_and(|held| held.0 > 0) {
         unsaid.push("what the tensors in use are");
-    } else if !lists && !by_itself && !used && !bounded {
+    } else if !lists && !by_itself && !used && !bounded && !figured {
         unsaid.push("what held the memory");
     }
     unsaid
@@ -1812,7 +1858,7 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
     };
     [
         (
-            message.requested.filter(|asked| asked.0 <= MOST),
+            message.requested.filter(|asked| asked.0 < 1 << 50),
             "asked for",
         ),
         (
@@ -1821,6 +1867,11 @@ pub(super) fn figures(message: &OomMessage) -> Vec<(Bytes, String)> {
                 .filter(|used| !is_more_than_a_gpu(message, *used)),
             if message.program == Program::Cupy {
                 "held by its pool, free blocks included"
+            } else if message.pid.is_some()
+                && message.kind == MessageKind::Killed
+                && message.program != Program::Ray
+            {
+                "held by that process"
             } else {
                 "in use"
             },

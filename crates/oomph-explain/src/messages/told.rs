@@ -2,7 +2,7 @@
 //! have a whole context.
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, OomMessage, Program};
+use oomph_trace::text::{Memory, OomMessage, Program};
 
 use super::figures;
 use super::next::{NextStep, advice, step};
@@ -22,7 +22,6 @@ pub(super) fn of(message: &OomMessage) -> Option<Tale> {
     of_slots(message)
         .or_else(|| of_ranks(message))
         .or_else(|| of_processes(message))
-        .or_else(|| of_a_carve_out(message))
         .or_else(|| of_tensorflows_start(message))
 }
 
@@ -44,29 +43,6 @@ fn of_tensorflows_start(message: &OomMessage) -> Option<Tale> {
             super::next::others_on_the_gpu(message),
             advice("end what holds it (the kernels of other notebooks), then start this program again"),
         ],
-    })
-}
-
-/// A GPU with next to no memory is one within a processor, to which the BIOS gives a part of the host's.
-fn of_a_carve_out(message: &OomMessage) -> Option<Tale> {
-    const MOST: Bytes = Bytes::gib(2);
-    let total = message.total.filter(|total| *total <= MOST)?;
-    if message.hardware != Hardware::Amd
-        || message.memory != Memory::Device
-        || message.allowed.is_some()
-        || message.setting.is_some()
-    {
-        return None;
-    }
-    Some(Tale {
-        says: format!(
-            "; a GPU with {total} in all is most likely one within the processor, with so much of the host's memory as the BIOS gives it"
-        ),
-        steps: vec![step(
-            "rocminfo | grep -E 'Marketing Name|Size:'",
-            "which GPUs there are and what each has: a card of its own is chosen with HIP_VISIBLE_DEVICES; for one within the processor a larger \
-             part is set in the BIOS (UMA frame buffer size: 4 GB or more), or a newer kernel and ROCm use the rest as well (GTT)",
-        )],
     })
 }
 

@@ -2,7 +2,7 @@
 
 use oomph_trace::text::{Memory, MessageKind, OomMessage, Phase, Program, Sign};
 
-use super::next::{NextStep, advice};
+use super::next::{NextStep, advice, is_perhaps_pytorch};
 use super::{evidence, told};
 use crate::causes::{Cause, Remedy};
 use crate::lever;
@@ -12,8 +12,6 @@ use crate::lever;
 pub(crate) enum Change {
     /// Samples at once, where it trains or infers.
     Batch,
-    /// The same of a job that trains, where a program does that, too.
-    TrainingBatch,
     /// Requests or tokens that a server or an engine takes at once.
     Requests,
     /// Samples at once, where it evaluates.
@@ -50,10 +48,6 @@ pub(crate) enum Change {
     SmallerTiles,
     /// What an optimizer that works on all parameters at once makes beside them.
     Temporaries,
-    /// Something that only a program in Python has.
-    Python,
-    /// Something that only a job of PyTorch has.
-    Torch,
     /// Anything else, which no text rules out.
     Other,
 }
@@ -196,8 +190,7 @@ const fn spoken(change: Change) -> &'static [&'static str] {
 const fn of_training(change: Change) -> bool {
     matches!(
         change,
-        Change::TrainingBatch
-            | Change::Recomputing
+        Change::Recomputing
             | Change::Graph
             | Change::Trained
             | Change::OptimizerBits
@@ -299,9 +292,7 @@ fn ruled_out(message: &OomMessage, change: Change) -> Option<Out> {
         Change::Processes => {
             useless(holds_all_by_itself(message) || is_too_much_by_itself(message))
         }
-        Change::Python => useless(!shows(Sign::Python)),
-        Change::Torch => useless(!shows(Sign::Torch) && message.program != Program::Pytorch),
-        Change::TrainingBatch | Change::Other => None,
+        Change::Other => None,
     }
 }
 
@@ -335,11 +326,12 @@ fn left_of(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
         return (!change.is_some_and(|change| is_out(message, change))).then_some(step);
     }
     let (mut left, mut on): (Vec<String>, Vec<&str>) = (Vec::new(), Vec::new());
+    // Nothing says that it trains.
     if step.command.is_some()
         && !trains(message)
         && step.ways.iter().all(|way| of_training(way.change))
     {
-        step.what = format!("if it trains: {}", step.what);
+        return None;
     }
     for way in std::mem::take(&mut step.ways) {
         match ruled_out(message, way.change) {
@@ -430,6 +422,95 @@ pub(super) fn kept(message: &OomMessage, steps: Vec<NextStep>) -> Vec<NextStep> 
         ));
     }
     left
+}
+
+/// Marks of advice that only a program in Python can follow, and only one that uses PyTorch.
+const PYTHON: &[&str] = &[
+    "python",
+    "Python",
+    "pip ",
+    "`del`",
+    "[{\"",
+    "config.set_",
+    "session_options",
+    "engine.device_",
+    "jax.",
+    "cupy.",
+    "rmm.",
+    "numpy.",
+    "oomph run",
+    "oomph fit",
+    "ray.",
+];
+const TORCH: &[&str] = &["torch", "Torch", "pin_memory"];
+/// What runs in Python alone.
+const PYTHONS: [Program; 7] = [
+    Program::Jax,
+    Program::Cupy,
+    Program::Numpy,
+    Program::Numba,
+    Program::Rmm,
+    Program::Ray,
+    Program::Python,
+];
+
+/// Whether the text bears out what advice takes for granted: the language, the libraries, the products that it names.
+fn is_borne_out(message: &OomMessage, advice: &str) -> bool {
+    let shows = |sign| message.tables.shows(sign);
+    let has = |marks: &[&str]| marks.iter().any(|mark| advice.contains(mark));
+    let runs: Vec<Program> = std::iter::once(message.program)
+        .chain(message.inside)
+        .collect();
+    let native = shows(Sign::Native) && !shows(Sign::Python);
+    let torch = is_perhaps_pytorch(message) || runs.iter().any(|program| program.runs_on_torch());
+    let python =
+        shows(Sign::Python) || torch || runs.iter().any(|program| PYTHONS.contains(program));
+    (!has(TORCH) || torch && !native)
+        && (!has(PYTHON) || python && !native)
+        && message.tables.backs(advice, &runs)
+}
+
+/// A text without its parentheses that the text of a message does not bear out.
+fn without_asides(message: &OomMessage, words: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = words;
+    while let Some(at) = rest.find(" (") {
+        let (before, aside) = rest.split_at(at);
+        // To the end of this one, whatever stands in parentheses within.
+        let mut depth = 0;
+        let end = aside.char_indices().find_map(|(at, c)| {
+            depth += i32::from(c == '(') - i32::from(c == ')');
+            (c == ')' && depth == 0).then_some(at + 1)
+        });
+        let (aside, after) = aside.split_at(end.unwrap_or(aside.len()));
+        kept.push_str(before);
+        if is_borne_out(message, aside) {
+            kept.push_str(aside);
+        }
+        rest = after;
+    }
+    kept + rest
+}
+
+/// A step with those of its words that the text bears out; `None` if that leaves nothing to do.
+pub(super) fn borne_out(message: &OomMessage, mut step: NextStep) -> Option<NextStep> {
+    let command = step.command.as_deref();
+    if command.is_some_and(|command| !is_borne_out(message, command)) {
+        return None;
+    }
+    let words = without_asides(message, &step.what);
+    let part = |words: &str, mark: &str| {
+        let parts = words.split(mark).filter(|part| is_borne_out(message, part));
+        parts.collect::<Vec<_>>().join(mark)
+    };
+    let mut left = part(&words, "; ");
+    if left.is_empty() {
+        // The end of a list may be what does not fit.
+        left = part(&words, ", ");
+    }
+    let gone = left.is_empty() && !step.what.is_empty();
+    step.what = left;
+    (!gone).then_some(step)
 }
 
 /// The fixes of a cause that the text does not rule out.

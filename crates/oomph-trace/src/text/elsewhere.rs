@@ -809,7 +809,8 @@ fn is_literal(word: &str) -> bool {
 /// Whether the words before a setting advise it.
 fn is_advice(line: &str, word: &str) -> bool {
     const BEFORE: usize = 48;
-    const ADVISES: [&str; 16] = [
+    const ADVISES: [&str; 17] = [
+        "run with ",
         "try ",
         "increas",
         "decreas",

@@ -510,7 +510,7 @@ pub(super) fn sizes(text: &str) -> impl Iterator<Item = Size> + '_ {
                 }
             }
             let mut letters = end;
-            while matches!(bytes.get(letters), Some(b' ')) && letters == end {
+            while matches!(bytes.get(letters), Some(b' ')) && letters < end + 2 {
                 letters += 1;
             }
             let mut unit = letters;

@@ -427,6 +427,7 @@ fn message(fault: Fault, text: &str, at: usize, place: &Place<'_>) -> Option<Oom
     let line = Line::new(text, at, place)?;
     let program = match fault.program() {
         Program::Cuda if line.near().contains("NCCL") => Program::Nccl,
+        Program::Nccl if line.near().contains("gloo") => Program::Pytorch,
         // Whose library lacks another, or whose code it is.
         Program::Unknown => super::origin::inside(line.near()).unwrap_or(Program::Unknown),
         program => program,

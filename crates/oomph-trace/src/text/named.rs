@@ -185,6 +185,13 @@ pub(super) fn of(text: &str) -> Option<Program> {
     static FINDER: LazyLock<Vocabulary<Program>> =
         LazyLock::new(|| Vocabulary::new(OTHERS.iter().chain(WORDS).copied(), true));
     let text = &text[..text.floor_char_boundary(MOST)];
+    // The folder in which a shell waits is no program: `root@host:~/deepstream-demo# python3 run.py`.
+    let prompt = ["# ", "$ "].iter().filter_map(|end| text.split_once(end));
+    let text = prompt
+        .filter(|(head, _)| head.contains('@') && head.contains(':') && !head.contains(' '))
+        .map(|(_, command)| command)
+        .next()
+        .unwrap_or(text);
     // A name begins a word: `_memdescAlloc` is no `pmemd`.
     let begins = |at: usize| {
         let before = text[..at].chars().next_back();

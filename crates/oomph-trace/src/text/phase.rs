@@ -129,7 +129,16 @@ const CALLS: &[(Phase, &[&str])] = &[
             "gallocr_reserve",
         ],
     ),
-    (Phase::Cache, &["buffer for kv cache", "kv_cache_init"]),
+    (
+        Phase::Cache,
+        &[
+            "buffer for kv cache",
+            "kv_cache_init",
+            "kv_buffer =",
+            "k_buffer =",
+            "_create_buffers(",
+        ],
+    ),
     // PyTorch reads checkpoints by functions of like names.
     (
         Phase::Engine,
@@ -406,20 +415,6 @@ const LOGS: &[(Phase, &[&str])] = &[
             "starting to load model",
             // ComfyUI, before each model; when it is there, it says so.
             "requested to load",
-        ],
-    ),
-    (
-        Phase::Saving,
-        &[
-            "saving model",
-            "saving the model",
-            "saving checkpoint",
-            "saving the checkpoint",
-            "saving the final",
-            "when saving",
-            "while saving",
-            "save the model",
-            "save the checkpoint",
         ],
     ),
     (

@@ -119,6 +119,19 @@ impl Program {
         )
     }
 
+    /// Whether it runs on PyTorch.
+    pub const fn runs_on_torch(self) -> bool {
+        self.serves()
+            || matches!(
+                self,
+                Self::Pytorch
+                    | Self::ComfyUi
+                    | Self::StableDiffusion
+                    | Self::DeepSpeed
+                    | Self::Torchrun
+            )
+    }
+
     /// Whether it runs models and trains none.
     pub fn only_infers(self) -> bool {
         match self {

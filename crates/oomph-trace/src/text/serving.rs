@@ -115,7 +115,15 @@ pub(super) const READERS: &[Reader] = &[
         read: |line, _, before| {
             let mut message = line.message(Program::Sglang, MessageKind::Budget);
             message.setting = Some("--max-running-requests");
-            message.tokens = Some(Tokens::default());
+            // Some have it all in one line.
+            let available = ["able tokens", "able full tokens"];
+            message.tokens = Some(Tokens {
+                asked: after(line.from, "ry to allocate ").and_then(integer),
+                available: available.iter().find_map(|words| {
+                    integer(after(line.from, words)?.trim_start_matches([':', ' ']))
+                }),
+                free: None,
+            });
             // It takes requests back and computes them again later.
             message.handled = line.from.contains("retracted");
             // The exception says it once more, below the figures.

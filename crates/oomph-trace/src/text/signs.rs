@@ -124,8 +124,6 @@ pub enum Sign {
     Snakemake,
     /// A machine for Java runs.
     Java,
-    /// TensorRT's builder has the settings of versions before 8.4.
-    OldWorkspace,
     /// What is offloaded goes to a disk.
     Nvme,
     /// Python code calls vLLM, whose settings are keywords there.
@@ -140,6 +138,10 @@ pub enum Sign {
     Python,
     /// PyTorch is used.
     Torch,
+    /// A program in C++ failed.
+    Native,
+    /// TensorRT's engine was built.
+    Built,
 }
 
 const WORDS: &[(Sign, &[&str])] = &[
@@ -322,10 +324,6 @@ const WORDS: &[(Sign, &[&str])] = &[
             "java_tool_options",
         ],
     ),
-    (
-        Sign::OldWorkspace,
-        &["setmaxworkspacesize", "max_workspace_size"],
-    ),
     (Sign::Nvme, &["\"nvme\"", "nvme_path"]),
     (Sign::Hosted, &["colab", "kaggle"]),
     (
@@ -507,10 +505,36 @@ const WORDS: &[(Sign, &[&str])] = &[
     (Sign::Snakemake, &["snakemake"]),
     (
         Sign::IgnoresChoice,
-        &["ignoring this choice", "for benchmark choice"],
+        &[
+            "ignoring this choice",
+            "for benchmark choice",
+            "select_algorithm.py:",
+        ],
     ),
-    (Sign::Python, &["python", ".py", "traceback (most", "torch"]),
+    (
+        Sign::Python,
+        &[
+            "python",
+            ".py",
+            "traceback (most",
+            "import ",
+            "<ipython",
+            "cell in",
+        ],
+    ),
     (Sign::Torch, &["torch", "dataloader"]),
+    (
+        Sign::Native,
+        &["terminate called", "what():", ".cpp, line ", ".cu, line "],
+    ),
+    (
+        Sign::Built,
+        &[
+            "engine built in",
+            "engine generation completed",
+            "created engine with size",
+        ],
+    ),
     (
         Sign::WebInterface,
         &[

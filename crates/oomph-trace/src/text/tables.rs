@@ -229,6 +229,8 @@ pub struct Tables {
     pub gpus: Vec<(usize, String)>,
     /// What the text shows of where and how the program ran.
     pub signs: Vec<Sign>,
+    /// The products that advice may name, of those that it shows.
+    pub(super) backed: Vec<&'static str>,
     /// The program that trains, if the text names one.
     pub framework: Option<Framework>,
     /// The model that was run, where the text tells its size and leaves no doubt.

@@ -140,9 +140,8 @@ pub(super) fn on_the_host(message: &OomMessage) -> Vec<NextStep> {
 /// `/dev/shm`, through which workers of a DataLoader hand over their batches.
 fn shared(message: &OomMessage) -> Vec<NextStep> {
     let mut steps = vec![
-        step(
-            "docker run --shm-size=16g …",
-            "more shared memory for a container (or --ipc=host; Kubernetes: an emptyDir of medium Memory at /dev/shm)",
+        advice(
+            "a larger /dev/shm (of a container: --shm-size=16g, or --ipc=host) (Kubernetes: an emptyDir of medium Memory there)",
         ),
         step("df -h /dev/shm", "how much there is, and who filled it"),
     ];
@@ -226,7 +225,7 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             advice("also a limit (resources.limits.memory), so that one pod cannot fill the node"),
         ];
     }
-    vec![
+    let mut steps = vec![
         step(
             limit_above(message.total),
             "a higher limit for the container",
@@ -235,40 +234,35 @@ fn kubernetes(message: &OomMessage) -> Vec<NextStep> {
             format!("kubectl describe pod {}", pod(message)),
             "its limit, and what else was ended",
         ),
-        if message.tables.shows(Sign::Java) {
-            advice(
-                "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, \
-                 code and buffers of a machine for Java lie beside its heap",
-            )
-        } else {
-            advice(
-                "what it needs, measured (kubectl top pod) from its start on: if it grows, something is kept; if not, fewer workers or smaller data",
-            )
-        },
-    ]
+    ];
+    if message.tables.shows(Sign::Java) {
+        steps.push(advice(
+            "a heap well below the limit (-XX:MaxRAMPercentage=70 in place of -Xmx, or -Xmx of at most three quarters of it): threads, classes, code and \
+             buffers of a machine for Java lie beside its heap",
+        ));
+    }
+    steps
 }
 
 /// A process ended by signal 9, and who sent it is not said, or a launcher says it.
 fn by_signal(message: &OomMessage) -> Vec<NextStep> {
     let unlimited = message.setting == Some("not its limit");
     match (message.program, message.inside) {
-        (Program::DeepSpeed, _) => vec![
+        (Program::DeepSpeed, _) if message.tables.shows(Sign::Nvme) => vec![
             look_at_the_kernel(),
-            if message.tables.shows(Sign::Nvme) {
-                step(
-                    "\"buffer_size\": 1e8, \"max_in_cpu\": 1e8, \"sub_group_size\": 1e8, \"pin_memory\": false",
-                    "smaller buffers of the offload, which goes to NVMe already: buffer_count times buffer_size parameters, two bytes each, are \
-                     pinned in the host's memory, and those of the optimizer beside them",
-                )
-            } else {
-                step(
-                    "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
-                    "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
-                )
-            },
-            advice(
-                "the model built under deepspeed.zero.Init (Trainer: from_pretrained after TrainingArguments), not whole in each rank; or more RAM or swap",
+            step(
+                "\"buffer_size\": 1e8, \"max_in_cpu\": 1e8, \"sub_group_size\": 1e8, \"pin_memory\": false",
+                "smaller buffers of the offload, which goes to NVMe already: buffer_count times buffer_size parameters, two bytes each, are \
+                 pinned in the host's memory, and those of the optimizer beside them",
             ),
+        ],
+        (Program::DeepSpeed, _) if message.tables.shows(Sign::Offloads) => vec![
+            look_at_the_kernel(),
+            step(
+                "\"offload_optimizer\": {\"device\": \"nvme\", \"nvme_path\": \"…\"}",
+                "offloading to the CPU keeps 12 bytes or more for each parameter in the host's memory",
+            ),
+            look_at_the_host(),
         ],
         (Program::Shell, Some(Program::Kubernetes)) if unlimited => vec![
             step(
@@ -411,71 +405,26 @@ fn less_on_the_host() -> Vec<NextStep> {
 fn numpy(message: &OomMessage) -> Vec<NextStep> {
     /// A host that has no room for one ordinary array is full.
     const ORDINARY: Bytes = Bytes::gib(1);
-    if messages::other::is_small(message) {
-        return vec![
-            look_at_the_host(),
-            advice(
-                "what grows from step to step: a replay buffer, a list of results, a cache, workers' copies",
-            ),
-            step("numpy.memmap", "keep the large arrays in files"),
-        ];
+    let file = step("numpy.memmap", "keep large arrays in files");
+    if message.requested.is_some_and(|asked| asked <= ORDINARY) {
+        let held = "what else holds the host's memory (results, caches and workers' copies that grow from step to step, other programs): one array \
+                     of that size is no large one";
+        return vec![look_at_the_host(), advice(held), file];
     }
-    let ordinary = message.requested.is_some_and(|asked| asked <= ORDINARY);
-    if ordinary && shape(message).is_some() {
-        return vec![
-            advice(
-                "what else holds the host's memory: one array of that size is no large one, so results, caches and workers' copies of the data \
-                 (and other programs) filled it before",
-            ),
-            advice(
-                "a smaller type (float32 in place of float64), the work in chunks, or numpy.memmap (large arrays in files)",
-            ),
-            look_at_the_host(),
-        ];
-    }
-    if let Some(shape) = shape(message) {
-        return vec![
-            advice(format!(
-                "whether that line means an array of shape ({shape}): print what its sides come from; a coordinate, a unit or an \
-                 index that is wrong makes such a shape, and then no smaller type helps"
-            )),
-            advice(
-                "if it does: a smaller type, work in chunks, or numpy.memmap (the array in a file)",
-            ),
-            look_at_the_host(),
-        ];
-    }
-    vec![
-        step("numpy.memmap", "keep the array in a file"),
-        advice("a smaller type, or work in chunks"),
-        look_at_the_host(),
-    ]
+    let smaller = shape(message).map_or_else(
+        || "a smaller type, or work in chunks".to_owned(),
+        |shape| {
+            format!(
+                "print what the sides of that array ({shape}) come from: a coordinate, a unit or an index that is wrong makes such a shape; if they \
+                 are meant, a smaller type, or work in chunks"
+            )
+        },
+    );
+    vec![advice(smaller), file, look_at_the_host()]
 }
 
 /// llama.cpp's own memory of the host.
 fn llama_on_the_cpu(message: &OomMessage) -> Vec<NextStep> {
-    if message.handled && message.allocator.as_deref() == Some("pinned memory") {
-        return vec![
-            advice(
-                "nothing has to be done for this line: llama.cpp takes ordinary memory in its place, which copies slower",
-            ),
-            look_at_the_host(),
-            if message.during == Some(Phase::ComputeBuffers) {
-                step(
-                    "-ub 512",
-                    "a smaller physical batch has a smaller buffer for computing, which this is",
-                )
-            } else {
-                step(
-                    "-c 4096",
-                    "a shorter context has a smaller cache, if that was to be pinned",
-                )
-            },
-            advice(
-                "if the program ended then: its weights need that much of the host's RAM; a smaller model or quantisation, or more of its layers on a GPU",
-            ),
-        ];
-    }
     if message.during == Some(Phase::Loading) {
         return vec![
             advice("a smaller model, or a smaller quantisation of it: its weights did not fit"),
@@ -511,14 +460,13 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
             "\"pin_memory\": false",
             "beside \"device\" in offload_optimizer and offload_param: the same memory, not pinned, which copies slower",
         ));
-    } else if message.during == Some(Phase::Pinning) && super::is_perhaps_pytorch(message) {
+    } else if super::is_perhaps_pytorch(message) {
         steps.push(advice(
             "do not pin at that line (pin_memory=False, no .pin_memory()), or keep what it moves on the GPU (no offload to the CPU)",
         ));
     } else {
         steps.push(advice(
-            "less pinned memory: smaller host buffers, fewer of them (by the program's own settings, with pin_memory fewer workers), or other \
-             programs ended that hold the RAM",
+            "print the size at that line: one that was computed wrongly (a side of -1) is no shortage; otherwise smaller or fewer host buffers",
         ));
     }
     if shows(Sign::Wsl) {
@@ -629,7 +577,7 @@ fn ended(message: &OomMessage) -> Vec<NextStep> {
 }
 
 /// What helps where nothing is known of the job.
-const FEWER: &str = "fewer such processes at once, smaller inputs, or more memory";
+const FEWER: &str = "fewer such processes at once, or smaller inputs";
 
 /// How a job needs less of the host's memory: what Python's jobs have, if it may be one.
 pub(super) fn needs_less(message: &OomMessage) -> &'static str {
@@ -870,22 +818,6 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
             advice(needs_less(message)),
         ];
     }
-    if message.tables.shows(Sign::ManySmall) {
-        return vec![
-            step(
-                "docker stats --no-stream",
-                "how many processes (PIDS) the container has, and its limit: so many small ones fill it together",
-            ),
-            step(
-                "docker run --pids-limit 200 …",
-                "a bound on them, and what starts them mended: a pool of workers per request, a loop that forks",
-            ),
-            step(
-                "dmesg -T | grep -B40 'Memory cgroup out of memory'",
-                "which group it is (task_memcg), what it used, and its limit: a higher one only if all of them are meant",
-            ),
-        ];
-    }
     if message.tables.shows(Sign::Hosted) {
         let less = if message.tables.shows(Sign::LoaderWorker) {
             "num_workers=0 or 1 in the DataLoader: each worker has its own copy of what it reads"
@@ -897,14 +829,14 @@ fn kernel(message: &OomMessage) -> Vec<NextStep> {
     vec![
         step(
             "cat /sys/fs/cgroup/memory.max",
-            "the limit of its group was reached, not that of the host: read it inside the container (cgroup v1: memory/memory.limit_in_bytes)",
+            "the limit of its group was reached, not that of the host: read it as a process of that group (cgroup v1: memory/memory.limit_in_bytes)",
         ),
         step(
-            format!(
-                "docker run --memory={} …",
-                more_than(message.total.or(message.in_use))
-            ),
-            "a higher limit (SLURM: --mem, systemd: MemoryMax=)",
+            "dmesg -T | grep -A400 'invoked oom-killer'",
+            "which group it is, and what its processes held",
+        ),
+        advice(
+            "a higher limit for the group (docker run --memory) (SLURM: --mem) (systemd: MemoryMax=), or less in it",
         ),
     ]
 }

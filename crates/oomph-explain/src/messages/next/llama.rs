@@ -137,9 +137,6 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
         )
         .changing(Change::CacheBits),
     ];
-    if message.during == Some(Phase::ComputeBuffers) && message.tables.shows(Sign::Pipelined) {
-        return [of_the_pipeline(), vec![steps.swap_remove(1)]].concat();
-    }
     if message.during == Some(Phase::ComputeBuffers) {
         if is_embedded(message) {
             return vec![
@@ -157,6 +154,13 @@ pub(super) fn llama(message: &OomMessage) -> Vec<NextStep> {
             ];
         }
         steps = of_compute_buffers(message);
+        if message.tables.shows(Sign::Pipelined) {
+            let one = step(
+                "--split-mode none",
+                "one GPU (with --main-gpu), and so no pipeline, for which such a buffer has copies",
+            );
+            return vec![one, steps.swap_remove(0)];
+        }
     }
     if let Some(device) = message
         .device
@@ -268,20 +272,6 @@ fn of_compute_buffers(message: &OomMessage) -> Vec<NextStep> {
         )
     };
     vec![batch, context]
-}
-
-/// llama.cpp keeps several copies of a buffer for computing where it works in a pipeline over GPUs.
-fn of_the_pipeline() -> Vec<NextStep> {
-    vec![
-        step(
-            "cmake -B build -DGGML_CUDA=ON -DGGML_SCHED_MAX_COPIES=1",
-            "build it so that it keeps one copy of the buffers for computing, not several for a pipeline over GPUs",
-        ),
-        step(
-            "--split-mode none",
-            "one GPU (with --main-gpu), and so no pipeline; what does not fit there stays on the CPU (-ot, --n-cpu-moe)",
-        ),
-    ]
 }
 
 /// One buffer is larger than the driver allows, whatever is free.

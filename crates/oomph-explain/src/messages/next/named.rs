@@ -101,13 +101,10 @@ fn by_use(named: &Named, message: &OomMessage) -> Vec<NextStep> {
         Uses::Chats => vec![
             ways(
                 "",
-                &[
-                    (
-                        Change::Inputs,
-                        "a shorter context, and a smaller cache of keys and values",
-                    ),
-                    (Change::TrainingBatch, "where it trains, a smaller batch"),
-                ],
+                &[(
+                    Change::Inputs,
+                    "a shorter context, and a smaller cache of keys and values",
+                )],
             ),
             advice("a smaller model or quantisation, or fewer of its layers on the GPU"),
         ],

@@ -1126,13 +1126,16 @@ pub(in crate::messages) fn meets(message: &OomMessage) -> bool {
 }
 
 /// Whether PyTorch may have raised it: it has a traceback of Python's, or the name of an error of Python's.
-pub(super) fn is_perhaps_pytorch(message: &OomMessage) -> bool {
-    if message.text.contains(".lua:") {
-        return false;
-    }
-    !message.traceback.is_empty()
-        || message.inside == Some(Program::Pytorch)
-        || ["torch", "RuntimeError", "AcceleratorError", "CUDA error: "]
+pub(in crate::messages) fn is_perhaps_pytorch(message: &OomMessage) -> bool {
+    !message.text.contains(".lua:")
+        && (message.tables.shows(Sign::Torch)
+            || message.inside == Some(Program::Pytorch)
+            || [
+                "cuDNN error: ",
+                "RuntimeError",
+                "AcceleratorError",
+                "CUDA error: ",
+            ]
             .iter()
-            .any(|word| message.text.contains(word))
+            .any(|word| message.text.contains(word)))
 }

@@ -206,6 +206,20 @@ pub(super) fn inside_sglang(message: &OomMessage) -> Vec<NextStep> {
             others_on_the_gpu(message),
         ];
     }
+    if message.during == Some(Phase::Cache) {
+        return vec![
+            step(
+                "--max-total-tokens 65536",
+                "a pool of keys and values for so many tokens, which is what did not fit",
+            ),
+            step(
+                "--mem-fraction-static 0.8",
+                "a smaller share for weights and pool",
+            )
+            .changing(Change::Share),
+            advice("a newer SGLang, if the pool is larger than the share allows"),
+        ];
+    }
     let mut frames = message.traceback.iter();
     if frames.any(|frame| frame.function.contains("forward_decode")) {
         return vec![
