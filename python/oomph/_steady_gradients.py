@@ -80,6 +80,7 @@ def _keep(parameter: torch.Tensor) -> None:
     gradient = parameter.grad
     if (
         gradient is not None
+        and parameter.requires_grad  # a critic is frozen while its generator steps
         and type(gradient) is torch.Tensor
         and gradient.is_cuda
         and gradient.layout is torch.strided

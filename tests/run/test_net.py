@@ -110,6 +110,20 @@ def test_gradients_stay_where_they_lie(oomph):
     assert "stayed" in run.out, run.err
 
 
+def test_parameters_that_are_frozen_after_their_step(oomph):
+    """A critic, while its generator learns from it."""
+    run = oomph(STEPS + """
+    for number in range(4):
+        step(frees_first=False)
+        model.requires_grad_(False)
+        given = x.clone().requires_grad_()
+        model(given).sum().backward()
+        model.requires_grad_(True)
+    print("went on", given.grad is not None)
+    """, "--net", env={"OOMPH_NET": f"device={4 << 20}"})  # fmt: skip
+    assert "went on True" in run.out, run.err
+
+
 def test_whoever_holds_a_gradient_sees_what_he_would_without_it(oomph):
     """Schedules at random, of two parameters alike: gradients are freed or added to, and held in several ways."""
     run = oomph("""
