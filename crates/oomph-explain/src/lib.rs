@@ -462,8 +462,7 @@ pub fn explain_run(
         }
     }
     let growth = growth_report(whole.as_ref().unwrap_or(&facts));
-    let out_of_memory =
-        facts.failed() || message.is_some_and(|message| message.memory != Memory::None);
+    let out_of_memory = facts.failed() || message.is_some_and(messages::is_of_memory);
     let mut assumptions = Vec::new();
     if known_version.is_none() {
         assumptions.push(format!(
@@ -653,7 +652,8 @@ pub fn explain_messages(messages: &[OomMessage]) -> Option<Explanation> {
     Some(Explanation {
         format: FORMAT,
         verdict,
-        out_of_memory: !message.handled && message.memory != Memory::None,
+        out_of_memory: !message.handled && messages::is_of_memory(message),
+        unclear: messages::is_open(message),
         fixes: fixes(&causes),
         cause: causes.first().cloned(),
         causes,

@@ -279,3 +279,56 @@ fn a_model_in_a_heading_is_no_size() {
         "{verdict}"
     );
 }
+
+#[test]
+fn what_the_text_itself_advises_is_a_step() {
+    let darknet = " used slow CUDNN algo without Workspace! Need memory: 3000000, available: 2000000\n Try to set subdivisions=32 in your cfg-file. \n\
+                   CUDA Error: out of memory\ndarknet: ./src/utils.c:325: error: Assertion `0' failed.";
+    check(darknet, "did not get the memory", "subdivisions=32", &[]);
+    // Done already, in vain, or known to mislead.
+    let set = format!("./darknet detector train --subdivisions=32\n{darknet}");
+    let vain = format!("I tried subdivisions=32 but it still fails the same way\n{darknet}");
+    let workspace =
+        "Try increasing the limit: set max_workspace_size=4096\nCUDA Error: out of memory";
+    for text in [set.as_str(), vain.as_str(), workspace] {
+        let (_, steps) = answer(text);
+        assert!(
+            !steps.iter().any(|step| step.contains("itself advises")),
+            "{steps:#?}"
+        );
+    }
+    // A step that says the same is there, and better.
+    let (_, steps) = answer(
+        "ValueError: To serve at least one request with the models's max seq len (65536), (10.00 GiB KV cache is needed, which is larger than the \
+         available KV cache memory (3.00 GiB). Based on the available memory, the estimated maximum model length is 19660. Try increasing \
+         `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.",
+    );
+    assert!(steps[0].contains("--max-model-len 19660"), "{steps:#?}");
+    assert!(
+        !steps.iter().any(|step| step.contains("itself advises")),
+        "{steps:#?}"
+    );
+}
+
+#[test]
+fn figures_and_settings_of_two_runs_in_one_text() {
+    let text = "with kv-cache-dtype fp8 and --max-model-len 40000\nAvailable KV cache memory: 9.00 GiB\nGPU KV cache size: 200,000 tokens\n\
+                with kv-cache-dtype fp8 and --max-model-len 90000\nValueError: To serve at least one request with the models's max seq len (90000), \
+                (6.00 GiB KV cache is needed, which is larger than the available KV cache memory (4.00 GiB). Based on the available memory, the \
+                estimated maximum model length is 60000.";
+    let found = explain_messages(&text::find(text)).unwrap();
+    let shown = format!("{found:?}");
+    assert!(!shown.contains("as the text lists it"), "{shown}");
+    assert!(!shown.contains("200,000"), "{shown}");
+    let (_, steps) = answer(text);
+    assert!(
+        !steps
+            .iter()
+            .any(|step| step.contains("twice as many tokens")),
+        "{steps:#?}"
+    );
+    // Another rank of the same run has nearly the same.
+    let rank = text.replace("memory: 9.00", "memory: 3.80");
+    let shown = format!("{:?}", explain_messages(&text::find(&rank)).unwrap());
+    assert!(shown.contains("as the text lists it"), "{shown}");
+}

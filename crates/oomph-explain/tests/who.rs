@@ -1204,3 +1204,114 @@ fn a_figure_with_wide_spaces_is_not_called_missing() {
         message.unsaid
     );
 }
+
+#[test]
+fn signal_9_is_no_want_of_memory_whatever_a_path_is_called() {
+    let text = "torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) for binary located at /data/envs/memory/bin/python3.10 \
+                with local_rank: 1 (process ID: 4711)";
+    check(
+        text,
+        &["process 4711 was ended by signal 9, most likely"],
+        &["for want of", "does not know"],
+    );
+    let found = explain_messages(&text::find(text)).unwrap();
+    assert!(found.cause.unwrap().confidence < 0.7);
+    check(
+        "worker 3 at /srv/oom/memtool/run.py: exit code -9",
+        &["most likely"],
+        &["for want of"],
+    );
+}
+
+#[test]
+fn an_error_without_a_name_may_be_of_memory() {
+    check(
+        "node7: Test NCCL failure common.cu:1204 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / '\n .. node7 pid 5: Test failure",
+        &["memory may have been short", "NCCL_DEBUG=INFO"],
+        &["no matter of memory"],
+    );
+    let found = explain_messages(&text::find("unhandled cuda error")).unwrap();
+    assert!(found.unclear && !found.out_of_memory);
+    // What says more comes first.
+    check(
+        "unhandled cuda error (run with NCCL_DEBUG=INFO for details)\nn7:5:6 [0] NCCL WARN Cuda failure 2 'out of memory'",
+        &["NCCL could not get"],
+        &["may have been short"],
+    );
+}
+
+#[test]
+fn a_launch_that_is_refused_is_no_later_error() {
+    check(
+        "CUDA error (transport): too many resources requested for launch",
+        &[
+            "no matter of memory",
+            "-maxrregcount",
+            "__launch_bounds__",
+            "fewer threads",
+        ],
+        &["CUDA_LAUNCH_BLOCKING", "batch"],
+    );
+    check(
+        "CUDA error: invalid configuration argument",
+        &["at most 1,024 threads"],
+        &["CUDA_LAUNCH_BLOCKING", "-maxrregcount"],
+    );
+}
+
+#[test]
+fn a_call_below_that_pins_makes_it_the_hosts_memory() {
+    let text = "Fatal CUDA Error out of memory at pool.cu:79.\nReturn value 2 from 'cudaMallocHost(&chunk, size * count)'.\nCharm++ fatal error:";
+    check(
+        text,
+        &["could not be pinned", "free -h", "ulimit -l"],
+        &["nvidia-smi", "pin_memory"],
+    );
+    let found = explain_messages(&text::find(text)).unwrap();
+    assert_eq!(found.next[0].command.as_deref(), Some("free -h"));
+    let message = found.message.unwrap();
+    assert_eq!((message.inside, message.memory), (Some("charm++"), "host"));
+}
+
+#[test]
+fn names_of_modules_and_prompts_tell_the_program() {
+    let status = "E0514 1:2:3 7 cuda_dnn.cc:532] Could not create cudnn handle: CUDNN_STATUS_INTERNAL_ERROR\n";
+    let inside = |text: &str| {
+        let found = explain_messages(&text::find(text)).unwrap();
+        found.message.unwrap().inside
+    };
+    assert_eq!(
+        inside(&format!(
+            "{status}jax.errors.SimplifiedTraceback: For simplicity"
+        )),
+        Some("jax")
+    );
+    assert_eq!(inside(status), Some("tensorflow"));
+    assert_eq!(
+        inside(
+            "pjrt_stream_executor_client.cc:3077] Execution of replica 0 failed: Failed to load in-memory CUBIN: CUDA_ERROR_OUT_OF_MEMORY: out of memory"
+        ),
+        Some("jax")
+    );
+}
+
+#[test]
+fn memory_that_a_collector_freed_after_a_warning_was_enough() {
+    let warning = "julia> train()\nWARNING: CUDA memory allocation failed; attempting to free up memory...\n... waiting for pending frees (freed 0 bytes)\n";
+    let handled = |text: &str| {
+        let found = explain_messages(&text::find(text)).unwrap();
+        found.message.unwrap().handled
+    };
+    let freed = format!("{warning}... running a quick GC (freed 3.100 GiB)");
+    assert!(handled(&freed));
+    check(
+        &freed,
+        &["not a failure", "Julia", "CUDA.unsafe_free!"],
+        &["nvidia-smi"],
+    );
+    // It freed nothing, or failed all the same.
+    assert!(!handled(warning));
+    assert!(!handled(&format!(
+        "{freed}\nERROR: Out of GPU memory trying to allocate 2.000 GiB"
+    )));
+}

@@ -15,6 +15,7 @@ mod facts;
 mod faults;
 mod frameworks;
 mod general;
+mod hints;
 mod kernel;
 mod llama;
 mod models;
@@ -50,6 +51,7 @@ use crate::units::Bytes;
 pub use elsewhere::{Setting, canonical};
 pub use faults::Fault;
 pub use frameworks::Framework;
+pub use hints::Hint;
 pub use models::Model;
 use origin::Origin;
 pub use phase::Phase;
@@ -661,6 +663,8 @@ struct Log {
     models: Vec<Model>,
     /// What people tell.
     told: Told,
+    /// What programs themselves advise.
+    hints: Vec<Hint>,
     /// Whether the last line with words asks for ONNX Runtime's provider.
     provider: bool,
     /// The rank of the last line that named one: a line that begins amid a sentence goes on with it.
@@ -733,6 +737,7 @@ impl Log {
         }
         models::read(text, number, &mut self.models);
         self.told.read(text, number);
+        hints::read(text, number, &mut self.hints);
         Sign::read(text, &mut self.provider, &mut self.signs);
         backing::read(&plain, &mut self.backed);
         Framework::read(text, &mut self.framework);
@@ -846,6 +851,7 @@ impl Log {
             && self.parts - last.last <= WRAPPED
         {
             last.during = last.during.or_else(|| phase::of_call(text));
+            name_pinned(last);
             last.progress = last.progress.or_else(|| phase::progress(text));
             if last.traceback.is_empty() {
                 last.during = last.during.or_else(|| phase::of_log(text));
@@ -1111,16 +1117,7 @@ impl Log {
         {
             message.handled = true;
         }
-        if message.kind == MessageKind::Cuda && message.during == Some(Phase::Pinning) {
-            // The `DataLoader`'s thread that pins needs a context on the GPU, and pages of the host.
-            let mut files = message.traceback.iter().map(|frame| &frame.file);
-            if files.any(|file| file.ends_with("_utils/pin_memory.py")) {
-                message.memory = Memory::Unknown;
-            } else {
-                message.memory = Memory::Host;
-                message.allocator = Some("pinned memory".to_owned());
-            }
-        }
+        name_pinned(message);
         let on_cpu =
             |line: &String| line.contains("alling back to cpu") || line.contains("TFRT_CPU");
         if message.program == Program::Jax
@@ -1414,8 +1411,8 @@ impl Log {
         if let Some(fault) = self.fault.take() {
             faults::explain_away(&mut self.messages, &fault);
             let says_most = match fault.kind {
-                // Memory that is short stops threads, too.
-                MessageKind::Fault(Fault::Threads) => self.messages.is_empty(),
+                // Memory that is short stops threads, too; and an error without a name says less than any other.
+                MessageKind::Fault(Fault::Threads | Fault::Unnamed) => self.messages.is_empty(),
                 // It is no matter of its own, but what somebody tells of memory is no part of it.
                 MessageKind::Fault(Fault::Stated) => {
                     let told = self.messages.iter().all(|message| message.told);
@@ -1478,6 +1475,7 @@ impl Log {
         tables.framework = self.framework.take();
         tables.gpus = std::mem::take(&mut self.gpus);
         tables.told = std::mem::take(&mut self.told);
+        tables.hints = std::mem::take(&mut self.hints);
         tables.model = models::chosen(&self.models).cloned();
         tables.signs.extend(self.elsewhere.signs());
         let tables = Arc::new(tables);
@@ -1608,7 +1606,7 @@ fn said_below(message: &mut OomMessage, text: &str, part: usize) {
         // Its own readers tell a tactic that was skipped from a failure.
         && message.program != Program::TensorRt
         && message.inside != Some(Program::TensorRt)
-        && general::goes_on(&shown.to_ascii_lowercase())
+        && (general::goes_on(&shown.to_ascii_lowercase()) || general::freed(message, shown))
     {
         message.handled = true;
     }
@@ -1645,6 +1643,21 @@ fn runs_in(message: &mut OomMessage, line: &str) {
     }
 }
 
+/// What is pinned is the host's memory, though CUDA has the same words for it as for a full GPU.
+fn name_pinned(message: &mut OomMessage) {
+    if message.kind != MessageKind::Cuda || message.during != Some(Phase::Pinning) {
+        return;
+    }
+    // The `DataLoader`'s thread that pins needs a context on the GPU, and pages of the host.
+    let mut files = message.traceback.iter().map(|frame| &frame.file);
+    if files.any(|file| file.ends_with("_utils/pin_memory.py")) {
+        message.memory = Memory::Unknown;
+    } else {
+        message.memory = Memory::Host;
+        message.allocator = Some("pinned memory".to_owned());
+    }
+}
+
 /// Takes over the program that a line below a message names.
 fn named_below(message: &mut OomMessage, text: &str) {
     // It runs on Java.
@@ -1654,11 +1667,16 @@ fn named_below(message: &mut OomMessage, text: &str) {
         message.program = named::of(text).unwrap_or(message.program);
         return;
     }
-    // They share an allocator, and its words.
-    if message.program == Program::Tensorflow
-        && (text.contains("XlaRuntimeError") || text.contains("jaxlib"))
+    // They share XLA, and its words.
+    if ["XlaRuntimeError", "jaxlib", "jax.errors"]
+        .iter()
+        .any(|word| text.contains(word))
     {
-        message.program = Program::Jax;
+        if message.program == Program::Tensorflow {
+            message.program = Program::Jax;
+        } else if message.inside == Some(Program::Tensorflow) {
+            message.inside = Some(Program::Jax);
+        }
     }
     let library = message.program.runs_inside() && message.inside.is_none();
     let known = message.program != Program::Unknown;

@@ -88,7 +88,7 @@ fn figures(message: &OomMessage, fault: Fault) -> Option<String> {
     }
 }
 
-const fn what(fault: Fault) -> &'static str {
+pub(super) const fn what(fault: Fault) -> &'static str {
     match fault {
         Fault::Hardware => {
             "the driver reports that the GPU itself or its connection failed: its hardware, power or cooling, seldom the driver"
@@ -114,7 +114,8 @@ const fn what(fault: Fault) -> &'static str {
              fault of the GPU"
         }
         Fault::LaunchResources => {
-            "a kernel was launched with more threads, blocks or registers than the GPU allows"
+            "a kernel was launched with a block or a grid that the GPU cannot take: too many threads, or more registers or shared memory than a \
+             multiprocessor has"
         }
         Fault::NoDevice => {
             "the program sees no GPU, or not the one that it asks for: the driver, the container, CUDA_VISIBLE_DEVICES \
@@ -179,6 +180,10 @@ const fn what(fault: Fault) -> &'static str {
         Fault::Refused => {
             "CUDA refused what one of its calls was given (invalid argument); why, the text does not say, and no line says that memory was short"
         }
+        Fault::Unnamed => {
+            "NCCL says that a call of CUDA or of the system failed, and not with which error: memory may have been short, of the GPU or of \
+             /dev/shm, or something else is at fault"
+        }
         Fault::Stated => "",
     }
 }
@@ -192,6 +197,7 @@ pub(super) fn unsaid(fault: Fault) -> Vec<&'static str> {
         Fault::CollectiveTimeout => vec!["which rank was late, and why"],
         Fault::Rendezvous => vec!["which process was missing, and why"],
         Fault::PeerGone => vec!["why the other process ended"],
+        Fault::Unnamed => vec!["which error it was, and so whether memory was short"],
         Fault::Stated => vec!["what the program itself said when memory ran out, if it did"],
         _ => Vec::new(),
     }
@@ -373,6 +379,15 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 "NCCL_SHM_DISABLE=1 (no segments in shared memory), if it was one that was refused: slower, but it tells",
             ),
         ],
+        Fault::Unnamed => vec![
+            step(
+                "NCCL_DEBUG=INFO",
+                "run it again: the line \"NCCL WARN\" of the first rank that fails names the call and its error",
+            ),
+            advice(
+                "the same with smaller messages, or on one node: whether size or the network decides; nvidia-smi meanwhile, whether the GPU fills",
+            ),
+        ],
         Fault::Stated => vec![
             advice(
                 "the log of the run in which memory ran out: what the program itself says there has the figures, and `oomph explain LOG` reads it",
@@ -381,10 +396,23 @@ pub(super) fn steps(message: &OomMessage, fault: Fault) -> Vec<NextStep> {
                 "for this error: the settings as they were before it came, or a newer version of the program, whose fault it most likely is",
             ),
         ],
+        // The driver refuses a launch at once: there is no later call to look for.
+        Fault::LaunchResources if message.text.contains("invalid configuration") => vec![advice(
+            "print the block and the grid before the launch: at most 1,024 threads in a block, none of its sides 0, and at most 65,535 blocks \
+             along y and z",
+        )],
         Fault::LaunchResources => vec![
-            one_by_one(message),
             advice(
-                "fewer threads in a block, or a smaller batch where one dimension of the grid is its size",
+                "fewer threads in a block: half of them need half of the registers, and mostly half of the shared memory",
+            ),
+            step(
+                "nvcc -maxrregcount=64 …",
+                "fewer registers for each thread (__launch_bounds__(THREADS) at the kernel, max_registers=64 in Numba's cuda.jit): 65,536 \
+                 divided by the threads of a block is the most",
+            ),
+            step(
+                "cuobjdump -res-usage PROGRAM",
+                "registers and shared memory of each kernel: which of the two it is",
             ),
         ],
         Fault::MixedDevices => vec![advice(

@@ -506,6 +506,21 @@ pub(super) fn of_the_estimate(message: &OomMessage) -> Option<String> {
     estimate(message).map(|estimate| estimate.sentence)
 }
 
+/// Whether a figure is of another run than the message: a server prints how large its cache is when it fits, and so not beside the
+/// message that it does not.
+pub(super) fn is_of_another_run(message: &OomMessage, words: &str, sizes: &[Bytes]) -> bool {
+    let Some(left) = message.free.filter(|_| message.kind == MessageKind::Budget) else {
+        return false;
+    };
+    // Ranks of one run differ by little.
+    let other = |size: &Bytes| size.0.abs_diff(left.0) > left.0 / 10;
+    message.program == Program::Vllm
+        && (["GPU KV cache size", "Maximum concurrency"]
+            .iter()
+            .any(|name| words.contains(name))
+            || (words.contains("Available KV cache memory") && sizes.iter().all(other)))
+}
+
 /// What of a text's figures is not `shown` beside them, the nearest to the message first chosen, then in their order.
 pub(crate) fn listed(
     message: &OomMessage,
@@ -563,6 +578,8 @@ pub(crate) fn listed(
         if quoted(figure)
             || (message.program == Program::Kernel && has(figure, &BY_ZONE))
             || anothers(figure)
+            || (figure.line != message.line
+                && is_of_another_run(message, &figure.text, &figure.sizes))
             || of_pool(figure)
             || tiny
             || (counts && !serves)

@@ -13,7 +13,7 @@ mod ways;
 mod weights;
 
 use oomph_trace::Bytes;
-use oomph_trace::text::{Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
+use oomph_trace::text::{Fault, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign};
 
 pub(crate) use figures::listed;
 pub use next::NextStep;
@@ -56,6 +56,16 @@ pub(crate) fn process_outside(message: &OomMessage) -> Option<u64> {
     // Inside a container the driver may count another process as this one; more than any library
     // takes belongs to another process.
     (outside.0 <= 2 * LIBRARIES).then_some(outside.0)
+}
+
+/// Whether an error has no name, so that it may have been one of memory or not.
+pub(crate) fn is_open(message: &OomMessage) -> bool {
+    message.kind == MessageKind::Fault(Fault::Unnamed)
+}
+
+/// Whether it is a message of memory that ran out.
+pub(crate) fn is_of_memory(message: &OomMessage) -> bool {
+    message.memory != Memory::None && !is_open(message)
 }
 
 pub(crate) fn report(message: &OomMessage) -> MessageReport {
@@ -185,7 +195,7 @@ fn is_pytorchs(message: &OomMessage) -> bool {
 /// The message that says the most, of several ranks the one with the least free memory.
 pub(crate) fn primary(messages: &[OomMessage]) -> Option<&OomMessage> {
     let weight = |message: &OomMessage| match (message.kind, message.program) {
-        _ if message.handled => 0,
+        _ if message.handled || is_open(message) => 0,
         // It comes before what it may have caused, and after memory that ran out in another file.
         (MessageKind::Fault(_), _) if messages.iter().all(OomMessage::is_vague) => 8,
         (MessageKind::Fault(_), _) => 0,

@@ -12,7 +12,7 @@ mod servers;
 
 use oomph_trace::Bytes;
 use oomph_trace::text::{
-    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign,
+    Framework, Hardware, Memory, MessageKind, OomMessage, Phase, Program, Sign, canonical,
 };
 use serde::Serialize;
 
@@ -101,6 +101,11 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
     if let Some(step) = super::evidence::free_card(message) {
         steps.insert(0, step);
     }
+    if let Some(hint) = own_advice(message, &steps) {
+        // A look helps after what is known to help.
+        let at = usize::from(steps.first().is_some_and(|step| !is_look(step)));
+        steps.insert(at, hint);
+    }
     steps.retain(|step| !is_of_another(step, message.hardware));
     let mut steps = super::settings::beyond(steps, &super::settings::shown(message));
     if super::settings::are_keywords(message) {
@@ -139,6 +144,49 @@ pub(crate) fn steps(message: &OomMessage) -> Vec<NextStep> {
         }
     }
     steps
+}
+
+/// What the text itself advises near its message, unless it is a step already, or set, or known to mislead.
+fn own_advice(message: &OomMessage, steps: &[NextStep]) -> Option<NextStep> {
+    /// Lines between a message and its advice.
+    const NEAR: usize = 6;
+    // Whether pieces or the pool's kind decide is weighed elsewhere, and a larger workspace does not make room.
+    const ELSEWHERE: [&str; 4] = ["alloc_conf", "split_size", "tf_gpu_allocator", "workspace"];
+    let name = |setting: &str| {
+        let name = setting.split('=').next().unwrap_or_default();
+        canonical(name).to_ascii_lowercase()
+    };
+    let has = |name: &str| {
+        steps.iter().any(|step| {
+            let words = format!(
+                "{} {}",
+                step.command.as_deref().unwrap_or_default(),
+                step.what
+            );
+            words.replace('-', "_").to_ascii_lowercase().contains(name)
+        })
+    };
+    let hint = message.tables.hints.iter().find(|hint| {
+        hint.line.abs_diff(message.line) <= NEAR
+            && hint.settings.iter().all(|advised| {
+                let name = name(advised);
+                let (_, value) = advised.split_once('=').unwrap_or_default();
+                let is_set = message.settings.iter().any(|setting| {
+                    setting.name.to_ascii_lowercase() == name
+                        && (value.is_empty() || setting.value.as_deref() == Some(value))
+                });
+                !is_set
+                    && !ELSEWHERE.iter().any(|words| name.contains(words))
+                    && !super::told::was_in_vain(message, advised)
+                    && !has(&name)
+            })
+    })?;
+    let ran_out = !message.handled && !matches!(message.kind, MessageKind::Fault(_));
+    let setting = hint.settings.first().filter(|_| ran_out)?;
+    Some(step(
+        setting.clone(),
+        format!("as line {} itself advises: \"{}\"", hint.line, hint.text),
+    ))
 }
 
 /// The steps without a look at what holds the memory behind two that need less of it: who looks there does so before.
@@ -311,6 +359,14 @@ fn goes_on(message: &OomMessage) -> Vec<NextStep> {
     } else {
         "nothing has to be done for this line if the program went on and its results are right; if it ended, a later line says why"
     })];
+    let julia = |program: Program| matches!(program, Program::Named(named) if named.id == "julia");
+    if message.inside.is_some_and(julia) {
+        steps.push(step(
+            "CUDA.unsafe_free!(x)",
+            "if such warnings cost time: what a step no longer needs, freed by hand (or GC.gc(false) every few steps); Julia's collector does not \
+             see how full the GPU is",
+        ));
+    }
     if tactics && !built {
         steps.push(advice("if the build failed: a smaller workspace (the limit of the builder's memory pool), which fits into what is free"));
     }

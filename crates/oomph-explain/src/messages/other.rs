@@ -3,7 +3,7 @@
 use oomph_bytes::format_gib;
 use oomph_trace::Bytes;
 use oomph_trace::text::{
-    Memory, MessageKind, OomMessage, Phase, Program, SHORT_OF_SHARE, Sign, Tokens, Uses,
+    Fault, Memory, MessageKind, OomMessage, Phase, Program, SHORT_OF_SHARE, Sign, Tokens, Uses,
 };
 
 use super::next::{held_by_others, memory_name, program_name};
@@ -52,6 +52,11 @@ fn of_kind(message: &OomMessage) -> (&'static str, f64, String) {
                  less or elsewhere",
                 device(message)
             ),
+        ),
+        MessageKind::Fault(fault @ Fault::Unnamed) => (
+            "not_enough_evidence",
+            1.0,
+            format!("{} (line {})", super::faults::what(fault), message.line),
         ),
         MessageKind::Fault(fault) => (
             "not_memory",
@@ -1302,7 +1307,11 @@ fn is_evident(message: &OomMessage) -> bool {
 
 /// Whether words that no reader knows name memory as the reason.
 pub(super) fn says_memory(message: &OomMessage) -> bool {
-    let text = message.text.to_ascii_lowercase();
+    // A path is a name of the user's.
+    let is_path = |word: &&str| word.matches(['/', '\\']).count() > 1;
+    let words = message.text.split_whitespace();
+    let words: Vec<&str> = words.filter(|word| !is_path(word)).collect();
+    let text = words.join(" ").to_ascii_lowercase();
     // What a shell prints, in quotation marks, names no reason.
     let perhaps = ["perhaps", "possibly", "\"killed\""]
         .iter()
@@ -1711,6 +1720,7 @@ pub(super) fn around(message: &OomMessage) -> Vec<(Bytes, String)> {
     let (whole, single): (Vec<_>, Vec<_>) = message
         .parts
         .iter()
+        .filter(|(name, size)| !figures::is_of_another_run(message, name, &[*size]))
         .partition(|(name, _)| name.to_ascii_lowercase().starts_with("total"));
     let listed = whole
         .into_iter()

@@ -116,6 +116,14 @@ fn further(
                 .flatten()
         });
         let canonical = canonical(name);
+        // What `--disable-cuda-graph` switches off has no size to set.
+        let off = |setting: &Setting| {
+            let name = setting.name.strip_prefix("disable_");
+            name.is_some_and(|name| canonical.starts_with(name))
+        };
+        if set.iter().any(off) {
+            continue;
+        }
         let found = set.iter().find(|setting| setting.name == canonical);
         // As the program that is run calls it.
         let name = found
@@ -257,6 +265,7 @@ mod tests {
             ("max_model_len", Some("32768")),
             ("n_gpu_layers", Some("12")),
             ("OLLAMA_FLASH_ATTENTION", Some("1")),
+            ("disable_cuda_graph", None),
         ]
         .map(|(name, value)| Setting {
             name: name.to_owned(),
@@ -271,6 +280,7 @@ mod tests {
             "--max-model-len 8192",
             "-ngl 20",
             "OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
+            "--cuda-graph-max-bs 16",
             "oomph run train.py",
         ]
         .map(|command| step(command, "less"));

@@ -789,6 +789,10 @@ fn setting<'a>(
         (true, "") => next?,
         (true, rest) => rest.trim_start_matches('='),
         (false, _) if matches!(next, Some(":" | "=")) => second?,
+        // As people write an option: `with kv-cache-dtype fp8`.
+        (false, _) if name.contains('-') => {
+            next.filter(|next| next.contains(|c: char| c.is_ascii_digit()))?
+        }
         _ => return None,
     };
     let value = value.strip_prefix("torch.").unwrap_or(value);
@@ -903,6 +907,13 @@ mod tests {
             [pair("gradient_checkpointing", "true")]
         );
         assert_eq!(set("run.sh --fp16 train.py"), [("fp16".to_owned(), None)]);
+        assert_eq!(
+            set("with kv-cache-dtype fp8 and --max-model-len 100000"),
+            [
+                pair("kv_cache_dtype", "fp8"),
+                pair("max_model_len", "100000")
+            ]
+        );
         assert_eq!(set("Please try to increase --mem-fraction-static."), []);
         assert_eq!(set("it fails when `--page-size` is larger than 1"), []);
         assert_eq!(

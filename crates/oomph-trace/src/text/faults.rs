@@ -68,6 +68,8 @@ pub enum Fault {
     Segfault,
     /// CUDA refused what a call was given.
     Refused,
+    /// A library says that a call below it failed, and not with which error: it may have been memory.
+    Unnamed,
     /// An exception that no table knows.
     Stated,
 }
@@ -294,6 +296,14 @@ const FAULTS: &[(Fault, &[&str])] = &[
             "CUDA_ERROR_INVALID_VALUE",
         ],
     ),
+    (
+        Fault::Unnamed,
+        &[
+            "unhandled cuda error",
+            "unhandled system error",
+            "ncclUnhandledCudaError",
+        ],
+    ),
 ];
 
 /// Limits that are no memory, though what fails at them mostly says that memory or space ran out: their own words come
@@ -354,7 +364,9 @@ impl Fault {
     /// Whose error it is.
     const fn program(self) -> Program {
         match self {
-            Self::CollectiveTimeout | Self::PeerGone | Self::SharedGpu => Program::Nccl,
+            Self::CollectiveTimeout | Self::PeerGone | Self::SharedGpu | Self::Unnamed => {
+                Program::Nccl
+            }
             Self::MixedDevices | Self::Shapes => Program::Pytorch,
             Self::Rendezvous => Program::Torchrun,
             Self::NotScheduled
@@ -433,7 +445,10 @@ fn message(fault: Fault, text: &str, at: usize, place: &Place<'_>) -> Option<Oom
         program => program,
     };
     let mut message = line.message(program, MessageKind::Fault(fault));
-    message.memory = Memory::None;
+    message.memory = match fault {
+        Fault::Unnamed => Memory::Unknown,
+        _ => Memory::None,
+    };
     message.hardware = Hardware::of(line.near());
     message.rank = place.origin.rank;
     message.ranks = Vec::from_iter(message.rank);

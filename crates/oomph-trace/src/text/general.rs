@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::facts::{device, figures, pid, sizes};
 use super::program::{Memory, Program};
 use super::readers::{Line, Noted, Place};
-use super::words::Vocabulary;
+use super::words::{Vocabulary, size};
 use super::{MessageKind, OomMessage};
 
 /// What a phrase says.
@@ -681,6 +681,12 @@ pub(super) fn goes_on(lower: &str) -> bool {
     ]
     .iter()
     .any(|words| lower.contains(words))
+}
+
+/// Whether a line says how much was freed after a warning that the program tries to: `running a quick GC (freed 8.292 GiB)`.
+pub(super) fn freed(warning: &OomMessage, line: &str) -> bool {
+    let freed = line.split_once("freed ").and_then(|(_, rest)| size(rest));
+    warning.text.contains("ing to free") && freed.is_some_and(|freed| freed.0 > 0)
 }
 
 /// Adds what a line below such a message says, `- Free memory: 1048576`, or the end of a sentence.

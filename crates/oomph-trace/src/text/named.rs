@@ -120,6 +120,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "amber" "AMBER" Simulates Unknown: "pmemd.", "pmemd ", "pmemd:", "ambertools";
     "lammps" "LAMMPS" Simulates Unknown: "lammps";
     "namd" "NAMD" Simulates Unknown: "namd2", "namd3";
+    "charm++" "Charm++" Simulates Unknown: "charm++", "cmiabort";
     "vasp" "VASP" Simulates Unknown: "vasp";
     "quantum-espresso" "Quantum ESPRESSO" Simulates Unknown: "quantum-espresso", "quantum espresso", "pw.x";
     "cp2k" "CP2K" Simulates Unknown: "cp2k";
@@ -163,7 +164,7 @@ const WORDS: &[(Program, &[&str])] = named! {
     "compiler" "a compiler" Builds Host: "cc1plus", "collect2", "nvcc", "cicc", "rustc", "ninja: build", "g++:", "clang++", "virtual memory exhausted", "ld terminated", "gradle";
     "go" "Go" Computes Host: "runtime: out of memory", "goroutine ";
     "r" "R" Computes Host: "cannot allocate vector of";
-    "julia" "Julia" Computes Unknown: "outofmemoryerror()", "cuda.jl", ".julia/";
+    "julia" "Julia" Computes Unknown: "outofmemoryerror()", "cuda.jl", ".julia/", "julia>", "effective gpu memory usage";
     "matlab" "MATLAB" Computes Unknown: "matlab", "gpuarray", "parallel:gpu", "maximum array size preference";
     "polars" "Polars" Computes Host: "polars";
     "pandas" "pandas" Computes Host: "pandas";

@@ -406,6 +406,8 @@ const PROGRAMS: &[(Program, &[&str])] = &[
         &[
             "external/xla/",
             "jaxlib",
+            "jax.errors",
+            "pjrt_stream_executor",
             "external/org_tensorflow/",
             // A kernel of XLA's.
             "INTERNAL: Failed to launch CUDA kernel: ",

@@ -35,11 +35,14 @@ pub(super) const READERS: &[Reader] = &[
         },
     },
     Reader {
-        markers: &["(exitcode: -9) local_rank: "],
+        // Newer: `failed (exitcode: -9) for binary located at … with local_rank: 0 (process ID: 71)`.
+        markers: &["(exitcode: -9) local_rank: ", "(exitcode: -9) for binary"],
         read: |line, _, _| {
             let mut message = ended(line, Program::Torchrun);
             message.rank = after(line.from, "local_rank: ").and_then(index);
-            message.pid = after(line.from, "(pid: ").and_then(integer);
+            message.pid = after(line.from, "(pid: ")
+                .or_else(|| after(line.from, "(process ID: "))
+                .and_then(integer);
             Some(message)
         },
     },
@@ -287,6 +290,10 @@ mod tests {
         let message =
             one("api:failed (exitcode: -9) local_rank: 3 (pid: 812917) of binary: python");
         assert_eq!((message.rank, message.pid), (Some(3), Some(812_917)));
+        let message = one(
+            "api: [ERROR] failed (exitcode: -9) for binary located at /opt/mem/bin/python with local_rank: 2 (process ID: 88)",
+        );
+        assert_eq!((message.rank, message.pid), (Some(2), Some(88)));
         let message = one(
             "[launch.py:428:sigkill_handler] Killing subprocess 1\n[launch.py:428:sigkill_handler] Killing subprocess 2\n['python', '--local_rank=5'] exits with return code = -9",
         );

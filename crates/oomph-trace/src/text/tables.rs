@@ -4,6 +4,7 @@
 use std::sync::LazyLock;
 
 use super::frameworks::Framework;
+use super::hints::Hint;
 use super::models::Model;
 use super::quoted::Figure;
 use super::signs::Sign;
@@ -237,6 +238,8 @@ pub struct Tables {
     pub model: Option<Model>,
     /// What people tell around the message.
     pub told: Told,
+    /// What programs themselves advise.
+    pub hints: Vec<Hint>,
     /// GPUs that the text counts.
     pub count: u64,
     /// How often PyTorch's allocator had found no memory, by its own summary.

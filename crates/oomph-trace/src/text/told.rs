@@ -104,7 +104,7 @@ fn has(text: &str, words: &[&str]) -> bool {
 }
 
 /// The sentences of a line.
-fn sentences(line: &str) -> impl Iterator<Item = &str> {
+pub(super) fn sentences(line: &str) -> impl Iterator<Item = &str> {
     line.split_inclusive(['.', '!', '?', ';'])
         .scan((line, 0, 0), |(line, from, at), part| {
             *at += part.len();

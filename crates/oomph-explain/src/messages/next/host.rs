@@ -464,10 +464,11 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
         steps.push(advice(
             "do not pin at that line (pin_memory=False, no .pin_memory()), or keep what it moves on the GPU (no offload to the CPU)",
         ));
-    } else {
-        steps.push(advice(
-            "print the size at that line: one that was computed wrongly (a side of -1) is no shortage; otherwise smaller or fewer host buffers",
-        ));
+    }
+    // Nothing is known of the program but that it pins.
+    let plain = steps.is_empty();
+    if plain {
+        steps.push(look_at_the_host());
     }
     if shows(Sign::Wsl) {
         steps.push(advice(
@@ -478,7 +479,14 @@ fn pinned(message: &OomMessage) -> Vec<NextStep> {
         "ulimit -l; sysctl vm.max_map_count",
         "what a process may lock, and its mappings: many small pinned pieces reach the second (1048576 is enough)",
     ));
-    steps.push(look_at_the_host());
+    steps.push(if plain {
+        advice(
+            "print the size at that line: one that was computed wrongly (a side of -1) is no shortage; otherwise smaller or fewer host buffers, \
+             or fewer processes on the machine",
+        )
+    } else {
+        look_at_the_host()
+    });
     steps
 }
 

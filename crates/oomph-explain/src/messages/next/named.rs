@@ -348,8 +348,8 @@ const BESIDE_ITS_USE: &[(&str, &str, Ways)] = &[
         "",
         &[
             (
-                "--PatchMatchStereo.max_image_size 2000 --PatchMatchStereo.cache_size 16",
-                "dense reconstruction on smaller images (-1: their full size)",
+                "--PatchMatchStereo.max_image_size 2000",
+                "dense reconstruction on smaller images (-1: their full size); its cache_size is of the host's memory",
             ),
             (
                 "--SiftExtraction.max_image_size 2000 --SiftMatching.max_num_matches 16384",
