@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from oomph._older_python import zip
 from oomph.levers._shared.base import Lever
 from oomph.levers._shared.job import Backward, Clipped, Job, nested
 from oomph.levers._shared.parameter_steps import (
@@ -198,13 +199,12 @@ class GradientsOnCpu(Lever):
         weights = self.job.weights_elsewhere
         for index, part in enumerate(parts):
             for coming in (part, *parts[index + 1 : index + 2]):
-                for p in coming:
-                    self._waiting[p].fetch()
-                    if weights is not None:
-                        weights.fetch(p)
-            for p in part:
+                _fetch([self._waiting[p] for p in coming])
                 if weights is not None:
-                    weights.come(p)
+                    weights.fetch(coming)
+            if weights is not None:
+                weights.come(part)
+            for p in part:
                 p.grad = self._waiting.pop(p).here()
             early = functools.partial(step_only, optimizer, {id(p) for p in part})
             nested(self.job.around_early_step, optimizer, part, early)
@@ -238,7 +238,8 @@ class _Waiting:
         self.lever, self.host, self.device = lever, host, device
         self._norm: torch.Tensor | None = norm
         self._changes: list[Callable[[torch.Tensor], Any]] = []
-        self._coming: tuple[torch.Tensor, Any] | None = None
+        self.coming: tuple[torch.Tensor, Any] | None = None
+        """On the GPU, and when it is there."""
 
     def change(self, change: Callable[[torch.Tensor], Any]) -> None:
         """Change it in place when it comes back."""
@@ -251,27 +252,26 @@ class _Waiting:
             return self._norm
         return torch.linalg.vector_norm(self.here(), kind)
 
-    def fetch(self) -> None:
-        """Begin to copy it to the GPU."""
-        if self._coming is None:
-            here = self.lever.streams(self.device)[0]
-            # The computing stream's own memory, free at this point of that stream.
-            grad = torch.empty_like(self.host, device=self.device, pin_memory=False)
-            here.wait_stream(torch.cuda.current_stream(self.device))
-            with torch.cuda.stream(here):
-                grad.copy_(self.host, non_blocking=True)
-            self._coming = grad, here.record_event()
-
     def here(self) -> torch.Tensor:
         """It, as it is by now, on the GPU."""
-        self.fetch()
-        assert self._coming is not None
-        (grad, done), self._coming = self._coming, None
+        _fetch([self])
+        assert self.coming is not None
+        (grad, done), self.coming = self.coming, None
         torch.cuda.current_stream(self.device).wait_event(done)
         with torch.no_grad():
             for change in self._changes:
                 change(grad)
         return grad
+
+
+def _fetch(waiting: list[_Waiting]) -> None:
+    """Begin to copy those to the GPU that are not on their way yet."""
+    waiting = [one for one in waiting if one.coming is None]
+    for device in {one.device for one in waiting}:
+        some = [one for one in waiting if one.device == device]
+        found, done = some[0].lever.streams.bring([one.host for one in some], device)
+        for one, gradient in zip(some, found, strict=True):
+            one.coming = gradient, done
 
 
 def _parts(parameters: list[torch.Tensor]) -> Iterable[list[torch.Tensor]]:

@@ -109,27 +109,23 @@ class StreamTrained(StreamedWeights):
 
     # ---- the step ----
 
-    def fetch(self, weight: torch.Tensor) -> None:
-        """Begin to copy a weight that steps next to the GPU, if it is one of these."""
-        if weight not in self._places or id(weight) in self._coming or self.stage is None:
+    def fetch(self, weights: list[torch.Tensor]) -> None:
+        """Begin to copy those of some weights that are streamed, and that step next, to the GPU."""
+        mine = [one for one in weights if one in self._places and id(one) not in self._coming]
+        if not mine or self.stage is None:
             return
-        block, number = self._places[weight]
-        device = self.stage.device
-        there = block.view(block.flat, number)
-        here = torch.empty_like(there, device=device, pin_memory=False)
-        stream = self._streams(device)[0]
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            here.copy_(there, non_blocking=True)
-        self._coming[id(weight)] = here, stream.record_event()
+        found, done = self._streams.bring([one.data for one in mine], self.stage.device)
+        for weight, here in zip(mine, found, strict=True):
+            self._coming[id(weight)] = here, done
 
-    def come(self, weight: torch.Tensor) -> None:
-        """Let a weight be on the GPU."""
-        self.fetch(weight)
-        if (found := self._coming.pop(id(weight), None)) is not None:
-            here, event = found
-            torch.cuda.current_stream(here.device).wait_event(event)
-            weight.data = here
+    def come(self, weights: list[torch.Tensor]) -> None:
+        """Let them be on the GPU."""
+        self.fetch(weights)
+        for weight in weights:
+            if (found := self._coming.pop(id(weight), None)) is not None:
+                here, done = found
+                torch.cuda.current_stream(here.device).wait_event(done)
+                weight.data = here
 
     def leave(self, weights: list[torch.Tensor]) -> None:
         """Copy weights that have stepped back to the host."""

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from oomph._older_python import zip
+
 NON_BLOCKING = 1
 """`CU_STREAM_NON_BLOCKING` of the CUDA driver: it does not wait for the default stream, nor that for it."""
 
@@ -48,3 +50,16 @@ class BothWays:
         if device not in self._of:
             self._of[device] = (copy_stream(device), copy_stream(device))
         return self._of[device]
+
+    def bring(
+        self, there: list[torch.Tensor], device: torch.device
+    ) -> tuple[list[torch.Tensor], Any]:
+        """Begin to copy pinned tensors to a GPU: the copies, and the event that waits for them."""
+        stream = self(device)[0]
+        # The computing stream's own memory, free at this point of that stream.
+        here = [torch.empty_like(one, device=device, pin_memory=False) for one in there]
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for target, source in zip(here, there, strict=True):
+                target.copy_(source, non_blocking=True)
+        return here, stream.record_event()
