@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "_user_code": set(),
     "_user_functions": {"_user_code"},
     "_virtual_gpu": {"_import_hooks", "_untraced", "_user_code"},
-    "levers._shared": {"_containers", "_import_hooks", "_oomph"},
+    "levers._shared": {"_containers", "_import_hooks", "_oomph", "_user_functions"},
     "levers": {
         "_import_hooks",
         "_oomph",
