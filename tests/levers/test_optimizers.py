@@ -636,6 +636,26 @@ def with_plan(oomph, tmp_path, code):
         yield json.loads(found.out.splitlines()[0])
 
 
+def test_a_checkpoint_waits_for_the_last_copies(oomph, tmp_path):
+    """The host may write the state before the GPU has sent it."""
+    code = """
+    import torch
+    model = torch.nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 512, device="cuda")).sum().backward()
+    optimizer.step()
+    waited, own = [], torch.cuda.Stream.synchronize
+    torch.cuda.Stream.synchronize = lambda stream: waited.append(stream) or own(stream)
+    state = optimizer.state_dict()
+    print(len(waited), state["state"][0]["exp_avg"].device)
+    """
+    path = tmp_path / "plan.toml"
+    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n')
+    found = oomph(code, "--plan", str(path))
+    assert found.status == 0, found.err
+    assert found.out.splitlines()[0] == "1 cpu"
+
+
 @pytest.mark.parametrize("search", ["None", "'strong_wolfe'"])
 def test_history_of_lbfgs_is_on_the_host(oomph, tmp_path, search):
     code = f"""

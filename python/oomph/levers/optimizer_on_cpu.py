@@ -83,6 +83,8 @@ class OptimizerOnCpu(Lever):
             return
         only_per_parameter(self, optimizer, steps=False)
         optimizer.register_load_state_dict_post_hook(self._loaded)
+        # A checkpoint may be written before the last copies have arrived.
+        optimizer.register_state_dict_pre_hook(lambda _: self.streams.complete())
         self._came.add(optimizer)  # Adagrad makes its state at once
 
     def _loaded(self, optimizer: torch.optim.Optimizer) -> None:

@@ -145,8 +145,7 @@ class StreamTrained(StreamedWeights):
 
     def settle(self) -> None:
         """Wait until the host has all weights: the script may read them, and a module may be called."""
-        if self.stage is not None:
-            self._streams(self.stage.device)[1].synchronize()
+        self._streams.complete()
 
 
 def _cast_of(numbers: dict[int, int], tensor: torch.Tensor) -> int | None:

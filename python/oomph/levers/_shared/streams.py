@@ -51,6 +51,11 @@ class BothWays:
             self._of[device] = (copy_stream(device), copy_stream(device))
         return self._of[device]
 
+    def complete(self) -> None:
+        """Wait until the host has all that is on its way there."""
+        for _, away in self._of.values():
+            away.synchronize()
+
     def bring(
         self, there: list[torch.Tensor], device: torch.device
     ) -> tuple[list[torch.Tensor], Any]:
