@@ -135,6 +135,32 @@ def test_a_checkpoint_stays_as_it_was(oomph, tmp_path):
     )
 
 
+def test_weights_that_safetensors_saves_stay_as_they_were(oomph, tmp_path):
+    """It renames its own file past the C library."""
+    (tmp_path / "model.safetensors").write_text("of a real run")
+    code = """
+    import os, torch
+    from safetensors.torch import load_file, save_file
+    x = torch.ones(8, device="cuda")
+    os.makedirs("checkpoints/1")
+    for path in "model.safetensors", "checkpoints/1/model.safetensors":
+        save_file({"x": torch.arange(4.0)}, path)
+        save_file({"x": torch.arange(5.0)}, path)
+        print(load_file(path)["x"].tolist(), sorted(os.listdir(os.path.dirname(path) or ".")))
+    try:
+        save_file({"x": torch.arange(4.0)}, "nowhere/model.safetensors")
+    except Exception as error:
+        print(type(error).__name__)
+    """
+    found = oomph(code)
+    assert found.status == 0, found.err
+    lines = found.out.splitlines()
+    assert lines[0].startswith("[0.0, 1.0, 2.0, 3.0, 4.0]") and "'model.safetensors'" in lines[0]
+    assert lines[1:3] == ["[0.0, 1.0, 2.0, 3.0, 4.0] ['model.safetensors']", "SafetensorError"]
+    assert (tmp_path / "model.safetensors").read_text() == "of a real run"
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_files_are_kept_if_asked(oomph, tmp_path):
     (tmp_path / "old.pt").write_text("mine\n")
     done = oomph(SAVES, "--keep-files")

@@ -24,7 +24,14 @@ from oomph import _steady_gradients
 from oomph._import_hooks import on_import
 from oomph._older_python import zip
 from oomph._protocol import BoxWord, File, RunDirectory, Settings, Why
-from oomph._recorder import devices, history, hub_uploads, onnx_sessions, vllm_engine
+from oomph._recorder import (
+    devices,
+    history,
+    hub_uploads,
+    onnx_sessions,
+    saved_weights,
+    vllm_engine,
+)
 from oomph._recorder.black_box import newest
 from oomph._recorder.broadcasts import Broadcasts
 from oomph._recorder.facts import Facts
@@ -161,6 +168,7 @@ class Recorder:
         if self.virtual:
             vllm_engine.watch(self)
             hub_uploads.watch()
+            saved_weights.watch()
             on_import("triton.backends.nvidia.driver", triton_launcher.watch)
             on_import("torch._inductor.scheduler", inductor_benchmarks.watch)
         self._facts.watch()
