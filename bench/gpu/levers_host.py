@@ -7,14 +7,16 @@ both need to be issued stands beside each other, because a host differs by a thi
 """
 
 import argparse
+import functools
 import gc
 import json
-import os
 import statistics
 import sys
 import time
 import tomllib
 from pathlib import Path
+
+from forked import forked
 
 HERE = Path(__file__).resolve().parent
 BLOCKS, WIDTH = 16, 256
@@ -223,26 +225,6 @@ def child(kind, levers, steps):
     return row | dict(applied=installed.report(), gpu=torch.cuda.get_device_name(0))
 
 
-def forked(kind, levers, steps):
-    """The same in a process of its own."""
-    receive, send = os.pipe()
-    process = os.fork()
-    if not process:
-        os.close(receive)
-        try:
-            row = child(kind, levers, steps)
-        except BaseException as error:  # of a process: it has no one else to tell
-            row = dict(error=f"{type(error).__name__}: {error}"[-600:])
-        with os.fdopen(send, "w") as file:
-            file.write(json.dumps(row))
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as file:
-        text = file.read()
-    os.waitpid(process, 0)
-    return json.loads(text) if text else dict(error="it ended")
-
-
 def main():
     """Measure until the time is up."""
     parser = argparse.ArgumentParser()
@@ -277,7 +259,8 @@ def main():
             if time.time() - began > options.seconds:
                 print("the time is up", flush=True)
                 break
-            row = (child if options.virtual else forked)(kind, levers, options.steps)
+            found = child if options.virtual else functools.partial(forked, child)
+            row = found(kind, levers, options.steps)
             row = dict(what=name, job=kind, at=round(time.time() - began, 1), **row)
             file.write(json.dumps(row) + "\n")
             file.flush()

@@ -11,13 +11,13 @@ second half. `copied_bytes` is what a step sends to the host; `link` what the li
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 from pathlib import Path
 
 import torch
+from forked import forked
 
 STEPS = 10
 
@@ -153,25 +153,6 @@ def link():
         torch.cuda.synchronize()
         found[name] = 8 * size / (time.perf_counter() - began)
     return found
-
-
-def forked(function, *arguments):
-    """What a function returns in a process of its own."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            result = function(*arguments)
-        except BaseException as error:  # noqa: BLE001
-            result = dict(error=f"{type(error).__name__}: {error}"[:400])
-        with os.fdopen(writing, "w") as out:
-            json.dump(result, out)
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as found:
-        text = found.read()
-    os.waitpid(process, 0)
-    return json.loads(text) if text else dict(error="it died")
 
 
 def variants(job, activations):

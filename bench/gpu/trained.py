@@ -7,11 +7,14 @@ Run it under `oomph run --gpu h200` with `--inline` to try the script.
 """
 
 import argparse
+import functools
 import hashlib
 import json
 import os
 import time
 from pathlib import Path
+
+from forked import forked
 
 HOST = ["gradients_on_cpu", "optimizer_on_cpu"]
 KINDS = {"plain": [], "gradients and state": HOST, "weights too": [*HOST, "stream_trained"]}
@@ -101,25 +104,6 @@ def child(options, how, kind):
     )  # fmt: skip
 
 
-def forked(options, how, kind):
-    """The same in a process of its own."""
-    receive, send = os.pipe()
-    process = os.fork()
-    if not process:
-        try:
-            row = child(options, how, kind)
-        except BaseException as error:  # of a process: it has no one else to tell
-            row = dict(error=f"{type(error).__name__}: {error}"[-600:])
-        with os.fdopen(send, "w") as file:
-            file.write(json.dumps(row))
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as file:
-        text = file.read()
-    os.waitpid(process, 0)
-    return json.loads(text) if text else dict(error="it ended")
-
-
 def main():
     """All ways of all kinds."""
     parser = argparse.ArgumentParser()
@@ -135,7 +119,8 @@ def main():
 
     for how in options.how:
         for kind in [options.inline] if options.inline else KINDS:
-            row = (child if options.inline else forked)(options, how, kind)
+            found = child if options.inline else functools.partial(forked, child)
+            row = found(options, how, kind)
             row = dict(how=how, kind=kind, width=options.width, depth=options.depth, **row)
             with options.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")

@@ -6,6 +6,8 @@ use oomph_trace::{Category, Phase};
 
 use crate::draft::Draft;
 use crate::gradients;
+use crate::lever::comments;
+use crate::levers::Lever;
 use crate::model::{Event, Model, Tensor};
 use crate::search::Options;
 use crate::units;
@@ -126,19 +128,23 @@ fn owners(model: &Model, trained: bool) -> impl Iterator<Item = &str> {
     with.map(|module| module.name.as_str())
 }
 
-/// The blocks of a job that trains which have weights that are trained, and the bytes of these.
-pub(crate) fn trained_blocks(model: &Model) -> (Vec<String>, u64) {
+/// The blocks of a job that trains which have weights whose owner is `chosen`, and the bytes of those of `least` bytes or more.
+pub(crate) fn blocks_with(model: &Model, chosen: &HashSet<&str>, least: u64) -> (Vec<String>, u64) {
     if !model.trains || model.facts.compiled {
         return (Vec::new(), 0);
     }
-    let trained = trained(model);
-    let modules = units::with_weights(model, |owner| trained.contains(owner));
+    let modules = units::with_weights(model, |owner| chosen.contains(owner));
     let sizes = model.parameter_sizes.iter();
     let held = sizes
-        .filter(|(owner, _)| trained.contains(owner.as_str()) && inside(&modules, owner).is_some());
+        .filter(|(owner, _)| chosen.contains(owner.as_str()) && inside(&modules, owner).is_some());
     let large = held.flat_map(|(_, sizes)| sizes);
-    let bytes = large.filter(|size| **size >= gradients::LEAST).sum();
+    let bytes = large.filter(|size| **size >= least).sum();
     (modules, bytes)
+}
+
+/// Those with weights that are trained, and whose gradients may wait in host memory.
+pub(crate) fn trained_blocks(model: &Model) -> (Vec<String>, u64) {
+    blocks_with(model, &trained(model), gradients::LEAST)
 }
 
 /// Whether weights that are trained are worth it to wait in host memory.
@@ -147,4 +153,35 @@ pub(crate) fn offers_trained(model: &Model, options: &Options) -> bool {
     const WORTH: u64 = 10;
     let bytes = trained_blocks(model).1;
     bytes > 0 && bytes >= options.budget / WORTH
+}
+
+/// Whether a module is inside of one of these.
+fn is_part(modules: &[String], part: &str) -> bool {
+    inside(modules, part).is_some_and(|at| modules.get(at).is_some_and(|module| module != part))
+}
+
+/// Whether others compute a part of one of these modules again by itself, which would not find its weights.
+pub(crate) fn is_taken_apart(modules: &[String], others: &[Lever]) -> bool {
+    let mut parts = others.iter().flat_map(|lever| {
+        let lever = lever.facets();
+        lever.recomputed().iter().chain(lever.checkpointed())
+    });
+    parts.any(|part| is_part(modules, part))
+}
+
+/// Leaves out those of the modules of which another lever takes a part; whether any are left.
+pub(crate) fn leave_to(modules: &mut Vec<String>, blocks: &[String]) -> bool {
+    modules.retain(|module| {
+        let only = std::slice::from_ref(module);
+        !blocks.iter().any(|block| is_part(only, block))
+    });
+    !modules.is_empty()
+}
+
+/// How to have weights of modules in host memory by hand.
+pub(crate) fn snippet(modules: &[String]) -> String {
+    format!(
+        "after torch.distributed.init_process_group with one rank, before the optimizer is made, for each of these modules:\nfrom torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\nfully_shard(module, offload_policy=CPUOffloadPolicy())\n{}",
+        comments(modules)
+    )
 }

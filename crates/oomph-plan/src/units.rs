@@ -82,6 +82,11 @@ pub(crate) fn ancestors(module: &str) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The module that holds a module.
+fn holder(module: &str) -> Option<&str> {
+    ancestors(module).next()
+}
+
 /// The repeated blocks of a model, outermost ones only.
 pub fn repeated(model: &Model) -> Vec<String> {
     let called = called(model);
@@ -179,22 +184,20 @@ fn inner(model: &Model, blocks: &[String]) -> Vec<String> {
             .skip_while(|above| containers.contains(above) && !blocks.contains(above));
         above.next().is_some_and(|block| blocks.contains(block))
     };
-    let above = |name: &str| name.rsplit_once('.').map(|(above, _)| above.to_owned());
     let found: Vec<&str> = (model.modules.iter())
         .map(|module| module.name.as_str())
         .filter(|name| {
-            let holder = ancestors(name).next();
-            holder.is_some_and(|holder| containers.contains(holder))
+            holder(name).is_some_and(|holder| containers.contains(holder))
                 && with_parts.contains(name)
                 && called.contains(name)
                 && in_a_block(name)
         })
         .collect();
-    let mut count: HashMap<Option<String>, u32> = HashMap::new();
+    let mut count: HashMap<Option<&str>, u32> = HashMap::new();
     for name in &found {
-        *count.entry(above(name)).or_default() += 1;
+        *count.entry(holder(name)).or_default() += 1;
     }
-    let several = |name: &&str| count.get(&above(name)).is_some_and(|&count| count >= 2);
+    let several = |name: &&str| count.get(&holder(name)).is_some_and(|&count| count >= 2);
     found
         .into_iter()
         .filter(several)
@@ -282,9 +285,7 @@ fn saved_bytes(draft: &Draft<'_>, block: &Block) -> u64 {
 
 /// Blocks and their parts, and functions, those first that give up most bytes for the time of computing them again.
 pub(crate) fn most_for_their_time(draft: &Draft<'_>) -> Sequence {
-    let blocks = blocks(draft.model);
-    let mut worth = worth(draft, &blocks);
-    worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
+    let mut worth = with_their_parts(draft, &blocks(draft.model));
     worth.extend(self::worth(draft, &functions(draft)));
     in_order(worth)
 }
@@ -300,9 +301,13 @@ pub(crate) fn finer(draft: &Draft<'_>) -> Sequence {
     let around: HashSet<&str> = inner.iter().flat_map(|name| ancestors(name)).collect();
     let rest = outer.iter().filter(|name| !around.contains(name.as_str()));
     let blocks: Vec<String> = inner.iter().chain(rest).cloned().collect();
-    let mut worth = worth(draft, &blocks);
-    worth.extend(self::worth(draft, &parts(draft.model, &blocks)));
-    in_order(worth)
+    in_order(with_their_parts(draft, &blocks))
+}
+
+fn with_their_parts(draft: &Draft<'_>, blocks: &[String]) -> Vec<Unit> {
+    let mut found = worth(draft, blocks);
+    found.extend(worth(draft, &parts(draft.model, blocks)));
+    found
 }
 
 fn in_order(mut worth: Vec<Unit>) -> Sequence {

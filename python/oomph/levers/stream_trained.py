@@ -13,9 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from oomph._older_python import zip
 from oomph.levers._shared.job import Job
 from oomph.levers._shared.parameter_steps import LEAST_GRADIENT
-from oomph.levers._shared.streamed_weights import Block, Stage, StreamedWeights
+from oomph.levers._shared.streamed_weights import Block, Stage, StreamedWeights, notes
 from oomph.levers._shared.streams import BothWays
-from oomph.levers.stream_frozen import notes
 
 BETWEEN = ("TBackward0", "TransposeBackward0", "ViewBackward0", "UnsafeViewBackward0")
 """What autograd puts between a weight's copy in another precision and a view of it that an operator saves."""

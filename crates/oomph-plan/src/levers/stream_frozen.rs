@@ -7,13 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::by_hand::Script;
 use crate::draft::Draft;
-use crate::lever::{Facets, Group, Results, Stage, comments, places};
+use crate::lever::{Facets, Group, Results, Stage, places};
 use crate::levers::Lever;
 use crate::model::Model;
 use crate::search::Options;
 use crate::sharding::Sharing;
-use crate::streamed::{SMALLEST, frozen, inside, take, waits};
-use crate::units;
+use crate::streamed::{self, SMALLEST, frozen, take, waits};
 
 /// Less than this part of the budget is not worth it.
 const WORTH: u64 = 20;
@@ -48,18 +47,13 @@ impl Facets for StreamFrozen {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
-        let (modules, bytes) = of(model);
+        let (modules, bytes) = streamed::blocks_with(model, &frozen(model), 0);
         let offered = bytes > 0 && bytes >= options.budget / WORTH;
         offered.then_some(Self { modules }).into_iter().collect()
     }
 
     fn goes_with(&self, others: &[Lever]) -> bool {
-        // What is computed again by itself would not find its weights.
-        let mut parts = others.iter().flat_map(|lever| {
-            let lever = lever.facets();
-            lever.recomputed().iter().chain(lever.checkpointed())
-        });
-        !parts.any(|part| is_part(&self.modules, part))
+        !streamed::is_taken_apart(&self.modules, others)
     }
 
     fn goes_with_sharing(&self, _sharing: Sharing) -> bool {
@@ -67,11 +61,7 @@ impl Facets for StreamFrozen {
     }
 
     fn leave_to(&mut self, blocks: &[String]) -> bool {
-        self.modules.retain(|module| {
-            let only = std::slice::from_ref(module);
-            !blocks.iter().any(|block| is_part(only, block))
-        });
-        !self.modules.is_empty()
+        streamed::leave_to(&mut self.modules, blocks)
     }
 
     fn lessens_evaluation(&self) -> bool {
@@ -87,34 +77,12 @@ impl Facets for StreamFrozen {
     }
 
     fn snippet(&self) -> String {
-        format!(
-            "after torch.distributed.init_process_group with one rank, before the optimizer is made, for each of these modules:\nfrom torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\nfully_shard(module, offload_policy=CPUOffloadPolicy())\n{}",
-            comments(&self.modules)
-        )
+        streamed::snippet(&self.modules)
     }
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {
         script.model_line()
     }
-}
-
-/// Whether a module is inside of one of these.
-fn is_part(modules: &[String], part: &str) -> bool {
-    inside(modules, part).is_some_and(|at| modules.get(at).is_some_and(|module| module != part))
-}
-
-/// The blocks of a job that trains which have frozen weights, and the bytes of these.
-fn of(model: &Model) -> (Vec<String>, u64) {
-    if !model.trains || model.facts.compiled {
-        return (Vec::new(), 0);
-    }
-    let frozen = frozen(model);
-    let modules = units::with_weights(model, |owner| frozen.contains(owner));
-    let sizes = model.parameter_sizes.iter();
-    let held = sizes
-        .filter(|(owner, _)| frozen.contains(owner.as_str()) && inside(&modules, owner).is_some());
-    let bytes = held.flat_map(|(_, sizes)| sizes).sum();
-    (modules, bytes)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::blocks::is_cast_of_weight;
 use crate::by_hand::Script;
 use crate::draft::Draft;
 use crate::gradients;
-use crate::lever::{Facets, Group, Results, Stage, StepChange, comments, places};
+use crate::lever::{Facets, Group, Results, Stage, StepChange, places};
 use crate::levers::Lever;
 use crate::model::{Event, Model, Tensor};
 use crate::optimizers;
@@ -65,15 +65,10 @@ impl Facets for StreamTrained {
             let mut steps = others.iter().map(|lever| lever.facets().step());
             steps.any(|step| step == Some(change))
         };
-        // What is computed again by itself, or for a part of the batch, would not find its weights.
-        let mut parts = others.iter().flat_map(|lever| {
-            let lever = lever.facets();
-            lever.recomputed().iter().chain(lever.checkpointed())
-        });
         changes(StepChange::GradientsOnHost)
             && changes(StepChange::OnHost)
             && !others.iter().any(splits)
-            && !parts.any(|part| self.has_part(part))
+            && !streamed::is_taken_apart(&self.modules, others)
     }
 
     fn goes_with_sharing(&self, _sharing: Sharing) -> bool {
@@ -81,13 +76,7 @@ impl Facets for StreamTrained {
     }
 
     fn leave_to(&mut self, blocks: &[String]) -> bool {
-        self.modules.retain(|module| {
-            let one = Self {
-                modules: vec![module.clone()],
-            };
-            !blocks.iter().any(|block| one.has_part(block))
-        });
-        !self.modules.is_empty()
+        streamed::leave_to(&mut self.modules, blocks)
     }
 
     fn apply(&self, draft: &mut Draft<'_>) {
@@ -138,10 +127,7 @@ impl Facets for StreamTrained {
     }
 
     fn snippet(&self) -> String {
-        format!(
-            "after torch.distributed.init_process_group with one rank, before the optimizer is made, for each of these modules:\nfrom torch.distributed.fsdp import CPUOffloadPolicy, fully_shard\nfully_shard(module, offload_policy=CPUOffloadPolicy())\n{}",
-            comments(&self.modules)
-        )
+        streamed::snippet(&self.modules)
     }
 
     fn line(&self, script: &Script<'_>) -> Option<usize> {
@@ -152,14 +138,6 @@ impl Facets for StreamTrained {
 /// Whether a lever calls models for parts of a batch.
 fn splits(lever: &Lever) -> bool {
     lever.stage() == Stage::Combined(Group::Batch) && lever.micro_batches().is_none()
-}
-
-impl StreamTrained {
-    /// Whether a module is a part of one of these.
-    fn has_part(&self, part: &str) -> bool {
-        let found = inside(&self.modules, part).and_then(|at| self.modules.get(at));
-        found.is_some_and(|module| module != part)
-    }
 }
 
 #[cfg(test)]

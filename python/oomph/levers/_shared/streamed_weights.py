@@ -6,15 +6,18 @@ import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from oomph import _torch_features as torch_features
 from oomph._older_python import zip
-from oomph.levers._shared.base import Lever
+from oomph.levers._shared.base import Lever, failure
 from oomph.levers._shared.forward import NamedModules, around_forward
+from oomph.levers._shared.host_copies import base
 from oomph.levers._shared.job import Job, names
 from oomph.levers._shared.quantized_linear import QuantizedLinear
+from oomph.levers._shared.recomputation import has_saved_tensor_hooks, without_graph
 from oomph.levers._shared.streams import aligned, copy_stream
 
 SMALLEST = 4 << 10
@@ -365,6 +368,64 @@ class Stage:
         )
         if current is not None:
             self.done[slot] = current.record_event()
+
+
+def notes(
+    lever: StreamedWeights,
+    stage: Stage,
+    block: Block,
+    slot: int,
+    cast: Callable[[torch.Tensor], int | None],
+) -> contextlib.AbstractContextManager:
+    """Around the forward of `block` with gradients: autograd keeps a note in the place of each weight in this slot. Of a tensor that
+    is none `cast` tells of which weight, by its number, it is a copy in another precision."""
+    top = torch_features.find("saved_tensor_hooks_top")
+    outer = top(False) if top is not None else None
+    if top is None and has_saved_tensor_hooks():
+        why = f"{block.name} is checkpointed or offloaded, beside which it needs torch 2.8"
+        raise lever.refuse(why, modules=[block.name])
+    begin, version = stage.slots[slot].data_ptr(), stage.versions[slot]
+
+    def pack(tensor: torch.Tensor) -> Any:
+        if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+            place = tensor.storage_offset(), tensor.shape, tensor.stride()
+            if base(tensor) == begin:
+                return _Weight(block, version, tensor.dtype, place)
+            if (found := cast(tensor)) is not None:
+                return _Weight(block, version, tensor.dtype, place, found)
+        return without_graph(tensor) if outer is None else outer[0](tensor)
+
+    def unpack(kept: Any) -> torch.Tensor:
+        if type(kept) is not _Weight:
+            return kept if outer is None else outer[1](kept)
+        slot = stage.hold(kept.block)
+        if stage.versions[slot] != kept.version:
+            raise failure(
+                lever.name,
+                f"weights of {block.name} were changed before the backward pass that needs them",
+            )
+        stage.prefetch(kept.block)
+        if kept.number is not None:
+            with torch.no_grad():
+                weight = kept.block.view(stage.slots[slot], kept.number)
+                offset, shape, strides = kept.place
+                return weight.to(kept.dtype).as_strided(shape, strides, offset)
+        like = torch.empty(0, dtype=kept.dtype, device=stage.device)
+        return like.set_(stage.slots[slot].untyped_storage(), *kept.place)
+
+    return torch.autograd.graph.saved_tensors_hooks(pack, unpack)
+
+
+class _Weight(NamedTuple):
+    """What autograd keeps in place of a weight."""
+
+    block: Block
+    version: tuple[int, ...]
+    dtype: torch.dtype
+    place: tuple[Any, ...]
+    """Offset, shape and strides."""
+    number: int | None = None
+    """Which of the module's weights is cast to that type; None: it is as it is."""
 
 
 def matching(root: torch.nn.Module, modules: list[str]) -> dict[str, torch.nn.Module]:
