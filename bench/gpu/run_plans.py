@@ -8,23 +8,22 @@ takes these plans, in this order.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
-times: its threads wait for each other. `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
+times: its threads wait for each other. With `--rounds 3` the processes of a job, which all start beside each other, take turns: each settles, then each takes a
+few steps while the others wait, three times. As hosts differ from themselves within minutes, a plan's steps are compared with plain ones that are seconds apart: its ratio is the median over the rounds.
+Jobs have to take so many steps (`JOB_STEPS`). `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
 its kernels and copies, and how many, and of when any of them ran; of the 25 longest kernels by name. It waits for two timed steps, or as many as it is told. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
 `python run_plans.py /tmp/x.jsonl --tiny --virtual h200`.
 """
 
 import argparse
-import concurrent.futures
+import contextlib
 import ctypes
-import fcntl
 import importlib.util
 import itertools
 import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -34,9 +33,13 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 
+import turns
+
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
+SETTLES, TURN = 6, 5
+"""Steps of a process that takes turns: until its allocator has settled, and of each turn, whose first is not counted."""
 ASKED = 3
 """Steps after which the process is asked what it holds: that takes the host some time."""
 MARGIN = 0.02
@@ -51,6 +54,7 @@ def child(settings: dict) -> None:
     import torch
 
     wait_for_the_gpu(torch, settings)
+    rounds, resumed = settings.get("rounds", 0), {}
     marks: list[tuple[float, torch.cuda.Event]] = []
     """When the host came to the end of each step, and what the GPU passes then."""
     between: list[dict] = []
@@ -71,7 +75,12 @@ def child(settings: dict) -> None:
             between.append(held(torch, settings))
         if samples and len(marks) == 3:
             samples.start()
-        if profile:
+        if len(marks) == SETTLES + TURN * len(resumed) and len(resumed) <= rounds and rounds:
+            wait_for_the_next_turn(torch, settings)
+            mark = torch.cuda.Event(enable_timing=True)
+            mark.record()
+            resumed[len(marks) - 1] = time.perf_counter(), mark
+        elif profile:
             profile.step(len(marks) - 1)
 
     from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -96,16 +105,26 @@ def child(settings: dict) -> None:
     except torch.OutOfMemoryError as error:
         outcome["error"] = str(error)[:300]
     torch.cuda.synchronize()
-    timed = list(itertools.pairwise(marks[: profile.steps + 1] if profile else marks))
+    timed = [
+        (resumed.get(at, before), after)
+        for at, (before, after) in enumerate(
+            itertools.pairwise(marks[: profile.steps + 1] if profile else marks)
+        )
+    ]
     stats = torch.cuda.memory_stats()
     free, total = torch.cuda.mem_get_info()
     outcome.update(
-        outside_bytes=total - free - settings.get("taken", 0) - torch.cuda.memory_reserved(),
+        outside_bytes=total
+        - free
+        - settings.get("taken", 0)
+        - settings["others"]
+        - torch.cuda.memory_reserved(),  # fmt: skip
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
         step_s=[before[1].elapsed_time(after[1]) / 1e3 for before, after in timed],
         issued_s=[after[0] - before[0] for before, after in timed],
+        turns=sorted(resumed)[:rounds],
         after_steps=between,
         gpu=torch.cuda.get_device_name(0),
         torch=torch.__version__,
@@ -116,7 +135,7 @@ def child(settings: dict) -> None:
     if samples:
         outcome["samples"] = samples.most()
     Path(settings["out"]).write_text(json.dumps(outcome))
-    if settings.get("turn"):
+    if settings.get("idle_bytes") is not None:
         os._exit(0)  # the next one waits
 
 
@@ -127,43 +146,53 @@ def wait_for_the_gpu(torch, settings: dict) -> None:
     def begin():
         if not torch.cuda.is_initialized() and not torch.cuda._is_in_bad_fork():
             torch.cuda._lazy_init = original
-            if settings.get("turn"):
-                Path(settings["waits"]).touch()
-                turn = open(settings["turn"], "w")
-                fcntl.flock(turn, fcntl.LOCK_EX)
-                settings["held"] = turn
-                # The process before may have ended, and its memory not be free yet.
-                for _ in range(100):
-                    if used_by_all() <= settings["idle_bytes"]:
-                        break
-                    time.sleep(0.1)
+            if settings.get("place"):
+                turns.wait(settings["place"])
+            settings["others"] = 0
+            if settings.get("rounds") and settings["idle_bytes"] is not None:
+                settings["others"] = turns.used_by_all() - settings["idle_bytes"]
             original()
             if settings.get("limit"):  # of plans that share a job
                 total = torch.cuda.get_device_properties(0).total_memory
                 torch.cuda.set_per_process_memory_fraction(min(1.0, settings["limit"] / total))
             if settings.get("budget"):
-                settings["taken"] = take_the_rest(torch, settings["budget"])
+                _, total = torch.cuda.mem_get_info()
+                take(settings, total - settings["others"] - settings["budget"])
         original()
 
     torch.cuda._lazy_init = begin
 
 
-def used_by_all() -> int:
-    """Bytes of the GPU that any process holds."""
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", f"--id={gpu}"]  # fmt: skip
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) << 20
+def take(settings: dict, rest: int) -> None:
+    """Take `rest` bytes of the GPU, or up to 16 MiB less where what is free is in pieces: so that the job has no more than on a GPU as small as the plan says."""
+    for less in range(0, 17 << 20, 2 << 20):
+        settings["taken"], address = max(0, rest - less), ctypes.c_void_p()
+        status = runtime().cudaMalloc(ctypes.byref(address), ctypes.c_size_t(settings["taken"]))
+        if status == 0:
+            settings["address"] = address
+            return
+    raise RuntimeError(f"cudaMalloc of {rest} bytes: error {status}")
 
 
-def take_the_rest(torch, budget: int) -> int:
-    """Leave a GPU with `budget` bytes in all, what the driver and this process's context hold included; the bytes taken."""
+def runtime() -> ctypes.CDLL:
+    """CUDA's runtime in this process."""
     libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines()}
-    (runtime,) = (name for name in libraries if Path(name).name.startswith("libcudart.so"))
-    _, total = torch.cuda.mem_get_info()
-    address, rest = ctypes.c_void_p(), ctypes.c_size_t(max(0, total - budget))
-    status = ctypes.CDLL(runtime).cudaMalloc(ctypes.byref(address), rest)
-    assert status == 0, f"cudaMalloc of {rest.value} bytes: error {status}"
-    return rest.value
+    (name,) = (name for name in libraries if Path(name).name.startswith("libcudart.so"))
+    return ctypes.CDLL(name)
+
+
+def wait_for_the_next_turn(torch, settings: dict) -> None:
+    """Let the others have the GPU; this process may take no more of it afterwards than before."""
+    torch.cuda.synchronize()
+    left, _ = torch.cuda.mem_get_info()
+    taken = settings.get("taken", 0)
+    if taken:
+        runtime().cudaFree(settings["address"])
+    turns.wait(settings["place"])
+    free, _ = torch.cuda.mem_get_info()
+    settings["others"] += left + taken - free
+    if taken:
+        take(settings, free - left)
 
 
 def held(torch, settings: dict) -> dict:
@@ -171,7 +200,11 @@ def held(torch, settings: dict) -> dict:
     free, total = torch.cuda.mem_get_info()
     stats, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
     return dict(
-        outside_bytes=total - free - settings.get("taken", 0) - torch.cuda.memory_reserved(),
+        outside_bytes=total
+        - free
+        - settings.get("taken", 0)
+        - settings["others"]
+        - torch.cuda.memory_reserved(),  # fmt: skip
         reserved_bytes=stats.get("reserved_bytes.all.current", 0),
         retries=stats.get("num_alloc_retries", 0),
         driver_calls=stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0),
@@ -322,102 +355,79 @@ def save_on_cpu(torch):
     on_first_forward(torch, change)
 
 
-class Turns:
-    """So many processes start together; none is measured before all of them wait for the GPU or have ended."""
-
-    def __init__(self, place: str, workers: int, idle_bytes: int) -> None:
-        """The file whose lock is the GPU, in `place`; what the GPU holds while nothing of this runs."""
-        self.turn, self.left = os.path.join(place, "turn"), 0
-        self.started = threading.Barrier(workers, action=self._hold)
-        self.counted = threading.Lock()
-        self.idle_bytes = idle_bytes
-
-    def _hold(self) -> None:
-        self.left = self.started.parties
-        self.held = open(self.turn, "w")
-        fcntl.flock(self.held, fcntl.LOCK_EX)
-
-    def ready(self) -> None:
-        """One more process waits or has ended."""
-        with self.counted:
-            self.left -= 1
-            if not self.left:
-                self.held.close()
-
-
-def run(settings: dict, virtual: str | None, timeout: float, turns: Turns | None = None) -> dict:
-    """One process; what it measured."""
-    with tempfile.TemporaryDirectory() as place:
-        settings = dict(dict(levers=[]), **settings, out=os.path.join(place, "out.json"))
-        if turns:
-            settings.update(
-                turn=turns.turn, waits=os.path.join(place, "waits"), idle_bytes=turns.idle_bytes
-            )
-        environment = dict(os.environ, **{CHILD: json.dumps(settings)})
-        if any(lever["name"] == "net" for lever in settings["levers"]):
-            environment |= the_net()
-        script = str(Path(__file__).resolve())
-        command = [sys.executable, script]
-        if virtual:
-            oomph = str(Path(sys.executable).parent / "oomph")
-            command = [
-                oomph,
-                "run",
-                "-q",
-                "--out",
-                os.path.join(place, "run"),
-                "--gpu",
-                virtual,
-                script,
-            ]
-        started = time.time()
-        with tempfile.TemporaryFile("w+") as said:
-            process = subprocess.Popen(
-                command, env=environment, stdout=said, stderr=said, start_new_session=True
-            )
-            try:
-                while turns and process.poll() is None and not os.path.exists(settings["waits"]):
-                    if time.time() - started > timeout:
-                        break
-                    time.sleep(0.05)
-                if turns:
-                    turns.ready()
-                process.wait(timeout)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-                return dict(error="timed out", wall_s=time.time() - started)
-            said.seek(0)
-            out = Path(settings["out"])
-            if not out.exists():
-                return dict(error=said.read()[-600:], wall_s=time.time() - started)
-        return dict(json.loads(out.read_text()), wall_s=time.time() - started)
+def start(settings: dict, place: str, virtual: str | None) -> turns.Process:
+    """A process of a run."""
+    settings = dict(dict(levers=[]), **settings, place=place, out=os.path.join(place, "out.json"))
+    environment = dict(os.environ, **{CHILD: json.dumps(settings)})
+    if any(lever["name"] == "net" for lever in settings["levers"]):
+        environment |= the_net()
+    script = str(Path(__file__).resolve())
+    command = [sys.executable, script]
+    if virtual:
+        oomph = str(Path(sys.executable).parent / "oomph")
+        command = [oomph, "run", "-q", "--keep-files", "--out", os.path.join(place, "run"), "--gpu", virtual, script]  # fmt: skip
+    return turns.Process(place, command, environment)
 
 
 def in_turn(
-    runs: list[tuple[dict, dict]], workers: int, most: float, virtual: str | None
+    runs: list[tuple[dict, dict]], workers: int, most: float, virtual: str | None, rounds: int = 0
 ) -> Iterator[tuple[dict, dict]]:
-    """Each run's line and what it measured; after `most` seconds none begins. So many start beside each other and use the GPU in turn."""
+    """Each run's line and what it measured; after `most` seconds none begins. So many start beside each other and use the GPU in turn:
+    one after the other, or in so many rounds those of a job."""
     began = time.time()
-    idle_bytes = 0 if virtual else used_by_all()
+    idle_bytes = None if virtual else turns.used_by_all()  # each has a virtual GPU to itself
+    jobs: dict[object, list[tuple[dict, dict]]] = {}
+    for number, one in enumerate(runs):
+        jobs.setdefault(one[1]["job"] if rounds else number, []).append(one)
+    groups = list(jobs.values())
 
-    def measured(settings: dict, turns: Turns | None) -> dict:
-        if turns:
-            turns.started.wait()
-        left = most - (time.time() - began)
-        return run(settings, virtual, min(120 if turns is None else 240, left + 30), turns)
+    def left() -> float:
+        return max(1, min(120, most + 30 - (time.time() - began)))
 
-    with tempfile.TemporaryDirectory() as place:
-        for first in range(0, len(runs), workers):
-            if time.time() - began > most:
-                print("the time is up", flush=True)
-                break
-            some = runs[first : first + workers]
-            turns = Turns(place, len(some), idle_bytes) if workers > 1 else None
-            with concurrent.futures.ThreadPoolExecutor(len(some)) as pool:
-                results = pool.map(measured, [settings for settings, _ in some], [turns] * len(some))  # fmt: skip
-            for (_, line), result in zip(some, results, strict=True):
-                yield line, result
+    while groups:
+        if time.time() - began > most:
+            print("the time is up", flush=True)
+            break
+        some = [groups.pop(0)]
+        while groups and sum(map(len, some)) + len(groups[0]) <= workers:
+            some.append(groups.pop(0))
+        with contextlib.ExitStack() as places:
+            started = []
+            for group in some:
+                processes = []
+                for settings, line in group:
+                    place = places.enter_context(tempfile.TemporaryDirectory())
+                    settings = dict(settings, rounds=rounds, idle_bytes=idle_bytes)
+                    process = start(settings, place, virtual)
+                    places.callback(process.close)
+                    processes.append((process, line))
+                started.append(processes)
+            waiting = {process for group in started for process, _ in group if process.waits(left())}  # fmt: skip
+            for group in started:
+                for _ in range(100):  # the last one has ended, and its memory may not be free yet
+                    if virtual or turns.used_by_all() <= idle_bytes:
+                        break
+                    time.sleep(0.1)
+                for _ in range(rounds + 1):
+                    for process, _ in group:
+                        if process in waiting:
+                            process.go()
+                            if not process.waits(left()):
+                                waiting.remove(process)
+                for process, line in group:
+                    if process in waiting:
+                        process.go()
+                        process.waits(left())
+                    yield line, outcome(process)
+
+
+def outcome(process: turns.Process) -> dict:
+    """What a process that has ended measured."""
+    wall = dict(wall_s=time.time() - process.began)
+    out = process.place / "out.json"
+    if process.timed_out or not out.exists():
+        return dict(error="timed out" if process.timed_out else process.said()[-600:], **wall)
+    return dict(json.loads(out.read_text()), **wall)
 
 
 def the_net() -> dict[str, str]:
@@ -449,6 +459,7 @@ def main() -> None:
     parser.add_argument("--sample", action="store_true")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--virtual", help="run on the virtual GPU of this name instead")
     args = parser.parse_args()
     if args.table:
@@ -496,7 +507,7 @@ def main() -> None:
 
     plain_of: dict[str, dict] = {}
     with args.out.open("a") as file:
-        for line, result in in_turn(runs, args.workers, args.most, args.virtual):
+        for line, result in in_turn(runs, args.workers, args.most, args.virtual, args.rounds):
             if line["kind"] == "plain":
                 plain_of[line["job"]] = result
             else:
@@ -519,7 +530,7 @@ def table(lines: list[dict]) -> None:
         one, base = settled(line["measured"]), plain.get(line["job"])
         if line["kind"] != "plan" or not one or not base:
             continue
-        ratio = one / statistics.mean(base)
+        ratio = line["ratio"] if by_turns(line["measured"]) else one / statistics.mean(base)
         off.append(line["planned_ratio"] / ratio - 1)
         again = f"{max(base) / min(base):.2f}" if len(base) > 1 else ""
         retries = line["measured"]["retries"] / (len(line["measured"]["step_s"]) + 1)
@@ -536,8 +547,17 @@ def settled(result: dict) -> float | None:
     return statistics.median_low(times[len(times) // 2 :]) if times else None
 
 
+def by_turns(result: dict) -> list[float]:
+    """The median step of each turn."""
+    times = result.get("step_s") or []
+    whole = [times[at + 1 : at + TURN] for at in result.get("turns", [])]
+    return [statistics.median(turn) for turn in whole if len(turn) == TURN - 1]
+
+
 def ratio(result: dict, plain: dict) -> float | None:
     """A step against the plain job's."""
+    if pairs := list(zip(by_turns(result), by_turns(plain), strict=False)):
+        return statistics.median(here / there for here, there in pairs)
     here, there = settled(result), settled(plain)
     return here / there if here and there else None
 
