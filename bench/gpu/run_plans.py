@@ -9,7 +9,7 @@ The most telling comparison beside it: every block checkpointed, and `save_on_cp
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
 times: its threads wait for each other. With `--rounds 3` the processes of a job, which all start beside each other, take turns: each settles, then each takes a
-few steps while the others wait, three times. As hosts differ from themselves within minutes, a plan's steps are compared with plain ones that are seconds apart: its ratio is the median over the rounds.
+few steps while the others wait, three times. As hosts differ from themselves within minutes, a plan's steps are compared with plain ones that are seconds apart: its ratio is the median over the rounds, of the same steps of both.
 Jobs have to take so many steps (`JOB_STEPS`). `--again` runs each job plain once more after all plans. `--profile` adds what the GPU did in a step: the time of
 its kernels and copies, and how many, and of when any of them ran; of the 25 longest kernels by name. It waits for two timed steps, or as many as it is told. `--sample` adds in which functions the process is (its steps are slower then). `OUT.jsonl --table` prints a results file.
 `--tiny` takes small batches and two plans, to try the script on the virtual GPU:
@@ -38,7 +38,7 @@ import turns
 HERE = Path(__file__).resolve().parent
 FIT = HERE.parent / "fit"
 CHILD = "OOMPH_BENCH_CHILD"
-SETTLES, TURN = 6, 5
+SETTLES, TURN = 6, 3
 """Steps of a process that takes turns: until its allocator has settled, and of each turn, whose first is not counted."""
 ASKED = 3
 """Steps after which the process is asked what it holds: that takes the host some time."""
@@ -548,10 +548,10 @@ def settled(result: dict) -> float | None:
 
 
 def by_turns(result: dict) -> list[float]:
-    """The median step of each turn."""
+    """What the counted steps of each turn took, seconds."""
     times = result.get("step_s") or []
     whole = [times[at + 1 : at + TURN] for at in result.get("turns", [])]
-    return [statistics.median(turn) for turn in whole if len(turn) == TURN - 1]
+    return [sum(turn) for turn in whole if len(turn) == TURN - 1]
 
 
 def ratio(result: dict, plain: dict) -> float | None:

@@ -132,6 +132,23 @@ def test_data_that_the_script_makes_on_the_cpu_takes_time(oomph):
     assert here["step_seconds"] > there["step_seconds"] + 0.01
 
 
+def test_data_that_the_script_makes_without_pytorch_takes_time(oomph):
+    """Only operators counted, and numpy has none. What a model does between its operators is no data."""
+    script = """
+        import numpy, torch
+        model = torch.nn.Sequential(*[torch.nn.Linear(256, 256) for _ in range(50)]).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(4):
+            numbers = numpy.random.default_rng(0).normal(size={many} << 12)
+            model(torch.ones(64, 256, device="cuda") * float(numbers[0])).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    """
+    much, little = (oomph(script.format(many=many), gpu="h200").json["time"] for many in (1000, 1))
+    assert little["input_seconds"] < 0.01 < much["input_seconds"]
+    assert much["bound"] == "loading" and little["bound"] == "host"
+
+
 def test_samples_of_passes_without_steps_are_those_of_a_batch(oomph):
     """A loop that infers takes as many batches as it makes passes, with or without `no_grad`."""
     script = """

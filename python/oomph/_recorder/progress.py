@@ -82,7 +82,7 @@ class Progress:
     __slots__ = (
         "_boundaries", "_busy", "_clock", "_clock_calls", "_cpu_ns", "_ends", "_forget_work", "_horizon", "_log_step", "_nodes", "_probes",
         "_reserved", "_status", "_steps", "ahead", "box", "differentiates", "fewer", "forwards", "functions", "gradients", "in_optimizer", "inferences", "last_step", "loading",
-        "module_calls", "part", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "unseen", "waited", "waits", "window", "words",
+        "module_calls", "part", "pauses", "planned", "running", "seen_forward", "step", "stopped", "time_on_cpu", "trains", "unseen", "waited", "waits", "window", "words",
     )  # fmt: skip
 
     def __init__(
@@ -148,6 +148,8 @@ class Progress:
         """Gradients that optimizers have used; each is a node of autograd's, too."""
         self.time_on_cpu: Callable[[], int] | None = None
         """The clock of `Moment.cpu`."""
+        self.pauses: Callable[[bool], None] = lambda whether: None
+        """Called with True when a step has ended, with False when a pass or a phase begins."""
         self._nodes = self._probes = 0
         """Nodes of autograd's that the script has made, and those that `newest_node` has."""
         self._horizon, self._busy, self._log_step = horizon, busy, log_step
@@ -162,11 +164,13 @@ class Progress:
 
     def enter(self, phase: str) -> None:
         """Note in the black box that a phase begins."""
+        self.pauses(False)
         words = self.words
         words[_PHASE], words[_PHASE_US] = _CODES[phase], now()
 
     def begin_pass(self, phase: str) -> None:
         """Note in the black box that a pass begins."""
+        self.pauses(False)
         words = self.words
         words[_PASSES] += 1
         words[_PHASE] = _CODES[phase]
@@ -262,6 +266,8 @@ class Progress:
             ):
                 self._stop()
             self.waited += what == "step"
+        if self._horizon is not None and self.is_recorded:
+            self.pauses(True)
 
     def _trains_later(self, number: int) -> bool:
         """Whether the script is to train, and this pass is not yet too many before that."""

@@ -122,6 +122,7 @@ class Recorder:
         self._progress = Progress(directory, settings.steps, horizon, busy, step, box, forget)
         self._progress.fewer = settings.fewer
         self._progress.time_on_cpu = lambda: self.layer.cpu_ns
+        self._progress.pauses = self.layer.count_pauses
         self._facts = Facts(self.layer)
         self._facts.module_calls = lambda: self._progress.module_calls
         self._marks = Marks()

@@ -119,6 +119,7 @@ def is_forked() -> bool:
     return is_loaded() and bool(ctypes.PyDLL(None).oomph_vgpu_is_forked())
 
 
+@functools.cache
 def busy() -> Any:
     """The counters `BUSY`, as they stand whenever they are read."""
     return (c_uint64 * 3).in_dll(library(), BUSY)

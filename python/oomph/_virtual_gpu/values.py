@@ -69,6 +69,8 @@ _aten = torch.ops.aten
 _NUMBERS = {bool, int, float, complex}
 LONG_NS = 100_000
 """An operator on the CPU counts by itself from here on; what shorter ones take is in what any operator takes the host."""
+PAUSE_NS = 1_000_000
+"""What the script's thread does from here on between two operators counts by itself, if nothing is launched meanwhile: numpy's work, mostly."""
 _disabled_dispatch = torch._C._disabled_torch_dispatch_impl
 
 
@@ -128,7 +130,10 @@ class ValueLayer:
         self.unknown = unknown
         self._filling = Filling(unknown)
         self.cpu_ns = 0
-        """What the script's own thread took for operators on tensors of the CPU, those that take long: its data, mostly."""
+        """What the script's own thread took for operators on tensors of the CPU, those that take long, and without operators: its data, mostly."""
+        self._counts_pauses = False
+        self._left = 0, 0, 0
+        """The clock, the script's thread's time, and how much was launched, when that thread's newest operator was done, while pauses count."""
         self.met_gpu = False
         """Whether an operator of the GPU came since this was last set."""
         # Called with each operator's name before it runs; may give a function to call it through.
@@ -317,6 +322,7 @@ class ValueLayer:
     def leave(self) -> None:
         """Deactivate: in forked processes, where CUDA cannot be used, and where nothing is recorded any more."""
         self._gone = True
+        self.count_pauses(False)
         if self._host_draws:
             self._host_draws.draw_all()
         self.before = None
@@ -350,8 +356,30 @@ class ValueLayer:
                 return within(self._timed, func, op, args, kwargs)
         return self._timed(func, op, args, kwargs)
 
+    def count_pauses(self, whether: bool) -> None:
+        """From now on count what the script's thread, which calls this, does between operators, or stop that: in a model or a backward pass
+        it is in what operators and modules take the host, and a recorder does more there."""
+        self._counts_pauses = whether
+        if whether:
+            self._left = time.perf_counter_ns(), time.thread_time_ns(), launches()
+
     def _timed(self, func, op, args, kwargs):
-        """Run an operator, and count what long ones take that have nothing to do with the GPU."""
+        """Run an operator, and count what long ones take that have nothing to do with the GPU, and pauses."""
+        if self._counts_pauses and threading.current_thread() is threading.main_thread():
+            self._count_pause()
+            out = self._timed_alone(func, op, args, kwargs)
+            self._left = time.perf_counter_ns(), time.thread_time_ns(), launches()
+            return out
+        return self._timed_alone(func, op, args, kwargs)
+
+    def _count_pause(self) -> None:
+        wall, left, launched = self._left
+        if time.perf_counter_ns() - wall > PAUSE_NS and launches() == launched:
+            took = time.thread_time_ns() - left
+            if took > PAUSE_NS:
+                self.cpu_ns += took
+
+    def _timed_alone(self, func, op, args, kwargs):
         first = args[0] if args else None
         if isinstance(first, (list, tuple)) and first:
             first = first[0]
