@@ -4,7 +4,7 @@ Each job runs plain, then with plans on a GPU with as little memory as they were
 otherwise (the rest of the memory is taken beforehand): peak and time of a step against what was planned. PyTorch's own limit (`torch.cuda.set_per_process_memory_fraction`) is no such GPU: of an
 expandable segment it counts the whole allocation where only a part of it needs new memory.
 `--jobs bench/fit/unseen` takes the scripts from there, for plans of `bench/fit/unseen/run.py`; `--only JOB:SHARE ...`
-takes these plans, in this order.
+takes these plans, in this order, and `--only JOB ...` the jobs without plans.
 The most telling comparison beside it: every block checkpointed, and `save_on_cpu` around the model.
 Each run is a process of its own. With `--workers 8` so many start beside each other; when all of them are about to use the GPU or have
 ended, they do so one after the other. A process that starts beside one that is measured slows what that one does on the host, up to ten
@@ -449,7 +449,7 @@ def main() -> None:
         type=Path,
         help="folder of the scripts, if not bench/fit/jobs; they take no arguments",
     )
-    parser.add_argument("--only", nargs="+", metavar="JOB:SHARE")
+    parser.add_argument("--only", nargs="+", metavar="JOB[:SHARE]")
     parser.add_argument("--most", type=float, default=450, help="seconds after which no run begins")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--no-baselines", action="store_true")
@@ -469,7 +469,7 @@ def main() -> None:
     rows = [row for row in rows if row.get("chosen") is not None]
     if args.only:
         known = {f"{row['job']}:{row['share']}": row for row in rows}
-        rows = [known[name] for name in args.only]
+        rows = [known[name] if ":" in name else dict(job=name, share=None) for name in args.only]
     if args.tiny:
         rows = rows[:2]
     baselines = () if args.tiny or args.no_baselines else ("checkpoint_all", "save_on_cpu")
@@ -483,11 +483,13 @@ def main() -> None:
         settings = dict(
             script=script, arguments=arguments, profile=args.profile, sample=args.sample
         )
-        plain = (settings, dict(job=job, kind="plain", planned=of_job[0]["plain"]))
+        plain = (settings, dict(job=job, kind="plain", planned=of_job[0].get("plain")))
         runs.append(plain)
         for baseline in baselines:
             runs.append((dict(settings, baseline=baseline), dict(job=job, kind=baseline)))
         for row in of_job:
+            if row["share"] is None:
+                continue
             chosen = row["plans"][row["chosen"]]
             changed = dict(
                 settings,

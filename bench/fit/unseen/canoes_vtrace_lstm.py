@@ -3,6 +3,7 @@
 The actor plays with weights that are a few updates old. The river is simulated with tensors on the GPU, rendered
 as four colour channels of 72 x 96.
 """
+
 import os
 from dataclasses import dataclass
 

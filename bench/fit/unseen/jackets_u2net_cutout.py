@@ -58,8 +58,7 @@ class FlatRSU(nn.Module):
 
     def forward(self, x):
         top = self.stem(x)
-        a = self.d1(top)
-        b = self.d2(a)
+        b = self.d2(a := self.d1(top))
         c = self.d3(b)
         h = self.u3(torch.cat([self.d4(c), c], 1))
         h = self.u2(torch.cat([h, b], 1))

@@ -99,9 +99,7 @@ if __name__ == "__main__":
 
     for step in range(STEPS):
         video, ids, mask = get_batch(device)
-        out = model(
-            input_ids=ids, pixel_values=video, attention_mask=mask, return_loss=True
-        )
+        out = model(input_ids=ids, pixel_values=video, attention_mask=mask, return_loss=True)
         opt.zero_grad(set_to_none=True)
         out.loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
