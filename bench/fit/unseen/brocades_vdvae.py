@@ -1,7 +1,8 @@
 """Patterns of brocade by a very deep VAE: a ladder of stochastic blocks from 1x1 up to 64x64.
 
 As in "Very deep VAEs": bottleneck residual blocks, Gaussian posteriors at each block of the way down,
-a mixture of discretized logistics for the pixels, steps skipped when the gradient is too large, EMA of the weights. Plain fp32.
+a mixture of discretized logistics for the pixels, steps skipped when the gradient's norm is too
+large, EMA of the weights. Plain fp32.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""Summaries of court depositions with LED (4,096 tokens, sliding window), Seq2SeqTrainer, bf16."""
+"""Summaries of court depositions with LED (encoder of 4,096 tokens, sliding window), Seq2SeqTrainer, bf16."""
 
 import os
 import tempfile
@@ -91,7 +91,7 @@ def main():
         args = Seq2SeqTrainingArguments(
             output_dir=folder,
             max_steps=STEPS,
-            per_device_train_batch_size=2,
+            per_device_train_batch_size=4,
             learning_rate=5e-5,
             warmup_steps=2,
             lr_scheduler_type="linear",

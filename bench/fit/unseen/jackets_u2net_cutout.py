@@ -58,7 +58,8 @@ class FlatRSU(nn.Module):
 
     def forward(self, x):
         top = self.stem(x)
-        b = self.d2(a := self.d1(top))
+        a = self.d1(top)
+        b = self.d2(a)
         c = self.d3(b)
         h = self.u3(torch.cat([self.d4(c), c], 1))
         h = self.u2(torch.cat([h, b], 1))

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 STEPS = int(os.environ.get("JOB_STEPS", "5"))
 p = argparse.ArgumentParser()
-p.add_argument("--batch", default=32, type=int)
+p.add_argument("--batch", default=16, type=int)
 p.add_argument("--frames", default=6, type=int)
 p.add_argument("--slots", default=7, type=int)
 p.add_argument("--dim", default=128, type=int)

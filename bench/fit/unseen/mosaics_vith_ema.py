@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-# Which workshop laid a Roman mosaic? timm's ViT-H/14, all 0.63 billion weights trained, layer decay,
+# Which workshop laid a Roman mosaic? timm's ViT-H/14, all weights trained, layer decay,
 # EMA kept on the GPU, batch of 12: the memory is in the weights, not in what flows through them.
 import os
 import os.path as osp
@@ -54,9 +54,7 @@ def train_one_epoch(model, ema, loader, opt, sched, mix, loss_fn, steps):
             done += 1
             sched.step_update(done)
             meter.update(loss.item(), img.size(0))
-            print(
-                f"[{done}] loss {meter.val:.4f} ({meter.avg:.4f}) lr {opt.param_groups[-1]['lr']:.2e}"
-            )
+            print(f"[{done}] loss {meter.val:.4f} ({meter.avg:.4f})")
             if done == steps:
                 break
     return meter.avg

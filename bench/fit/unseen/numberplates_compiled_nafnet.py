@@ -51,7 +51,7 @@ class NAFBlock(nn.Module):
 
 
 class NAFNet(nn.Module):
-    def __init__(self, width=48, enc=(1, 1, 2), middle=4, dec=(1, 1, 1)):
+    def __init__(self, width=48, enc=(1, 1, 1), middle=2, dec=(1, 1, 1)):
         super().__init__()
         self.intro = nn.Conv2d(3, width, 3, padding=1)
         self.ending = nn.Conv2d(width, 3, 3, padding=1)
@@ -93,7 +93,7 @@ def plates(n, side=256):
     return blurred + 0.01 * torch.randn_like(blurred), sharp
 
 
-def main(batch=20):
+def main(batch=36):
     torch.manual_seed(77)
     torch.backends.cudnn.benchmark = True
     net = NAFNet().cuda()
@@ -111,7 +111,7 @@ def main(batch=20):
         nn.utils.clip_grad_norm_(net.parameters(), 0.01)
         optimizer.step()
         schedule.step()
-        print(f"step {step} PSNR {-loss.item():.2f} dB")
+        print(f"step {step} loss {loss.item():.3f} (PSNR {-loss.item():.2f} dB)")
 
 
 if __name__ == "__main__":

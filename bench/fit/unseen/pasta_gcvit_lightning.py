@@ -1,4 +1,4 @@
-"""Pasta shapes: timm's GC ViT under Lightning, fp32, random erasing, smoothed labels, cosine."""
+"""Pasta shapes: timm's GC ViT under Lightning, fp32, random erasing, label smoothing, cosine over steps."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Find recipes from what is in the fridge: late interaction (ColBERT), hard negatives, bf16.
+"""Find recipes from what is in the fridge: late interaction (ColBERT), three hard negatives per query, bf16.
 
 Every token of a query looks for its best token of a document; the sums of these maxima are compared
 over the own four candidates and over all other queries' first documents.

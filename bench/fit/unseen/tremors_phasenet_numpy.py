@@ -1,7 +1,7 @@
-"""Arrivals of P and S waves in seismograms: PhaseNet (a 1-D U-Net), wide. numpy makes every batch in the loop.
+"""Arrivals of P and S waves in seismograms: PhaseNet (a 1-D U-Net). numpy makes the batches.
 
-Traces are noise with a wavelet at P, another at S, a random gain per station, sometimes a gap; then they are
-tapered and normalized, all on the CPU between two steps. fp32, SGD with momentum, evaluation now and then.
+Traces are noise with a wavelet at P, another at S, random gains, sometimes a gap; then they are
+tapered and normalized, all on the CPU between two steps. fp32, SGD with momentum.
 """
 
 import os
@@ -12,7 +12,7 @@ import torch
 import torch.nn as nn
 
 STEPS = int(os.environ.get("JOB_STEPS", "5"))
-RATE, SAMPLES, BATCH = 100, 6000, 48
+RATE, SAMPLES, BATCH = 100, 6000, 112
 
 rng = np.random.default_rng(5)
 NOISE = rng.standard_normal(2_000_000).astype(np.float32)  # long recording of a quiet day
