@@ -112,13 +112,8 @@ def child(settings: dict) -> None:
         )
     ]
     stats = torch.cuda.memory_stats()
-    free, total = torch.cuda.mem_get_info()
     outcome.update(
-        outside_bytes=total
-        - free
-        - settings.get("taken", 0)
-        - settings["others"]
-        - torch.cuda.memory_reserved(),  # fmt: skip
+        outside_bytes=outside(torch, settings),
         allocated_bytes=stats.get("allocated_bytes.all.peak", 0),
         reserved_bytes=stats.get("reserved_bytes.all.peak", 0),
         retries=stats.get("num_alloc_retries", 0),
@@ -195,16 +190,18 @@ def wait_for_the_next_turn(torch, settings: dict) -> None:
         take(settings, free - left)
 
 
+def outside(torch, settings: dict) -> int:
+    """Bytes of the GPU that this process holds outside of the allocator, without what it took so that the job has less."""
+    free, total = torch.cuda.mem_get_info()
+    taken = settings.get("taken", 0) + settings["others"]
+    return total - free - taken - torch.cuda.memory_reserved()
+
+
 def held(torch, settings: dict) -> dict:
     """What the process holds outside of the allocator, and what the allocators of both memories had to do so far."""
-    free, total = torch.cuda.mem_get_info()
     stats, host = torch.cuda.memory_stats(), torch.cuda.host_memory_stats()
     return dict(
-        outside_bytes=total
-        - free
-        - settings.get("taken", 0)
-        - settings["others"]
-        - torch.cuda.memory_reserved(),  # fmt: skip
+        outside_bytes=outside(torch, settings),
         reserved_bytes=stats.get("reserved_bytes.all.current", 0),
         retries=stats.get("num_alloc_retries", 0),
         driver_calls=stats.get("num_device_alloc", 0) + stats.get("num_device_free", 0),
