@@ -228,6 +228,14 @@ pub(crate) trait Facets {
         None
     }
 
+    /// Whether it can have what checkpointed modules keep: their arguments.
+    fn takes_arguments() -> bool
+    where
+        Self: Sized,
+    {
+        false
+    }
+
     /// Whether a training loop may apply it between two steps.
     fn is_midway() -> bool
     where
@@ -249,6 +257,11 @@ pub(crate) trait Facets {
     /// Leaves those of its modules to another lever that lie inside of `blocks`; whether any remain.
     fn leave_to(&mut self, _blocks: &[String]) -> bool {
         true
+    }
+
+    /// The same for so many percent of what it moves, if it can leave the rest where it is.
+    fn in_part(&self, _model: &Model, _percent: u8) -> Option<Lever> {
+        None
     }
 
     /// What runs of it teach of, where that is not its name: its kinds may be unlike.

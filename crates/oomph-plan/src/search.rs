@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use oomph_allocator::{Config, Device};
+use oomph_run::record::is_function;
 use rustc_hash::FxHashMap as HashMap;
 
 use crate::draft::{Draft, Pace};
@@ -534,15 +535,16 @@ impl<'a> Searcher<'a> {
             })
             .filter(|(_, sequence)| !sequence.is_empty())
             .collect();
-        let each = 1 + sequences.len() * LEAST_GRID;
-        let combinations = self.promising(base, &offers, &sequences, (plays / each).max(8));
+        let treatments = Treatment::of(&base.model, &sequences);
+        let each = 1 + treatments.len() * LEAST_GRID;
+        let combinations = self.promising(base, &offers, &treatments, (plays / each).max(8));
         let grid =
-            (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
+            (plays / combinations.len().max(1) / treatments.len().max(1)).clamp(LEAST_GRID, 16);
         // Each combination is looked at by itself, so they can be shared out.
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(MOST_THREADS).min(combinations.len());
         let (options, plain_time, quickest) = (self.options, self.plain_time, self.quickest);
-        let (combinations, sequences) = (&combinations, &sequences);
+        let (combinations, treatments) = (&combinations, &treatments);
         let found: Vec<Searcher<'_>> = std::thread::scope(|scope| {
             let running: Vec<_> = (0..threads)
                 .map(|first| {
@@ -556,11 +558,10 @@ impl<'a> Searcher<'a> {
                                 break;
                             }
                             own.attempt(base, combination);
-                            for (kind, sequence) in sequences {
-                                if combination.iter().any(|lever| lever.name() == kind.name) {
-                                    continue;
+                            for treatment in treatments {
+                                if treatment.goes_with(combination) {
+                                    own.sequence(base, combination, treatment, grid);
                                 }
-                                own.sequence(base, combination, kind, sequence, grid);
                             }
                         }
                         own
@@ -591,7 +592,7 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         offers: &Offers,
-        sequences: &[(&Kind, Sequence)],
+        treatments: &[Treatment],
         most: usize,
     ) -> Vec<Combination> {
         let all = offers.combinations();
@@ -612,10 +613,10 @@ impl<'a> Searcher<'a> {
             .filter(|choice| !choice.is_empty())
             .map(|choice| (choice, effect(&self.evaluate(base, choice))))
             .collect();
-        let mut treatments = vec![(1.0, 1.0)];
-        for (kind, sequence) in sequences {
-            let levers = with_blocks(base, &Vec::new(), kind, sequence, sequence.len());
-            treatments.push(effect(&self.evaluate(base, &levers)));
+        let mut treated = vec![(1.0, 1.0)];
+        for treatment in treatments {
+            let levers = treatment.levers(base, &Vec::new(), treatment.sequence.len());
+            treated.push(effect(&self.evaluate(base, &levers)));
         }
         let cheap = |lever: &Lever| {
             alone.iter().any(|(choice, effect)| {
@@ -643,9 +644,7 @@ impl<'a> Searcher<'a> {
                     time *= effect.1;
                 }
             }
-            let treated = treatments
-                .iter()
-                .map(|(m, t)| (memory * m, time * t, index));
+            let treated = treated.iter().map(|(m, t)| (memory * m, time * t, index));
             points.extend(treated);
         }
         points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
@@ -693,12 +692,11 @@ impl<'a> Searcher<'a> {
         &mut self,
         base: &Base,
         combination: &Combination,
-        kind: &Kind,
-        sequence: &Sequence,
+        treatment: &Treatment,
         grid: usize,
     ) {
-        let plans: Vec<Combination> = (1..=sequence.len())
-            .map(|count| with_blocks(base, combination, kind, sequence, count))
+        let plans: Vec<Combination> = (1..=treatment.sequence.len())
+            .map(|count| treatment.levers(base, combination, count))
             .collect();
         // The whole of it tells how far the memory goes down, at whatever cost.
         if let Some(whole) = plans.last() {
@@ -768,8 +766,44 @@ impl<'a> Searcher<'a> {
         let fits = self.fits(&plan);
         if fits {
             self.keep(plan);
+            self.lighten(base, levers);
         }
         fits
+    }
+
+    /// Of a plan that fits, the same where as little moves as is enough: what stays costs no time.
+    fn lighten(&mut self, base: &Base, levers: &[Lever]) {
+        /// Of what moves, in percent.
+        const STEP: u8 = 10;
+        for whole in levers {
+            let lighter = |steps: u8| {
+                let part = whole.facets().in_part(&base.model, steps * STEP)?;
+                let others = levers
+                    .iter()
+                    .map(|lever| if lever == whole { &part } else { lever });
+                Some(others.cloned().collect::<Vec<Lever>>())
+            };
+            let (mut too_few, mut enough) = (0, 100 / STEP);
+            while enough - too_few > 1 {
+                let steps = u8::midpoint(too_few, enough);
+                let Some(levers) = lighter(steps) else {
+                    break;
+                };
+                let price = self.price(base, &levers);
+                if !self.may_win((price.results, price.cost())) {
+                    // Less would be quicker, and may not fit.
+                    enough = steps;
+                    continue;
+                }
+                let plan = self.evaluate(base, &levers);
+                if self.fits(&plan) {
+                    self.keep(plan);
+                    enough = steps;
+                } else {
+                    too_few = steps;
+                }
+            }
+        }
     }
 
     fn keep(&mut self, plan: Plan) {
@@ -1095,6 +1129,71 @@ fn with_blocks(
         levers.extend((kind.of_modules)(blocks));
     }
     levers
+}
+
+/// A lever for more and more modules.
+struct Treatment {
+    /// What all of these modules have beforehand.
+    ground: Option<(&'static Kind, Sequence)>,
+    kind: &'static Kind,
+    sequence: Sequence,
+}
+
+impl Treatment {
+    /// Each by itself, and those that can have what checkpointed modules keep together with that.
+    fn of(model: &Model, sequences: &[(&'static Kind, Sequence)]) -> Vec<Self> {
+        let alone = sequences.iter().map(|(kind, sequence)| Self {
+            ground: None,
+            kind,
+            sequence: sequence.clone(),
+        });
+        let mut all: Vec<Self> = alone.collect();
+        for (ground, sequence) in sequences {
+            let modules = sequence.prefix(model, sequence.len());
+            let modules: Vec<String> = modules
+                .into_iter()
+                .filter(|name| !is_function(name))
+                .collect();
+            let lever = (ground.of_modules)(modules.clone());
+            if lever.is_none_or(|lever| lever.facets().checkpointed().is_empty()) {
+                continue;
+            }
+            let mut kinds: Vec<&'static Kind> = Vec::new();
+            let takes = sequences
+                .iter()
+                .filter(|(kind, _)| (kind.takes_arguments)());
+            for (kind, _) in takes {
+                if !kinds.iter().any(|known| known.name == kind.name) {
+                    kinds.push(kind);
+                }
+            }
+            all.extend(kinds.into_iter().map(|kind| Self {
+                ground: Some((ground, sequence.clone())),
+                kind,
+                sequence: Sequence::new(
+                    modules.iter().cloned().map(|module| vec![module]).collect(),
+                ),
+            }));
+        }
+        all
+    }
+
+    /// Whether a combination has none of its levers.
+    fn goes_with(&self, combination: &Combination) -> bool {
+        let ground = self.ground.iter().map(|(kind, _)| *kind);
+        let mut kinds = ground.chain([self.kind]);
+        !kinds.any(|kind| combination.iter().any(|lever| lever.name() == kind.name))
+    }
+
+    /// A combination with it for the first `count` decisions.
+    fn levers(&self, base: &Base, combination: &Combination, count: usize) -> Combination {
+        let grounded = self
+            .ground
+            .as_ref()
+            .map(|(kind, whole)| with_blocks(base, combination, kind, whole, whole.len()));
+        let combination = grounded.as_ref().unwrap_or(combination);
+        with_blocks(base, combination, self.kind, &self.sequence, count)
+    }
 }
 
 /// Levers in the order in which they are listed.

@@ -47,9 +47,16 @@ class OptimizerOnCpu(Lever):
 
     name = "optimizer_on_cpu"
 
-    def __init__(self) -> None:
-        """It has no parameters."""
+    def __init__(self, percent: int = 100) -> None:
+        """`percent`: how much of the parameters has its state on the host, by bytes; the largest parameters come first."""
         super().__init__()
+        if not 0 < percent <= 100:
+            raise self.refuse(f"percent must be from 1 to 100, not {percent}")
+        self.percent = percent
+        self._staying: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, set[int]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        """How many parameters an optimizer had, and the `id` of each whose state stays on the GPU."""
         self.streams = BothWays()
         self.shared: dict[int, _Place] = {}
         """Where states on the host are that share a buffer with others, by `id`, as long as they live."""
@@ -122,6 +129,22 @@ class OptimizerOnCpu(Lever):
         state.fetch()
         state.send()
         state.settle()
+
+    def staying(self, optimizer: torch.optim.Optimizer) -> set[int]:
+        """The `id` of each parameter whose state stays on the GPU."""
+        if self.percent == 100:
+            return set()
+        groups = optimizer.param_groups
+        count = sum(len(group["params"]) for group in groups)
+        known = self._staying.get(optimizer)
+        if known is None or known[0] != count:
+            every = [p for group in groups for p in group["params"]]
+            every.sort(key=lambda p: -p.nbytes)
+            most = sum(p.nbytes for p in every) * self.percent / 100
+            before = itertools.accumulate((p.nbytes for p in every), initial=0)
+            stay = {id(p) for p, held in zip(every, before, strict=False) if held >= most}
+            known = self._staying[optimizer] = count, stay
+        return known[1]
 
     def _step_early(
         self, optimizer: torch.optim.Optimizer, some: list[torch.Tensor], proceed: Any
@@ -222,8 +245,9 @@ def _moving(
     parts: list[_State] = []
     part: list[torch.Tensor] = []
     held = 0
+    staying = lever.staying(optimizer)
     for p in steps:
-        whole = p.nbytes <= at_once or not _can_be_sliced(optimizer, p)
+        whole = p.nbytes <= at_once or id(p) in staying or not _can_be_sliced(optimizer, p)
         if part and (held + p.nbytes > at_once or not whole):
             parts.append(_State(lever, optimizer, part))
             part, held = [], 0
@@ -367,9 +391,10 @@ class _State:
         return found
 
     def _entries(self) -> Iterator[_Entry]:
+        staying = self.lever.staying(self.optimizer)
         for p in self.part:
             for holder, key, path, value in _held(self.optimizer.state.get(p, {})):
-                if _moves(value, p):
+                if _moves(value, p) and id(p) not in staying:
                     yield p, holder, key, path, value
 
     def fetch(self) -> None:

@@ -65,6 +65,8 @@ pub(crate) struct Kind {
     pub(crate) name: &'static str,
     /// Whether a training loop may apply it between two steps.
     pub(crate) is_midway: fn() -> bool,
+    /// Whether it can have what checkpointed modules keep.
+    pub(crate) takes_arguments: fn() -> bool,
     /// When it steps in.
     order: fn() -> u32,
     /// When the search thinks of it.
@@ -86,6 +88,7 @@ impl Kind {
         Self {
             name,
             is_midway: L::is_midway,
+            takes_arguments: L::takes_arguments,
             order: L::order,
             stage: L::stage,
             excluded: L::excluded,

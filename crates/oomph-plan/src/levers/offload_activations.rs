@@ -62,6 +62,10 @@ impl Facets for OffloadActivations {
         Some(Self { modules })
     }
 
+    fn takes_arguments() -> bool {
+        true
+    }
+
     fn is_midway() -> bool {
         true
     }

@@ -5,6 +5,8 @@
 //! step is made on the GPU. Of parameters with sparse gradients only the rows that these have come and
 //! go. Results: to rounding.
 
+use std::cmp::Reverse;
+
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
@@ -24,9 +26,40 @@ use crate::sharding::Sharing;
 const OVER_THE_LINK: f64 = 1.3;
 
 /// The optimizer's state in host memory.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(
+    Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema,
+)]
 #[serde(deny_unknown_fields)]
-pub struct OptimizerOnCpu {}
+pub struct OptimizerOnCpu {
+    /// How much of the parameters has its state there, in percent of their bytes; the largest parameters come first. All without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+}
+
+impl OptimizerOnCpu {
+    /// Which tensors go to the host: the state's largest.
+    fn gone(&self, template: &Template) -> Vec<bool> {
+        let tensors = template.tensors.iter().enumerate();
+        let mut states: Vec<(usize, u64)> = tensors
+            .filter(|(_, tensor)| tensor.category == Category::OptimizerState)
+            .map(|(index, tensor)| (index, tensor.bytes))
+            .collect();
+        states.sort_by_key(|&(_, bytes)| Reverse(bytes));
+        let all: u64 = states.iter().map(|&(_, bytes)| bytes).sum();
+        let most = all * u64::from(self.percent.unwrap_or(100)) / 100;
+        let mut gone = vec![false; template.tensors.len()];
+        let mut held = 0;
+        for (index, bytes) in states {
+            if let Some(goes) = gone.get_mut(index)
+                && held < most
+            {
+                *goes = true;
+            }
+            held += bytes;
+        }
+        gone
+    }
+}
 
 impl Facets for OptimizerOnCpu {
     fn results(&self) -> Results {
@@ -34,7 +67,10 @@ impl Facets for OptimizerOnCpu {
     }
 
     fn label(&self) -> String {
-        "optimizer state on the CPU".to_owned()
+        match self.percent {
+            Some(percent) => format!("{percent} % of the optimizer state on the CPU"),
+            None => "optimizer state on the CPU".to_owned(),
+        }
     }
 
     fn order() -> u32 {
@@ -56,7 +92,7 @@ impl Facets for OptimizerOnCpu {
                 .any(|tensor| tensor.category == Category::OptimizerState)
             && (keeps_history(model)
                 || optimizers::step_by_parameter(model) && !model.facts.evaluates_closures());
-        offered.then_some(Self {}).into_iter().collect()
+        offered.then_some(Self::default()).into_iter().collect()
     }
 
     fn excluded(model: &Model) -> Option<&'static str> {
@@ -81,7 +117,7 @@ impl Facets for OptimizerOnCpu {
             return history(draft);
         }
         let template = &mut draft.template;
-        let is_state = |tensor: &Tensor| tensor.category == Category::OptimizerState;
+        let mut gone = self.gone(template);
         let is_temporary = |tensor: &Tensor| {
             tensor.phase == Phase::Optimizer && tensor.category == Category::Temporary
         };
@@ -91,19 +127,19 @@ impl Facets for OptimizerOnCpu {
         let whole: FxHashSet<u64> = gradients.map(|tensor| tensor.bytes).collect();
         // A sparse gradient is smaller than its parameter, of which the state has the size. How many
         // rows it has, and so what comes and goes of that state, a run tells.
-        let states = template
-            .tensors
-            .iter()
-            .filter(|tensor| is_state(tensor) && (!sparse || whole.contains(&tensor.bytes)));
-        let state: u64 = states.map(|tensor| tensor.bytes).sum();
+        let states = template.tensors.iter().zip(&gone);
+        let states =
+            states.filter(|(tensor, goes)| **goes && (!sparse || whole.contains(&tensor.bytes)));
+        let state: u64 = states.map(|(tensor, _)| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
         let parts = parts(template, optimizers::step_by_element(draft.model));
         let stepping: u64 = parts.iter().flatten().sum();
-        let gone: Vec<bool> = template
-            .tensors
-            .iter()
-            .map(|tensor| is_state(tensor) || is_temporary(tensor))
-            .collect();
+        // Of more than one element.
+        let states = template.tensors.iter().zip(&gone);
+        draft.states_on_host = states.filter(|(one, goes)| **goes && one.bytes > 8).count();
+        for (goes, tensor) in gone.iter_mut().zip(&template.tensors) {
+            *goes |= is_temporary(tensor);
+        }
         let is_gone = |event: &Event| match event {
             Event::Alloc(number) | Event::Free(number) | Event::FreePrevious(number) => {
                 gone.get(*number as usize).copied().unwrap_or(false)
@@ -111,9 +147,6 @@ impl Facets for OptimizerOnCpu {
             Event::EmptyCache => false,
         };
         draft.steps_on_host = parts.len();
-        // Of more than one element.
-        let tensors = template.tensors.iter();
-        draft.states_on_host = tensors.filter(|one| is_state(one) && one.bytes > 8).count();
         let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
         let first = way(
             template,
@@ -139,6 +172,16 @@ impl Facets for OptimizerOnCpu {
             );
         }
         draft.states_link = OVER_THE_LINK * state as f64 / draft.pace().link_bytes_per_s * 1e9;
+    }
+
+    fn in_part(&self, model: &Model, percent: u8) -> Option<Lever> {
+        // Of sparse gradients' rows, and of LBFGS's history, all goes.
+        let whole = keeps_history(model) || model.facts.optimizers.iter().any(|one| one.sparse);
+        (!whole).then(|| {
+            Lever::from(Self {
+                percent: Some(percent),
+            })
+        })
     }
 
     fn waits_by_hand(&self) -> bool {
