@@ -163,6 +163,63 @@ def test_what_is_not_by_rows_is_refused_by_name(tmp_path, change, why):
     assert found.refusal and "Net.mlp" in found.refusal and why in found.refusal, found.refusal
 
 
+IMAGES = """
+    class Block(nn.Module):
+        def __init__(self, c):
+            super().__init__()
+            self.a, self.b, self.norm = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1), nn.GroupNorm(2, c)
+
+        def forward(self, x):
+            return x + self.b(F.relu(self.norm(self.a(F.pad(F.relu(x, inplace=False), (1, 1, 1, 1))))))[..., 1:-1, 1:-1]
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            down = nn.ConvTranspose2d(8, 8, 2, 2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(4)
+            parts = nn.Conv2d(3, 8, 3, padding=1), nn.MaxPool2d(3, 2, 1), Block(8), nn.ReLU(inplace=True), nn.Upsample(scale_factor=2), *down
+            self.frames, self.head = nn.Sequential(*parts, {more}), nn.Linear(128, 5)
+
+        def forward(self, x):
+            return self.head(self.frames(x.flatten(0, 1)).flatten(1).view(*x.shape[:2], -1))
+
+    torch.manual_seed(0)
+    model = Net().double().to(memory_format={format})
+    inputs = torch.randn(3, 4, 3, 16, 16, dtype=torch.float64, requires_grad=True)
+    formats = []
+    model.frames.register_forward_hook(lambda module, args, y: formats.append(y.stride()))
+    for step in range(2):
+        y = model(inputs)
+        y.square().mean().backward()
+    out = y.detach(), inputs.grad, [p.grad for p in model.parameters()], formats
+"""
+
+
+@pytest.mark.parametrize("format", ["torch.contiguous_format", "torch.channels_last"])
+def test_convolutions_run_some_samples_at_a_time(tmp_path, format):
+    code = IMAGES.format(format=format, more="nn.Tanh()")
+    plain, found = run(tmp_path, code), run(tmp_path, code, chunked("Net.frames", chunks=4))
+    assert found.refusal is None, found.refusal
+    assert found.levers["chunked_modules"]["applied"] == 1
+    for ours, theirs in zip(found.out[:3], plain.out[:3], strict=True):
+        assert distance(ours, theirs) <= 1e-13
+    assert found.out[3] == plain.out[3], "the result has the same strides"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("nn.BatchNorm2d(8)", "(native_batch_norm)"),
+        ("nn.Dropout(0.1)", "draws random numbers"),
+        ("nn.Flatten(0, 1)", "does not compute each row by itself (view)"),
+        ("nn.Softmax(0)", "(_softmax)"),
+    ],
+)
+def test_what_mixes_samples_is_refused_by_name(tmp_path, more, why):
+    code = IMAGES.format(format="torch.contiguous_format", more=more)
+    found = run(tmp_path, code, chunked("Net.frames", chunks=4))
+    assert found.refusal and "Net.frames" in found.refusal and why in found.refusal, found.refusal
+
+
 def test_few_rows_and_other_arguments(tmp_path):
     few = run(tmp_path, ONE.format(change="", call="x[:, :5]"), chunked("Net.mlp"))
     report = few.levers["chunked_modules"]

@@ -626,14 +626,44 @@ print(json.dumps([every, sizes, on_gpu, counts]))
     assert dict(zip(COPIES, changed[3], strict=True)) == COPIES
 
 
-def with_plan(oomph, tmp_path, code):
+def with_plan(oomph, tmp_path, code, parameters=""):
     """What a script prints as its first line where the GPU's values are computed, without the lever and with it."""
     path = tmp_path / "plan.toml"
-    path.write_text('format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n')
+    path.write_text(f'format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n{parameters}\n')
     for options in ([], ["--plan", str(path)]):
         found = oomph(code, "--compute", "1GiB", *options)
         assert found.status == 0, found.err
         yield json.loads(found.out.splitlines()[0])
+
+
+@pytest.mark.parametrize("optimizer", ["torch.optim.AdamW(params)", "Nested(params, {})"])
+def test_a_part_of_the_state_stays(oomph, tmp_path, optimizer):
+    """That of the smaller parameters, in steps and in a state that is loaded. Some step in rows."""
+    code = f"""{TOGETHER}
+from oomph.levers._shared import parameter_steps
+parameter_steps.AT_ONCE = 8192
+params = [*parameters(), torch.nn.Parameter(torch.randn(8192, 4).cuda())]
+optimizer = {optimizer}
+def tensors(holder):
+    for value in holder.values() if isinstance(holder, dict) else holder:
+        yield from [value] if isinstance(value, torch.Tensor) else tensors(value) if isinstance(value, (dict, list)) else []
+def on_host():
+    states = optimizer.state_dict()["state"].items()
+    return [at for at, state in states if not any(v.is_cuda for v in tensors(state) if v.numel() > 1)]
+def digests():
+    return digest([params, [dict(sorted(state.items())) for state in optimizer.state_dict()["state"].values()]])
+steps([optimizer], params, 3)
+first, state, before = on_host(), saved(optimizer.state_dict()), digests()
+state.seek(0)
+optimizer.load_state_dict(torch.load(state))
+steps([optimizer], params, 2)
+print(json.dumps([[before, digests()], first, on_host()]))
+"""
+    plain, changed = with_plan(oomph, tmp_path, code, "percent = 60")
+    assert changed[0] == plain[0]
+    # 128 KiB of 293, and 16 of each of the first three layers' weights.
+    assert changed[1:] == [[0, 2, 4, 22]] * 2
+    assert plain[1:] == [[]] * 2
 
 
 def test_a_checkpoint_waits_for_the_last_copies(oomph, tmp_path):

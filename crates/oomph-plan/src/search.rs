@@ -1140,7 +1140,8 @@ struct Treatment {
 }
 
 impl Treatment {
-    /// Each by itself, and those that can have what checkpointed modules keep together with that.
+    /// Each by itself, and those that can have what checkpointed modules keep together with that: for these modules, and for those
+    /// around them.
     fn of(model: &Model, sequences: &[(&'static Kind, Sequence)]) -> Vec<Self> {
         let alone = sequences.iter().map(|(kind, sequence)| Self {
             ground: None,
@@ -1148,32 +1149,34 @@ impl Treatment {
             sequence: sequence.clone(),
         });
         let mut all: Vec<Self> = alone.collect();
-        for (ground, sequence) in sequences {
-            let modules = sequence.prefix(model, sequence.len());
-            let modules: Vec<String> = modules
-                .into_iter()
-                .filter(|name| !is_function(name))
-                .collect();
+        for (ground, whole) in sequences {
+            let mut modules = whole.prefix(model, whole.len());
+            modules.retain(|name| !is_function(name));
             let lever = (ground.of_modules)(modules.clone());
             if lever.is_none_or(|lever| lever.facets().checkpointed().is_empty()) {
                 continue;
             }
-            let mut kinds: Vec<&'static Kind> = Vec::new();
-            let takes = sequences
+            for (kind, around) in sequences
                 .iter()
-                .filter(|(kind, _)| (kind.takes_arguments)());
-            for (kind, _) in takes {
-                if !kinds.iter().any(|known| known.name == kind.name) {
-                    kinds.push(kind);
+                .filter(|(kind, _)| (kind.takes_arguments)())
+            {
+                let on = |sequence: Sequence| Self {
+                    ground: Some((ground, whole.clone())),
+                    kind,
+                    sequence,
+                };
+                let each = modules.iter().map(|module| vec![module.clone()]);
+                all.push(on(Sequence::new(each.collect())));
+                let blocks = around.prefix(model, around.len());
+                let is_around = |block: &String| {
+                    modules
+                        .iter()
+                        .any(|one| one != block && is_inside(one, block))
+                };
+                if blocks.iter().any(is_around) {
+                    all.push(on(around.clone()));
                 }
             }
-            all.extend(kinds.into_iter().map(|kind| Self {
-                ground: Some((ground, sequence.clone())),
-                kind,
-                sequence: Sequence::new(
-                    modules.iter().cloned().map(|module| vec![module]).collect(),
-                ),
-            }));
         }
         all
     }

@@ -1,4 +1,4 @@
-"""Chosen modules that compute each row by itself run some rows at a time."""
+"""Chosen modules that compute each row or sample by itself run some at a time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.base import Lever
@@ -18,14 +19,14 @@ from oomph.levers._shared.rows import why_not_by_rows
 
 
 class ChunkedModules(Lever):
-    """Runs modules on parts of their rows, and each part again in the backward pass.
+    """Runs modules on parts of their rows or samples, and each part again in the backward pass.
 
-    Needs: modules that take one tensor (…, features), give one (…, results), and compute each row of it by itself: MLPs,
-    experts, norms, projections. What they call on two rows and on three, before their first call, must show it. Changes: what is computed inside
+    Needs: modules that take one tensor, give one, and compute each row of it (…, features) by itself: MLPs, experts, norms, projections; or
+    each sample (samples, …): stacks of convolutions. What they call on two and on three, before their first call, must show it. Changes: what is computed inside
     exists for one part at a time; their input is kept, and with gradients there is one more forward pass. Results: the
     same to rounding; gradients of weights are summed over the parts in 32 bits.
 
-    Refused by name: what draws random numbers (dropout), mixes rows, looks at their number or at values, keeps something
+    Refused by name: what draws random numbers (dropout), mixes rows or samples (batch normalization), looks at their number or at values, keeps something
     of a call, has hooks inside, is compiled.
     """
 
@@ -41,7 +42,7 @@ class ChunkedModules(Lever):
         self.places, self.chunks = NamedModules(modules), chunks
         self.called: set[str] = set()
         self.known: set[tuple[Any, ...]] = set()
-        """Kinds of calls that were found to compute each row by itself."""
+        """Kinds of calls that were found to compute each row by itself, or each sample."""
 
     def install(self, job: Job) -> None:
         """Wrap the modules when their model is called first."""
@@ -53,7 +54,9 @@ class ChunkedModules(Lever):
         if problem := self.places.problem():
             self.add_note(problem)
         elif not self.called:
-            self.add_note(f"the modules were never called with {2 * self.chunks} rows or more")
+            self.add_note(
+                f"the modules were never called with {2 * self.chunks} rows or more, or {self.chunks} samples"
+            )
 
     def _model(self, root: torch.nn.Module, named: dict[str, torch.nn.Module]) -> None:
         for name, module in self.places.take(named).items():
@@ -75,12 +78,13 @@ class ChunkedModules(Lever):
         if len(given) != 1 or not isinstance(given[0], torch.Tensor) or given[0].dim() < 2:
             raise self._refuse(name, "is not called with one tensor of rows")
         x = given[0]
-        rows = x.numel() // max(1, x.shape[-1])
-        if rows < 2 * self.chunks:
+        # A convolution's rows are no rows of their own.
+        by_samples = any(isinstance(part, _ConvNd) for part in module.modules())
+        lead = (1,) * (0 if by_samples else x.dim() - 2)
+        flat = x.flatten(0, 0 if by_samples else -2)
+        if len(flat) < self.chunks * (1 if by_samples else 2):
             return forward(*args, **kwargs)
         key = next(iter(kwargs), None)
-        flat = x.reshape(rows, x.shape[-1])
-        lead = (1,) * (x.dim() - 2)
 
         def call(part: torch.Tensor) -> Any:
             part = part.reshape(*lead, *part.shape)
@@ -116,10 +120,10 @@ class ChunkedModules(Lever):
                 finally:
                     for parameters, name, number in places:
                         parameters[name] = weights[number]
-            return (y.reshape(given[0].shape[0], *y.shape[x.dim() - 1 :]),)
+            return (y.flatten(0, len(lead)),)
 
-        (found,) = InParts.apply(run, {0}, rows, self.chunks, flat, *weights)
-        return found.reshape(*x.shape[:-1], *found.shape[1:])
+        (found,) = InParts.apply(run, {0}, len(flat), self.chunks, flat, *weights)
+        return found.unflatten(0, x.shape[: len(lead) + 1])
 
     def _refuse(self, name: str, why: str) -> BaseException:
         return self.refuse(f"{name} {why}. Leave it out of the plan", modules=[name])

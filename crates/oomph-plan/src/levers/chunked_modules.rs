@@ -1,4 +1,4 @@
-//! `chunked_modules`: modules that compute each row by itself run some rows at a time.
+//! `chunked_modules`: modules that compute each row or sample by itself run some at a time.
 //!
 //! Memory: what is made inside of a call is a part's; its argument, its result and their gradients stay whole. Gradients of
 //! weights are there twice: a part's, and their sum. Time: where gradients are recorded its forward pass once more, and each kernel once a part.
@@ -74,7 +74,37 @@ const BY_ROWS: [&str; 44] = [
     "_softmax",
 ];
 
-/// Modules that run some rows at a time.
+/// Operators that work on each sample by itself: in a module with one of these, that is what goes into parts.
+const BY_SAMPLES: [&str; 26] = [
+    "convolution",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+    "_conv_depthwise2d",
+    "conv_depthwise3d",
+    "slow_conv_transpose2d",
+    "slow_conv_transpose3d",
+    "slow_conv_dilated2d",
+    "slow_conv_dilated3d",
+    "max_pool2d_with_indices",
+    "max_pool3d_with_indices",
+    "avg_pool2d",
+    "avg_pool3d",
+    "_adaptive_avg_pool2d",
+    "adaptive_max_pool2d",
+    "upsample_nearest2d",
+    "upsample_nearest3d",
+    "upsample_bilinear2d",
+    "upsample_bicubic2d",
+    "upsample_trilinear3d",
+    "constant_pad_nd",
+    "reflection_pad2d",
+    "replication_pad2d",
+    "native_group_norm",
+    "im2col",
+    "fill",
+];
+
+/// Modules that run some rows or samples at a time.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChunkedModules {
@@ -90,7 +120,7 @@ impl Facets for ChunkedModules {
     }
 
     fn label(&self) -> String {
-        format!("{} in {} parts of rows", places(&self.modules), self.chunks)
+        format!("{} in {} parts", places(&self.modules), self.chunks)
     }
 
     fn order() -> u32 {
@@ -219,7 +249,7 @@ impl Facets for ChunkedModules {
 
     fn snippet(&self) -> String {
         format!(
-            "around the call of these modules, which compute each row by itself:\ny = torch.cat([torch.utils.checkpoint.checkpoint(module, part, use_reentrant=False) for part in x.chunk({}, dim=-2)], dim=-2)\n{}",
+            "around the call of these modules, which compute each row (dim=-2) or, with convolutions, each sample (dim=0) by itself:\ny = torch.cat([torch.utils.checkpoint.checkpoint(module, part, use_reentrant=False) for part in x.chunk({}, dim)], dim)\n{}",
             self.chunks,
             comments(&self.modules)
         )
@@ -235,7 +265,7 @@ fn is_inside(tensor: &Tensor) -> bool {
     tensor.batched && tensor.category != Category::Input
 }
 
-/// The outermost modules that seem to compute each row by itself and make most inside; the most that a call of one makes, and the
+/// The outermost modules that seem to compute each row or sample by itself and make most inside; the most that a call of one makes, and the
 /// least bytes of an argument of theirs.
 fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
     let count = model.calls.len();
@@ -248,6 +278,7 @@ fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
         if work.launches > 0.0
             && matches!(work.phase, Phase::Forward | Phase::Inference)
             && !BY_ROWS.contains(&op.trim_end_matches('_'))
+            && !BY_SAMPLES.contains(&op.trim_end_matches('_'))
         {
             let calls = std::iter::successors(Some(work.call as usize), |&call| Some(parent(call)));
             for call in calls.take_while(|&call| call != 0) {
@@ -400,9 +431,14 @@ mod tests {
         assert_eq!(found.len(), CHUNKS.len());
         assert!(found.iter().all(|lever| lever.modules == ["Net.mlp"]));
         assert!(offered("aten::silu", 6000).is_empty(), "too little");
-        for op in ["aten::native_dropout", "aten::conv1d", "aten::cumsum"] {
+        for op in [
+            "aten::native_dropout",
+            "aten::native_batch_norm",
+            "aten::cumsum",
+        ] {
             assert!(offered(op, 1000).is_empty(), "{op}");
         }
+        assert_eq!(offered("aten::cudnn_convolution", 1000).len(), CHUNKS.len());
     }
 
     #[test]

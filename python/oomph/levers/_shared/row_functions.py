@@ -10,6 +10,7 @@ import torch
 from oomph._older_python import zip
 from oomph.levers._shared.autocast import Autocast
 from oomph.levers._shared.deferred_rows import ELEMENTWISE, LazyRows, is_pair, whole
+from oomph.levers._shared.sample_parts import empty_like
 
 FINER = 4
 """A part of rows is so many times smaller than one whose steps are written out: each step has a result of its own."""
@@ -406,7 +407,7 @@ class InParts(torch.autograd.Function):
         for part in slices(rows, chunks):
             given = [t[part] if n in by_rows else t for n, t in enumerate(tensors)]
             results = run(given, part)
-            found = found or [one.new_empty((rows, *one.shape[1:])) for one in results]
+            found = found or [empty_like(one, 0, rows) for one in results]
             for out, one in zip(found, results, strict=True):
                 out[part] = one
         ctx.mark_non_differentiable(*(one for one in found if not one.is_floating_point()))

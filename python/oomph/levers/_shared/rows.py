@@ -1,4 +1,4 @@
-"""Whether a module computes each row of its argument by itself: told by the operators that it calls, not by values."""
+"""Whether a module computes each row or sample of its argument by itself: told by the operators that it calls, not by values."""
 
 from __future__ import annotations
 
@@ -25,12 +25,20 @@ COPIES = (
 )  # fmt: skip
 PRODUCTS = {"mm": 0, "linear": 0, "matmul": 0, "addmm": 1}
 """With the rows in this argument."""
+OF_SAMPLES = (
+    "convolution", "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d", "upsample_nearest1d",
+    "upsample_nearest2d", "upsample_nearest3d", "upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d",
+    "constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d",
+    "replication_pad3d", "pixel_shuffle", "pixel_unshuffle", "im2col", "native_group_norm",
+)  # fmt: skip
+"""They work on each entry of the first dimension of their first argument."""
 
 
 def why_not_by_rows(
     module: torch.nn.Module, call: Callable[[torch.Tensor], Any], rows: torch.Tensor
 ) -> str | None:
-    """What in `module` does not compute each of `rows` (n, features) by itself; None if all does.
+    """What in `module` does not compute each of `rows` (n, …) by itself; None if all does.
 
     Calls it with two rows and with three: what it calls must be the same, with the same numbers.
     """
@@ -40,7 +48,7 @@ def why_not_by_rows(
     before = [_state(part) for part in module.modules()]
     seen = []
     for count in (2, 3):
-        given = rows[:1].expand(count, -1).clone()
+        given = rows[:1].expand(count, *rows.shape[1:]).clone()
         version = given._version
         with _Watch(count, given) as watch:
             y = call(given)
@@ -93,6 +101,8 @@ class _Watch(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             self.why = self.why or f"draws random numbers ({name})"
         numbers = [n for n in (*args, *kwargs.values()) if isinstance(n, (int, float))]
+        if name == "native_group_norm":
+            numbers.remove(self.count)  # it is told how many samples there are
         self.seen.append((name, numbers))
         if rows and not name.startswith("new_"):
             results = [t for t in tree_leaves(found) if isinstance(t, torch.Tensor)]
@@ -124,6 +134,9 @@ class _Watch(TorchDispatchMode):
                 return False
         elif len(rows) > 1:
             return False
+        if name in OF_SAMPLES:
+            has_samples = first.shape[0] == self.count == results[0].shape[0]
+            return given[0] is first and has_samples
         if name in ORDERED:
             return name != "expand" or results[0].shape[:depth] == lead
         if name == "permute":

@@ -199,7 +199,7 @@ class Joined:
     def _fill(self, number: int, one: Output, value: Any, begin: int, end: int) -> None:
         whole = self.values[number]
         if whole is None:
-            whole = self.values[number] = _empty_like(value, one.dim, self.size * one.rows)
+            whole = self.values[number] = empty_like(value, one.dim, self.size * one.rows)
         place = whole.narrow(one.dim, begin * one.rows, (end - begin) * one.rows)
         if place.shape != value.shape:
             raise CannotSplit(
@@ -209,7 +209,7 @@ class Joined:
         place.copy_(value)
 
 
-def _empty_like(part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+def empty_like(part: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     """For the whole of which `part` is one, in the same order of dimensions."""
     shape = [*part.shape]
     shape[dim] = size
