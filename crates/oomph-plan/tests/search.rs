@@ -9,7 +9,7 @@ use oomph_allocator::Config;
 use oomph_plan::draft::Pace;
 
 use oomph_plan::model::Model;
-use oomph_plan::parameters::{Checkpoint, OptimizerStep, Recompute, Step};
+use oomph_plan::parameters::{Checkpoint, OptimizerOnCpu, OptimizerStep, Recompute, Step};
 use oomph_plan::search::{Base, Found, Options, search};
 use oomph_plan::{Dtype, Lever, Results};
 use oomph_run::Record;
@@ -221,6 +221,71 @@ fn only_as_many_modules_are_computed_again_as_needed() {
     let plan = found.plans.first().unwrap();
     assert!(count(plan) < count(&least), "{plan:?} {least:?}");
     assert!(plan.time_ratio < least.time_ratio, "{plan:?} {least:?}");
+}
+
+#[test]
+fn what_checkpointed_blocks_are_given_may_wait_on_the_host() {
+    /// Without it the loss would take the most.
+    const LOSS: &str = "chunked_cross_entropy";
+    // A block's argument has 160 MiB, more than may be under way at a time.
+    let base = RUN.0.scaled(20, 1);
+    let search = |names: &[&str], budget| {
+        let names = names.iter().chain(&[LOSS]);
+        let options = Options {
+            allow: Some(names.map(|name| (*name).to_owned()).collect()),
+            ..options(budget)
+        };
+        search(std::slice::from_ref(&base), &options).unwrap()
+    };
+    let least = |name| search(&[name], RUN.1).least.unwrap().used;
+    let budget = u64::midpoint(least("checkpoint"), least("offload_activations"));
+    let quickest = |names: &[&str]| search(names, budget).plans.into_iter().next();
+    let both = ["checkpoint", "offload_activations"];
+    let plan = quickest(&both).unwrap();
+    for name in both {
+        assert!(
+            plan.levers.iter().any(|lever| lever.name() == name),
+            "{plan:?}"
+        );
+        assert!(
+            quickest(&[name]).is_none_or(|alone| alone.time_ratio > plan.time_ratio),
+            "{name}"
+        );
+    }
+}
+
+#[test]
+fn only_as_much_of_the_state_goes_as_needed() {
+    let only = |budget| {
+        plans(&Options {
+            allow: Some(vec!["optimizer_on_cpu".to_owned()]),
+            ..options(budget)
+        })
+    };
+    let least = only(RUN.1 / 100).least.unwrap();
+    let whole = [Lever::from(OptimizerOnCpu::default())];
+    assert_eq!(least.levers, whole);
+    let budget = least.used + (RUN.1 - least.used) / 3;
+    let found = only(budget);
+    let plan = found.plans.first().unwrap();
+    let [
+        Lever::OptimizerOnCpu(OptimizerOnCpu {
+            percent: Some(percent),
+        }),
+    ] = plan.levers[..]
+    else {
+        panic!("{plan:?}");
+    };
+    assert!(plan.time_ratio < least.time_ratio, "{plan:?} {least:?}");
+    let less = OptimizerOnCpu {
+        percent: Some(percent - 10),
+    };
+    let budget = options(budget);
+    let less = oomph_plan::search::predict(&RUN.0, &RUN.0, &[less.into()], &budget);
+    assert!(
+        plan.used <= budget.budget && less.used > budget.budget,
+        "{plan:?} {less:?}"
+    );
 }
 
 #[test]
