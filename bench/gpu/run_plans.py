@@ -497,7 +497,7 @@ def main() -> None:
                 del changed["budget"]
             line = dict(
                 job=job, kind="plan", share=row["share"], budget_bytes=row["budget_bytes"],
-                what=chosen["what"], planned=chosen["peak"], planned_ratio=chosen["time_ratio"],
+                what=chosen["what"], planned=chosen.get("on_whole_gpu") or chosen["peak"], planned_ratio=chosen["time_ratio"],
             )  # fmt: skip
             runs.append((changed, line))
     if args.again:

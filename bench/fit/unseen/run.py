@@ -1,6 +1,7 @@
 """`oomph fit` on the jobs of this folder: `python run.py OUT.jsonl [--split tuned] [--shares 50,25,75] [--jobs 4]`.
 
-A budget is the memory outside the allocator and a share of what the allocator held on a virtual H200 (`jobs.toml`).
+A budget is the memory outside the allocator and a share of what the allocator held on a virtual H200 (`jobs.toml`). The GPU has that and the 2 %
+that `oomph fit` leaves free unless told otherwise; until November 2026 it had the budget, of which nothing was left free.
 One line of JSON for each job and share: how the search ended, how long it took, the chosen plan with its memory, time
 ratio and what it does to results, as `bench/fit/run.py` writes them (`bench/gpu/run_plans.py` reads them). `--seconds`
 ends the whole after that time; what was not begun is left out. `OUT.jsonl --table` prints a results file.
@@ -10,6 +11,7 @@ import argparse
 import concurrent.futures
 import datetime
 import json
+import math
 import os
 import platform
 import subprocess
@@ -22,6 +24,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 END = 12
 """Seconds of a search's limit that are left for writing down what it has found by then."""
+MARGIN = 0.02
+"""The part of a GPU's memory that `oomph fit` leaves free by default."""
 SAME = ("exact", "rounding")
 """What a plan that keeps results does to them."""
 
@@ -34,7 +38,7 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
     with tempfile.TemporaryDirectory() as place:
         plan = Path(place, "plan.toml")
         command = [
-            *args.oomph.split(), "fit", "--gpu", args.gpu, "--memory", str(budget), "--margin", "0%", "--json", "fit.json",
+            *args.oomph.split(), "fit", "--gpu", args.gpu, "--memory", str(math.ceil(budget / (1 - MARGIN))), "--json", "fit.json",
             "-q", "--plan", str(plan), "--patch", "plan.patch", "--out", "fit", "--max-time", f"{args.limit - END:.0f}s",
             *args.option, str(HERE / f"{name}.py"),
         ]  # fmt: skip
@@ -75,7 +79,16 @@ def fit(name: str, job: dict, share: int, args: argparse.Namespace) -> dict:
         row["rejected"] = [str(what)[:300] for what in result.get("rejected") or []]
         if result.get("chosen") is not None:
             chosen = result["plans"][result["chosen"]]
-            keys = ("what", "levers", "same_results", "time_ratio", "peak", "predicted", "verified")
+            keys = (
+                "what",
+                "levers",
+                "same_results",
+                "time_ratio",
+                "peak",
+                "on_whole_gpu",
+                "predicted",
+                "verified",
+            )
             row.update(plans=[{key: chosen.get(key) for key in keys}], chosen=0)
             row["plan_toml"] = plan.read_text().replace(f"{HERE.parents[2]}{os.sep}", "")
         patches = [

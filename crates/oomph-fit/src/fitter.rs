@@ -187,6 +187,8 @@ pub(crate) struct Fitter<'a> {
     pub(crate) longer_seconds: f64,
     /// Plans that have run for as many steps as any will.
     pub(crate) ran_longer: Vec<Vec<Lever>>,
+    /// Plans that a run emptied its cache for to stay within the limit.
+    pub(crate) emptied: Vec<Vec<Lever>>,
     /// Those of them that fit, as measured, until one is chosen.
     pub(crate) verified: Vec<PlanResult>,
     /// What held the memory at the peak of the last plan that went through: bytes by category.
@@ -254,6 +256,7 @@ impl<'a> Fitter<'a> {
             further_seconds: 0.0,
             longer_seconds: 0.0,
             ran_longer: Vec::new(),
+            emptied: Vec::new(),
             most_verifications: 0,
             caution: Caution::default(),
             tried: Vec::new(),

@@ -110,6 +110,7 @@ fn plan(levers: Vec<Lever>, what: String, plain: &Measurement, run: &Measurement
         levers,
         what,
         peak: run.summary.peak,
+        on_whole_gpu: None,
         predicted: run.summary.peak,
         time_ratio: ratio,
         predicted_time_ratio: ratio,

@@ -62,7 +62,32 @@ impl Fitter<'_> {
         if !interrupted && (found.is_ok() || self.verified.is_empty()) {
             self.attempt_net(bases)?;
         }
-        Ok(self.choose(&found?))
+        let found = found?;
+        self.measure_on_whole_gpu();
+        Ok(self.choose(&found))
+    }
+
+    /// What the best plan holds on the GPU as it is, where it emptied its cache to leave the margin free.
+    fn measure_on_whole_gpu(&mut self) {
+        let best = self.wanted.goal.choose(&self.verified);
+        let tight =
+            best.filter(|plan| self.wanted.margin_bytes > 0 && self.emptied.contains(&plan.levers));
+        let Some(levers) = tight.map(|plan| plan.levers.clone()) else {
+            return;
+        };
+        let purpose = format!("running on the whole GPU: {}", listed(&levers, ", "));
+        let request = Request {
+            limit: Some(self.wanted.total_bytes),
+            steps: LONGER,
+            ..self.request("plan-on-whole-gpu", purpose, &levers)
+        };
+        // Without it the plan holds as well.
+        if let Ok(Ended::Through(run)) = self.run(&request) {
+            let mut plans = self.verified.iter_mut();
+            if let Some(plan) = plans.find(|plan| plan.levers == levers) {
+                plan.on_whole_gpu = Some(run.summary.peak);
+            }
+        }
     }
 
     /// What the plans are that are searched for, of which runs verify the best.

@@ -969,6 +969,42 @@ fn where_one_plan_needs_less_with_a_limit_others_are_predicted_anew() {
     );
 }
 
+/// There the allocator need not give back what it gave back to leave the margin free.
+#[test]
+fn what_a_tight_plan_holds_on_the_whole_gpu_is_measured() {
+    let margin = budget() / 50;
+    for margin_bytes in [0, margin] {
+        let wanted = Wanted {
+            total_bytes: budget() + margin_bytes,
+            margin_bytes,
+            ..wanted()
+        };
+        let (found, made) = found(wanted, |made| {
+            let used = match made.limit {
+                Some(limit) if limit > budget() => limit - 1,
+                Some(_) => budget(),
+                None => return made.verifies().then(|| near_miss(made)),
+            };
+            let Ended::Through(mut run) = through(made, Some(used)) else {
+                unreachable!("it goes through");
+            };
+            run.record.devices[0].retries = 1;
+            made.verifies().then_some(Ended::Through(run))
+        });
+        let plan = chosen(&found);
+        assert_eq!(plan.peak.used_bytes, budget());
+        let on_whole_gpu = plan.on_whole_gpu.map(|peak| peak.used_bytes);
+        assert_eq!(
+            on_whole_gpu,
+            (margin_bytes > 0).then_some(budget() + margin - 1)
+        );
+        let last = made
+            .iter()
+            .filter(|made| made.limit == Some(budget() + margin));
+        assert_eq!(last.count(), usize::from(margin_bytes > 0));
+    }
+}
+
 /// Two of them are tried with the limit side by side.
 #[test]
 fn plans_that_are_hardly_too_large_run_with_the_limit_side_by_side() {
@@ -987,8 +1023,15 @@ fn plans_that_are_hardly_too_large_run_with_the_limit_side_by_side() {
         .map(|made| made.name.as_str())
         .collect();
     assert!(names.len() >= 2 && names[0] != names[1], "{names:?}");
-    let first = played.made.iter().position(|made| limited(&made)).unwrap();
-    assert!(limited(&&played.made[first + 1]), "{:?}", played.beside);
+    let first = names
+        .iter()
+        .position(|name| name.ends_with("-1-limited"))
+        .unwrap();
+    assert!(
+        names[first + 1].ends_with("-2-limited"),
+        "{:?}",
+        played.beside
+    );
 }
 
 /// A degree of a setting should be enough, and no plan with it holds.
@@ -1053,9 +1096,10 @@ fn where_nothing_holds_a_few_misses_end_the_search() {
     });
     assert_eq!(found.fit.outcome, Outcome::NothingFits);
     assert!(found.fit.plans.is_empty() && found.fit.chosen.is_none());
-    // After the misses the plan of least memory is tried, and the one that is it by then.
+    // After the misses the plan of least memory is tried, and the one that is it by then: at last blocks that are checkpointed and
+    // whose arguments wait on the host, with the state there, which runs twice.
     let tried = verifications(&made).len() as u32;
-    assert!((1..=MOST_MISSES + 4).contains(&tried), "{tried}");
+    assert!((1..=MOST_MISSES + 5).contains(&tried), "{tried}");
     let least = found.fit.least.as_ref().unwrap();
     assert!(least.verified);
     assert_eq!(least.peak.used_bytes, budget() / 10 * 11);

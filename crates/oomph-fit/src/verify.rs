@@ -462,6 +462,9 @@ impl Fitter<'_> {
         if let Some(ratio) = self.time_ratio(run, plan) {
             measured.time_ratio = ratio;
         }
+        if run.retries_a_step() > 0.0 {
+            self.emptied.push(plan.levers.clone());
+        }
         if run.retries_a_step() >= OFTEN {
             measured.notes.push(
                 "it fits so tightly that the allocator empties its cache in most steps, which takes time; a smaller batch or a larger --margin avoids this".to_owned(),
@@ -611,6 +614,7 @@ pub(crate) fn predicted(plan: &search::Plan) -> PlanResult {
         levers: plan.levers.clone(),
         what: listed(&plan.levers, " + "),
         peak,
+        on_whole_gpu: None,
         predicted: peak,
         time_ratio: plan.time_ratio,
         predicted_time_ratio: plan.time_ratio,

@@ -52,6 +52,10 @@ pub struct PlanResult {
     pub what: String,
     /// As measured by the run that verified it; else as predicted.
     pub peak: Peak,
+    /// What it holds where the margin is free, too, as a run measured it: the allocator then keeps more of what it would have to
+    /// give back. Left out where that is the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_whole_gpu: Option<Peak>,
     /// As the model predicted it before any run of this plan.
     pub predicted: Peak,
     /// Time of a step against the plain job's.

@@ -571,6 +571,7 @@ mod tests {
             levers: Vec::new(),
             what: what.to_owned(),
             peak,
+            on_whole_gpu: None,
             predicted: peak,
             time_ratio: 10.98,
             predicted_time_ratio: 0.98,
