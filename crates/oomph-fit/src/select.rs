@@ -31,6 +31,11 @@ const MOST_PARTS: usize = 3;
 /// Where all plans take so many times the plain step, others are looked for: tensors in host memory took 1.18 and 1.09 times for two jobs
 /// whose functions took 1.5 times when computed again.
 pub(crate) const DEAR: f64 = 1.3;
+/// How many times the budget a plan may be thought to need that is tried where the best one is dear, how much less time it must promise,
+/// and how many of them.
+const LARGER: f64 = 1.2;
+const QUICKER: f64 = 0.85;
+const MOST_LARGER: usize = 2;
 /// Steps for which the chosen plan runs. In the first ones the allocator may reserve a few percent less than
 /// later, when it has split its segments differently. After this many it hardly changes.
 pub(crate) const LONGER: u32 = 16;
@@ -129,12 +134,42 @@ impl Fitter<'_> {
             bases.push(base);
             found = self.plans_from(bases)?;
         }
+        if self.attempt_larger(bases)? {
+            found = self.plans_from(bases)?;
+        }
         // The last resort itself may be all that was found, or what was found is dear: a part of it takes less time.
         let times = self.verified.iter().map(|plan| plan.time_ratio);
         if self.last_resort.is_none() && times.fold(f64::INFINITY, f64::min) < DEAR {
             return Ok(found);
         }
         Ok(self.last_resort(bases)?.unwrap_or(found))
+    }
+
+    /// Where what was found is dear: verifies the quickest plans that are thought to need a little more than there is, as predictions
+    /// may be too high. Whether any ran.
+    fn attempt_larger(&mut self, bases: &[Base]) -> anyhow::Result<bool> {
+        let mut ran = false;
+        for _ in 0..MOST_LARGER {
+            let times = self.verified.iter().map(|plan| plan.time_ratio);
+            let best = times.fold(f64::INFINITY, f64::min);
+            if best < DEAR || best.is_infinite() || self.is_short_of_time() {
+                break;
+            }
+            let plans = self
+                .search_with(bases, &self.options.within(1.0 / LARGER))?
+                .plans;
+            let budget = self.options.budget;
+            let quicker = plans
+                .into_iter()
+                .filter(|plan| plan.used > budget && plan.cost() < best * QUICKER)
+                .min_by(|a, b| a.cost().total_cmp(&b.cost()));
+            let Some(plan) = quicker else {
+                break;
+            };
+            self.attempt(&plan)?;
+            ran = true;
+        }
+        Ok(ran)
     }
 
     /// Plans on top of what may help any job; `None` if it is none for this one.

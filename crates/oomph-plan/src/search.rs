@@ -536,10 +536,11 @@ impl<'a> Searcher<'a> {
             .filter(|(_, sequence)| !sequence.is_empty())
             .collect();
         let treatments = Treatment::of(&base.model, &sequences);
-        let each = 1 + treatments.len() * LEAST_GRID;
+        // Those on a ground are played beside the rest.
+        let each = 1 + sequences.len() * LEAST_GRID;
         let combinations = self.promising(base, &offers, &treatments, (plays / each).max(8));
         let grid =
-            (plays / combinations.len().max(1) / treatments.len().max(1)).clamp(LEAST_GRID, 16);
+            (plays / combinations.len().max(1) / sequences.len().max(1)).clamp(LEAST_GRID, 16);
         // Each combination is looked at by itself, so they can be shared out.
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let threads = threads.min(MOST_THREADS).min(combinations.len());

@@ -41,6 +41,8 @@ class ChunkedModules(Lever):
             raise self.refuse(f"chunks is {chunks}; at least 2 are needed")
         self.places, self.chunks = NamedModules(modules), chunks
         self.called: set[str] = set()
+        self.parts: dict[str, int] = {}
+        """The most rows or samples of a part with gradients, by module: what has no more without them runs whole."""
         self.known: set[tuple[Any, ...]] = set()
         """Kinds of calls that were found to compute each row by itself, or each sample."""
 
@@ -84,6 +86,13 @@ class ChunkedModules(Lever):
         flat = x.flatten(0, 0 if by_samples else -2)
         if len(flat) < self.chunks * (1 if by_samples else 2):
             return forward(*args, **kwargs)
+        chunks = self.chunks
+        if torch.is_grad_enabled():
+            self.parts[name] = max(self.parts.get(name, 0), -(-len(flat) // chunks))
+        elif name in self.parts:
+            chunks = -(-len(flat) // self.parts[name])
+        if chunks == 1:
+            return forward(*args, **kwargs)
         key = next(iter(kwargs), None)
 
         def call(part: torch.Tensor) -> Any:
@@ -122,7 +131,7 @@ class ChunkedModules(Lever):
                         parameters[name] = weights[number]
             return (y.flatten(0, len(lead)),)
 
-        (found,) = InParts.apply(run, {0}, len(flat), self.chunks, flat, *weights)
+        (found,) = InParts.apply(run, {0}, len(flat), chunks, flat, *weights)
         return found.unflatten(0, x.shape[: len(lead) + 1])
 
     def _refuse(self, name: str, why: str) -> BaseException:

@@ -228,17 +228,22 @@ impl Facets for ChunkedModules {
             Checkpoint { modules }.apply(draft);
         }
         let (mut launches, mut calls) = (0.0, 0.0);
+        // What is called without gradients, too, is no more than a part, or goes into parts as large.
+        let counts = |phase: Phase| found.is_empty() || phase != Phase::Inference;
         for work in &model.work {
-            if root(work.call) != 0 {
+            if root(work.call) != 0 && counts(work.phase) {
                 let twice = work.phase == Phase::Forward && !found.is_empty();
                 launches += work.launches * if twice { 2.0 } else { 1.0 };
             }
         }
         for (number, call) in (0..).zip(&model.calls) {
-            if root(number) == number && number != 0 && !call.outputs.is_empty() {
-                calls +=
-                    draft.forward_load(number).calls * if found.is_empty() { 1.0 } else { 2.0 };
+            if found.is_empty() && root(number) == number && number != 0 && !call.outputs.is_empty()
+            {
+                calls += draft.forward_load(number).calls;
             }
+        }
+        for block in &found {
+            calls += 2.0 * draft.forward_load(block.call).calls;
         }
         let more = (chunks - 1) as f64;
         draft.body.launches += more * launches;
