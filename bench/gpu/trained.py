@@ -1,7 +1,7 @@
 """Trained weights in host memory, on a real GPU: `python trained.py OUT.jsonl [--width 2048] [--depth 12] [--steps 12]`.
 
-A decoder trains plain, with its gradients and its optimizer's state on the host, and with its weights there as well (`stream_trained`); in fp32, under
-autocast to bf16, and with every block checkpointed. Each run is a process of its own, forked from one that has imported torch. A line has the time of each step,
+A decoder trains plain, with its gradients and its optimizer's state on the host, and with its weights there as well (`stream_trained`); with the state there
+alone, or half of it; and with the arguments of its blocks there: in fp32, under autocast to bf16, and with every block checkpointed. Each run is a process of its own, forked from one that has imported torch. A line has the time of each step,
 the allocator's peak, the losses, and a digest of the weights at the end: with deterministic kernels it is that of the run whose gradients and state are on the host.
 Run it under `oomph run --gpu h200` with `--inline` to try the script.
 """
@@ -16,8 +16,17 @@ from pathlib import Path
 
 from forked import forked
 
-HOST = ["gradients_on_cpu", "optimizer_on_cpu"]
-KINDS = {"plain": [], "gradients and state": HOST, "weights too": [*HOST, "stream_trained"]}
+STATE, HALF = dict(name="optimizer_on_cpu"), dict(name="optimizer_on_cpu", percent=50)
+HOST = [dict(name="gradients_on_cpu"), STATE]
+KINDS = {
+    "plain": [],
+    "gradients and state": HOST,
+    "weights too": [*HOST, dict(name="stream_trained")],
+    "state": [STATE],
+    "half of the state": [HALF],
+    "activations": [dict(name="offload_activations")],
+}
+OF_BLOCKS = ("checkpoint", "stream_trained", "offload_activations")
 
 
 def job(width, depth, steps, how):
@@ -85,10 +94,10 @@ def child(options, how, kind):
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     blocks = [f"Decoder.blocks.{index}" for index in range(options.depth)]
-    named = ["checkpoint"] if how == "checkpoint" else []
-    levers = [dict(name=name) for name in KINDS[kind]] + [dict(name=name) for name in named]
+    named = [dict(name="checkpoint")] if how == "checkpoint" else []
+    levers = [dict(lever) for lever in KINDS[kind] + named]
     for lever in levers:
-        if lever["name"] in ("checkpoint", "stream_trained"):
+        if lever["name"] in OF_BLOCKS:
             lever["modules"] = blocks
     prepare(levers)
     installed = Levers(levers)
@@ -112,13 +121,14 @@ def main():
     parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--how", nargs="+", default=["fp32", "bf16", "checkpoint"])
+    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
     parser.add_argument("--inline", metavar="KIND")
     options = parser.parse_args()
     os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
     import torch  # noqa: F401  # what is forked has it
 
     for how in options.how:
-        for kind in [options.inline] if options.inline else KINDS:
+        for kind in [options.inline] if options.inline else options.kinds:
             found = child if options.inline else functools.partial(forked, child)
             row = found(options, how, kind)
             row = dict(how=how, kind=kind, width=options.width, depth=options.depth, **row)
