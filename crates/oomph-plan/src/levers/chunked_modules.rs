@@ -27,7 +27,7 @@ const ALIKE: u64 = 4;
 /// A part of an argument has so many bytes at least: products of fewer rows take as long.
 const LEAST_PART: u64 = 1 << 20;
 /// Operators that work on each row by itself, or may; the lever looks again where it runs (`python/oomph/levers/_shared/rows.py`).
-const BY_ROWS: [&str; 44] = [
+const BY_ROWS: [&str; 45] = [
     "linear",
     "mm",
     "addmm",
@@ -68,6 +68,7 @@ const BY_ROWS: [&str; 44] = [
     "copy",
     "clone",
     "empty_like",
+    "fill",
     "_unsafe_view",
     "native_layer_norm",
     "_fused_rms_norm",
@@ -75,7 +76,7 @@ const BY_ROWS: [&str; 44] = [
 ];
 
 /// Operators that work on each sample by itself: in a module with one of these, that is what goes into parts.
-const BY_SAMPLES: [&str; 26] = [
+const BY_SAMPLES: [&str; 25] = [
     "convolution",
     "cudnn_convolution",
     "cudnn_convolution_transpose",
@@ -101,7 +102,6 @@ const BY_SAMPLES: [&str; 26] = [
     "replication_pad2d",
     "native_group_norm",
     "im2col",
-    "fill",
 ];
 
 /// Modules that run some rows or samples at a time.
@@ -136,15 +136,23 @@ impl Facets for ChunkedModules {
     }
 
     fn candidates(model: &Model, options: &Options) -> Vec<Self> {
-        let (modules, inside, argument) = by_rows(model);
-        if model.facts.compiled || inside < options.budget / WORTH || modules.is_empty() {
+        let found = by_rows(model);
+        if model.facts.compiled || found.inside < options.budget / WORTH || found.modules.is_empty()
+        {
             return Vec::new();
         }
+        let samples = if found.of_samples && model.batch > 0 {
+            model.batch
+        } else {
+            u64::MAX
+        };
         CHUNKS
             .into_iter()
-            .filter(|&chunks| argument >= LEAST_PART * u64::from(chunks))
+            .filter(|&chunks| {
+                found.argument >= LEAST_PART * u64::from(chunks) && samples >= u64::from(chunks)
+            })
             .map(|chunks| Self {
-                modules: modules.clone(),
+                modules: found.modules.clone(),
                 chunks,
             })
             .collect()
@@ -270,24 +278,40 @@ fn is_inside(tensor: &Tensor) -> bool {
     tensor.batched && tensor.category != Category::Input
 }
 
-/// The outermost modules that seem to compute each row or sample by itself and make most inside; the most that a call of one makes, and the
-/// least bytes of an argument of theirs.
-fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
+/// Modules that could go into parts.
+struct ByRows {
+    /// The outermost ones that seem to compute each row or sample by itself and make most inside.
+    modules: Vec<String>,
+    /// The most that a call of one makes, in bytes.
+    inside: u64,
+    /// The least bytes of an argument of theirs.
+    argument: u64,
+    /// Whether some of them have parts of samples.
+    of_samples: bool,
+}
+
+fn by_rows(model: &Model) -> ByRows {
     let count = model.calls.len();
     let parent = |call: usize| model.calls.get(call).map_or(0, |call| call.parent as usize);
-    // Calls with operators that do not, or that may not.
+    // Calls with operators that do not, or that may not; and those that do so for samples.
     let mut other = vec![false; count];
+    let mut of_samples = vec![false; count];
     for work in &model.work {
         let op = model.ops.get(work.op as usize).map_or("", String::as_str);
         let op = op.rsplit("::").next().unwrap_or(op);
+        let op = op.trim_end_matches('_');
         if work.launches > 0.0
             && matches!(work.phase, Phase::Forward | Phase::Inference)
-            && !BY_ROWS.contains(&op.trim_end_matches('_'))
-            && !BY_SAMPLES.contains(&op.trim_end_matches('_'))
+            && !BY_ROWS.contains(&op)
         {
+            let kinds = if BY_SAMPLES.contains(&op) {
+                &mut of_samples
+            } else {
+                &mut other
+            };
             let calls = std::iter::successors(Some(work.call as usize), |&call| Some(parent(call)));
             for call in calls.take_while(|&call| call != 0) {
-                if let Some(slot) = other.get_mut(call) {
+                if let Some(slot) = kinds.get_mut(call) {
                     *slot = true;
                 }
             }
@@ -341,7 +365,14 @@ fn by_rows(model: &Model) -> (Vec<String>, u64, u64) {
         let mut calls = model.calls.iter().zip(&other);
         !calls.any(|(call, other)| *other && call.module == *module)
     });
-    (modules, most, least)
+    let mut calls = model.calls.iter().zip(&of_samples);
+    let of_samples = calls.any(|(call, of_samples)| *of_samples && modules.contains(&call.module));
+    ByRows {
+        modules,
+        inside: most,
+        argument: least,
+        of_samples,
+    }
 }
 
 #[cfg(test)]
@@ -358,7 +389,7 @@ mod tests {
     fn job(op: &str) -> Model {
         let mut model = Model {
             trains: true,
-            batch: 1,
+            batch: 8,
             ops: [op, "aten::mm", "aten::scaled_dot_product_attention"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -443,7 +474,8 @@ mod tests {
         ] {
             assert!(offered(op, 1000).is_empty(), "{op}");
         }
-        assert_eq!(offered("aten::cudnn_convolution", 1000).len(), CHUNKS.len());
+        // A batch of eight samples goes into four parts, and not into sixteen.
+        assert_eq!(offered("aten::cudnn_convolution", 1000).len(), 1);
     }
 
     #[test]
