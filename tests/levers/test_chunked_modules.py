@@ -221,13 +221,16 @@ def test_what_mixes_samples_is_refused_by_name(tmp_path, more, why):
 
 
 def test_small_calls_without_gradients_run_whole(tmp_path):
-    code = IMAGES.format(format="torch.contiguous_format", more="nn.Tanh()") + """
+    code = (
+        IMAGES.format(format="torch.contiguous_format", more="nn.Tanh()")
+        + """
     sizes = []
     model.frames[0].register_forward_pre_hook(lambda module, args: sizes.append(len(args[0])))
     with torch.no_grad():
         model(inputs[:1]), model(inputs), model(inputs.repeat(3, 1, 1, 1, 1))
     out = sizes
     """
+    )
     # 3 of the 12 pictures with gradients are a part.
     found = run(tmp_path, code, chunked("Net.frames", chunks=4))
     assert found.out == [2, 2, 3, 3, 3, 3] + 12 * [3], found.out

@@ -629,7 +629,9 @@ print(json.dumps([every, sizes, on_gpu, counts]))
 def with_plan(oomph, tmp_path, code, parameters=""):
     """What a script prints as its first line where the GPU's values are computed, without the lever and with it."""
     path = tmp_path / "plan.toml"
-    path.write_text(f'format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n{parameters}\n')
+    path.write_text(
+        f'format = "oomph.plan/1"\n[[lever]]\nname = "optimizer_on_cpu"\n{parameters}\n'
+    )
     for options in ([], ["--plan", str(path)]):
         found = oomph(code, "--compute", "1GiB", *options)
         assert found.status == 0, found.err
