@@ -39,70 +39,25 @@ pub struct OptimizerOnCpu {
 impl OptimizerOnCpu {
     /// Which tensors go to the host: the state's largest.
     fn gone(&self, template: &Template) -> Vec<bool> {
-        let states = template.tensors.iter().map(|tensor| match tensor.category {
-            Category::OptimizerState => tensor.bytes,
-            _ => 0,
-        });
-        self.largest(&states.collect::<Vec<_>>())
-    }
-
-    /// Which of some sizes go, the largest first.
-    fn largest(&self, sizes: &[u64]) -> Vec<bool> {
-        let mut order: Vec<(usize, u64)> = sizes.iter().copied().enumerate().collect();
-        order.sort_by_key(|&(_, bytes)| Reverse(bytes));
-        let most = sizes.iter().sum::<u64>() * u64::from(self.percent.unwrap_or(100)) / 100;
-        let mut gone = vec![false; sizes.len()];
+        let tensors = template.tensors.iter().enumerate();
+        let mut states: Vec<(usize, u64)> = tensors
+            .filter(|(_, tensor)| tensor.category == Category::OptimizerState)
+            .map(|(index, tensor)| (index, tensor.bytes))
+            .collect();
+        states.sort_by_key(|&(_, bytes)| Reverse(bytes));
+        let all: u64 = states.iter().map(|&(_, bytes)| bytes).sum();
+        let most = all * u64::from(self.percent.unwrap_or(100)) / 100;
+        let mut gone = vec![false; template.tensors.len()];
         let mut held = 0;
-        for (index, bytes) in order {
+        for (index, bytes) in states {
             if let Some(goes) = gone.get_mut(index)
                 && held < most
-                && bytes > 0
             {
                 *goes = true;
             }
             held += bytes;
         }
         gone
-    }
-}
-
-impl OptimizerOnCpu {
-    /// The parameters that step, in parts, by the bytes of each and whether its state goes; `sliced`: in rows where one of these is too
-    /// large.
-    fn parts(&self, template: &Template, sliced: bool) -> Vec<Vec<(u64, bool)>> {
-        let of = |category: Category| -> Vec<u64> {
-            let tensors = template.tensors.iter();
-            let bytes = tensors.filter(|tensor| tensor.category == category);
-            bytes.map(|tensor| tensor.bytes).collect()
-        };
-        let mut sizes = of(Category::Gradient);
-        // The last layers' come first.
-        sizes.reverse();
-        if sizes.is_empty() {
-            sizes = of(Category::Parameter);
-        }
-        let at_once = optimizers::bytes_at_once(sizes.iter().sum());
-        let mut parts: Vec<Vec<(u64, bool)>> = Vec::new();
-        let mut held = at_once;
-        for (&size, goes) in sizes.iter().zip(self.largest(&sizes)) {
-            if sliced && goes && size > at_once {
-                let count = size.div_ceil(at_once);
-                parts.extend((0..count).map(|_| vec![(size / count, true)]));
-                held = at_once;
-                continue;
-            }
-            match parts.last_mut() {
-                Some(part) if held + size <= at_once => {
-                    part.push((size, goes));
-                    held += size;
-                }
-                _ => {
-                    parts.push(vec![(size, goes)]);
-                    held = size;
-                }
-            }
-        }
-        parts
     }
 }
 
@@ -177,13 +132,8 @@ impl Facets for OptimizerOnCpu {
             states.filter(|(tensor, goes)| **goes && (!sparse || whole.contains(&tensor.bytes)));
         let state: u64 = states.map(|(tensor, _)| tensor.bytes).sum();
         let temporaries = most_at_once(template, is_temporary);
-        let parts = self.parts(template, optimizers::step_by_element(draft.model));
-        let stepping = |any: bool| -> u64 {
-            let some = parts.iter().flatten();
-            some.filter(|(_, goes)| any || *goes)
-                .map(|&(bytes, _)| bytes)
-                .sum()
-        };
+        let parts = parts(template, optimizers::step_by_element(draft.model));
+        let stepping: u64 = parts.iter().flatten().sum();
         // Of more than one element.
         let states = template.tensors.iter().zip(&gone);
         draft.states_on_host = states.filter(|(one, goes)| **goes && one.bytes > 8).count();
@@ -197,10 +147,15 @@ impl Facets for OptimizerOnCpu {
             Event::EmptyCache => false,
         };
         draft.steps_on_host = parts.len();
-        let state_of_each = state as f64 / stepping(false).max(1) as f64;
-        let temporaries = temporaries as f64 / stepping(true).max(1) as f64;
-        let first = way(template, &parts, state_of_each, temporaries, false);
-        let later = way(template, &parts, state_of_each, temporaries, true);
+        let of_each = |total: u64| total as f64 / stepping.max(1) as f64;
+        let first = way(
+            template,
+            &parts,
+            of_each(state),
+            of_each(temporaries),
+            false,
+        );
+        let later = way(template, &parts, of_each(state), of_each(temporaries), true);
         template.setup.retain(|event| !is_gone(event));
         for (events, way) in [
             (&mut template.first_tail, first),
@@ -307,18 +262,55 @@ fn most_at_once(template: &Template, chosen: impl Fn(&Tensor) -> bool) -> u64 {
     most
 }
 
-/// The way of the state through the GPU: each part, for `state` times the bytes of its parameters whose state goes, with
+/// The parameters that step, in parts, by the bytes of each; `sliced`: in rows where one is too large.
+fn parts(template: &Template, sliced: bool) -> Vec<Vec<u64>> {
+    let of = |category: Category| -> Vec<u64> {
+        let tensors = template.tensors.iter();
+        let bytes = tensors.filter(|tensor| tensor.category == category);
+        bytes.map(|tensor| tensor.bytes).collect()
+    };
+    let mut sizes = of(Category::Gradient);
+    // The last layers' come first.
+    sizes.reverse();
+    if sizes.is_empty() {
+        sizes = of(Category::Parameter);
+    }
+    let at_once = optimizers::bytes_at_once(sizes.iter().sum());
+    let mut parts: Vec<Vec<u64>> = Vec::new();
+    let mut held = at_once;
+    for size in sizes {
+        if sliced && size > at_once {
+            let count = size.div_ceil(at_once);
+            parts.extend((0..count).map(|_| vec![size / count]));
+            held = at_once;
+            continue;
+        }
+        match parts.last_mut() {
+            Some(part) if held + size <= at_once => {
+                part.push(size);
+                held += size;
+            }
+            _ => {
+                parts.push(vec![size]);
+                held = size;
+            }
+        }
+    }
+    parts
+}
+
+/// The way of the state through the GPU: each part, for `state` times the bytes of its parameters, with
 /// the one before on its way back, and the next on its way here if it `comes` from the host.
 fn way(
     template: &mut Template,
-    parts: &[Vec<(u64, bool)>],
+    parts: &[Vec<u64>],
     state: f64,
     temporaries: f64,
     comes: bool,
 ) -> Vec<Event> {
-    let mut make = |part: &[(u64, bool)], times: f64, any: bool| -> Vec<u32> {
+    let mut make = |part: &[u64], times: f64| -> Vec<u32> {
         let mut made = Vec::new();
-        for &(bytes, _) in part.iter().filter(|(_, goes)| any || *goes) {
+        for &bytes in part {
             // As many tensors as fit, and what is left.
             let mut left = (bytes as f64 * times) as u64;
             while left > 0 {
@@ -342,10 +334,8 @@ fn way(
         }
         made
     };
-    let states: Vec<Vec<u32>> = parts.iter().map(|part| make(part, state, false)).collect();
-    let steps: Vec<Vec<u32>> = (parts.iter())
-        .map(|part| make(part, temporaries, true))
-        .collect();
+    let states: Vec<Vec<u32>> = parts.iter().map(|part| make(part, state)).collect();
+    let steps: Vec<Vec<u32>> = parts.iter().map(|part| make(part, temporaries)).collect();
     let ahead = usize::from(comes);
     let mut events = Vec::new();
     let mut coming = states.iter();
@@ -399,8 +389,8 @@ mod tests {
             ..Template::default()
         };
         let most = |sliced: bool| {
-            let parts = OptimizerOnCpu::default().parts(&template, sliced);
-            let sizes = (parts.iter()).map(|part| part.iter().map(|one| one.0).sum::<u64>() >> 20);
+            let parts = parts(&template, sliced);
+            let sizes = parts.iter().map(|part| part.iter().sum::<u64>() >> 20);
             (sizes.clone().max(), sizes.sum::<u64>())
         };
         let (largest, all) = most(true);
