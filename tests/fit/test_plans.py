@@ -577,7 +577,7 @@ FROZEN = """
     ("code", "lever", "memory"),
     [
         (TIED, "micro_batch", "2GiB"),
-        (WIDE, "optimizer_on_cpu", "1.6GiB"),
+        (WIDE, "optimizer_on_cpu", "1.1GiB"),
         (LONG, "chunked_modules", "1.2GiB"),
         (FROZEN, "int8_frozen", "0.4GiB"),
     ],
